@@ -1,0 +1,136 @@
+"""Every error that dsearch raises on purpose, in one tree.
+
+Each says what was given, what is allowed and what to do; `code` is stable and `status` is the HTTP status that the
+service answers with.
+
+    DsearchError
+    ├── InvalidRequest          422  a value out of range, of the wrong type or shape
+    │   ├── InvalidDocument     422  a document that cannot be stored
+    │   ├── InvalidSource       422  a file that cannot be read as what it claims to be
+    │   └── DimensionMismatch   422  a vector of the wrong length
+    ├── NotFound                404
+    │   ├── CollectionNotFound, DocumentNotFound, ModelNotFound
+    ├── Gone                    410  a generation or a model that no longer exists
+    ├── Conflict                409
+    │   ├── CollectionExists, EncoderMismatch, HomeLocked
+    ├── CorruptData             500  stored bytes that are not what was written
+    ├── UnsupportedFormat       500  data of a newer or unknown format version
+    └── Unavailable             503
+        └── EncoderUnavailable  503  the encoder's weights are not on this machine
+"""
+
+from __future__ import annotations
+
+
+class DsearchError(Exception):
+    """Base of all errors raised on purpose; `str(error)` is fit to be shown to a user."""
+
+    code = "error"
+    status = 500
+
+
+class InvalidRequest(DsearchError):
+    """A value out of range, of the wrong type or of the wrong shape."""
+
+    code = "invalid_request"
+    status = 422
+
+
+class InvalidDocument(InvalidRequest):
+    """A document that cannot be stored."""
+
+    code = "invalid_document"
+
+
+class InvalidSource(InvalidRequest):
+    """A file that cannot be read as what it claims to be; the message names file and line."""
+
+    code = "invalid_source"
+
+
+class DimensionMismatch(InvalidRequest):
+    """A vector whose length is not the collection's."""
+
+    code = "dimension_mismatch"
+
+
+class NotFound(DsearchError):
+    """Something named in the request does not exist."""
+
+    code = "not_found"
+    status = 404
+
+
+class CollectionNotFound(NotFound):
+    """No collection of that name in this home."""
+
+    code = "collection_not_found"
+
+
+class DocumentNotFound(NotFound):
+    """No document of that id in the collection."""
+
+    code = "document_not_found"
+
+
+class ModelNotFound(NotFound):
+    """No model of that version in the collection."""
+
+    code = "model_not_found"
+
+
+class Gone(DsearchError):
+    """A generation or a model that existed and no longer does."""
+
+    code = "gone"
+    status = 410
+
+
+class Conflict(DsearchError):
+    """The request contradicts the present state."""
+
+    code = "conflict"
+    status = 409
+
+
+class CollectionExists(Conflict):
+    """A collection of that name stands already."""
+
+    code = "collection_exists"
+
+
+class EncoderMismatch(Conflict):
+    """The collection was encoded by another encoder than the one at hand."""
+
+    code = "encoder_mismatch"
+
+
+class HomeLocked(Conflict):
+    """Another process is writing to this home."""
+
+    code = "home_locked"
+
+
+class CorruptData(DsearchError):
+    """Stored bytes are not what was written."""
+
+    code = "corrupt_data"
+
+
+class UnsupportedFormat(DsearchError):
+    """Data of a format version that this release does not read."""
+
+    code = "unsupported_format"
+
+
+class Unavailable(DsearchError):
+    """The service cannot answer just now."""
+
+    code = "unavailable"
+    status = 503
+
+
+class EncoderUnavailable(Unavailable):
+    """The encoder's weights are not on this machine."""
+
+    code = "encoder_unavailable"
