@@ -1,0 +1,48 @@
+"""Judgements, runs, measures and how sure they are; needs numpy alone."""
+
+from __future__ import annotations
+
+from dsearch.evaluation.folds import Fold, cross_validation, read_folds
+from dsearch.evaluation.metrics import DEFAULT_MEASURES, Values, evaluate, mean_values
+from dsearch.evaluation.qrels import (
+    Pairs,
+    Qrels,
+    read_pairs,
+    read_qrels,
+    seen_documents,
+    split_seen,
+    without_pairs,
+    without_positives,
+)
+from dsearch.evaluation.report import Cell, EvaluationReport, Line, build_report
+from dsearch.evaluation.run import Run, read_trec, write_trec
+from dsearch.evaluation.significance import Interval, bootstrap_columns, bootstrap_mean, paired_bootstrap
+
+__all__ = [
+    "DEFAULT_MEASURES",
+    "Cell",
+    "EvaluationReport",
+    "Fold",
+    "Interval",
+    "Line",
+    "Pairs",
+    "Qrels",
+    "Run",
+    "Values",
+    "bootstrap_columns",
+    "bootstrap_mean",
+    "build_report",
+    "cross_validation",
+    "evaluate",
+    "mean_values",
+    "paired_bootstrap",
+    "read_folds",
+    "read_pairs",
+    "read_qrels",
+    "read_trec",
+    "seen_documents",
+    "split_seen",
+    "without_pairs",
+    "without_positives",
+    "write_trec",
+]

@@ -1,0 +1,127 @@
+"""Relevance judgements: reading them, leaving pairs out, and telling seen from unseen queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from os import PathLike
+from typing import TypeAlias
+
+from dsearch.errors import InvalidSource
+from dsearch.evaluation.tables import read_rows
+
+Qrels: TypeAlias = dict[str, dict[str, float]]
+"""Query id → {document id: grade}; a grade above 0 is relevant, and the higher the better."""
+
+Pairs: TypeAlias = dict[str, set[str]]
+"""Query id → document ids: pairs that are to be left out."""
+
+
+def read_qrels(path: str | PathLike[str], on_problem: Callable[[str], None] | None = None) -> Qrels:
+    """Read judgements: BEIR (`query-id corpus-id score`, with or without header) or TREC (`query 0 document
+    grade`).
+
+    A pair that stands there twice with the same grade counts once and is told to `on_problem`, as
+    "file:line: what".
+
+    Raises:
+        InvalidSource: not readable, not UTF-8, a line with other than 3 or 4 columns, an empty id, a grade
+            that is not a finite number, or one pair with two different grades; file and line are named.
+    """
+    qrels: Qrels = {}
+    for index, (place, columns) in enumerate(read_rows(path, "qrels file")):
+        if len(columns) not in (3, 4):
+            raise InvalidSource(
+                f"{place}: {len(columns)} columns; judgements have 3 (query, document, grade) or TREC's 4 "
+                "(query, iteration, document, grade), separated by tabs"
+            )
+        if index == 0 and _is_header(columns):
+            continue
+        query, document, grade = columns[0], columns[-2], _number(columns[-1])
+        if grade is None:
+            raise InvalidSource(f"{place}: grade {columns[-1]!r} is not a finite number")
+        if not query or not document:
+            raise InvalidSource(f"{place}: empty query id or document id")
+        known = qrels.setdefault(query, {})
+        if document not in known:
+            known[document] = grade
+        elif known[document] != grade:
+            raise InvalidSource(
+                f"{place}: query {query!r} and document {document!r} are judged {grade:g} here and "
+                f"{known[document]:g} before; keep one of the two lines"
+            )
+        elif on_problem is not None:
+            on_problem(f"{place}: query {query!r} and document {document!r} stand here twice; counted once")
+    return qrels
+
+
+def read_pairs(path: str | PathLike[str]) -> Pairs:
+    """Read pairs to be left out: two columns, query id and document id, with or without the header
+    `query-id`.
+
+    Raises:
+        InvalidSource: not readable, not UTF-8, a line with other than 2 columns or an empty id.
+    """
+    pairs: Pairs = {}
+    for index, (place, columns) in enumerate(read_rows(path, "file of pairs")):
+        if len(columns) != 2 or not all(columns):
+            raise InvalidSource(
+                f"{place}: {columns}; a pair is two columns, query id and document id, with a tab between"
+            )
+        query, document = columns
+        if index == 0 and _is_header(columns):
+            continue
+        pairs.setdefault(query, set()).add(document)
+    return pairs
+
+
+def without_pairs(
+    qrels: Mapping[str, Mapping[str, float]], exclude: Mapping[str, Collection[str]] | None
+) -> Qrels:
+    """A copy of `qrels` that lacks the pairs in `exclude`; queries stay, even with nothing left of them."""
+    exclude = exclude or {}
+    kept: Qrels = {}
+    for query, judged in qrels.items():
+        left_out = exclude.get(query, ())
+        kept[query] = {document: grade for document, grade in judged.items() if document not in left_out}
+    return kept
+
+
+def without_positives(qrels: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The queries that no document is relevant to: no measure is defined for them, so they are left out."""
+    return [query for query, judged in qrels.items() if not any(grade > 0 for grade in judged.values())]
+
+
+def seen_documents(train_qrels: Mapping[str, Mapping[str, float]]) -> set[str]:
+    """The documents that are relevant (grade above 0) to at least one training query."""
+    return {document for judged in train_qrels.values() for document, grade in judged.items() if grade > 0}
+
+
+def split_seen(
+    test_qrels: Mapping[str, Mapping[str, float]], train_qrels: Mapping[str, Mapping[str, float]]
+) -> tuple[list[str], list[str]]:
+    """The ids of the seen and of the unseen test queries, each in the order of `test_qrels`.
+
+    A query is *seen* when a document relevant to it is also relevant to a training query, otherwise
+    *unseen*. Queries without any relevant document are in neither.
+    """
+    trained = seen_documents(train_qrels)
+    seen: list[str] = []
+    unseen: list[str] = []
+    for query, judged in test_qrels.items():
+        relevant = {document for document, grade in judged.items() if grade > 0}
+        if relevant:
+            (seen if relevant & trained else unseen).append(query)
+    return seen, unseen
+
+
+def _is_header(columns: list[str]) -> bool:
+    return columns[0].lower().replace("_", "-") in ("query-id", "queryid", "qid", "query")
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

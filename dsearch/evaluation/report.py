@@ -1,0 +1,181 @@
+"""Systems side by side: all, seen and unseen queries, with paired intervals against a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dsearch.errors import InvalidRequest
+from dsearch.evaluation.metrics import Values
+from dsearch.evaluation.significance import Interval, bootstrap_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One system's mean on one measure and group, and its difference to the baseline (None for that one)."""
+
+    mean: float
+    difference: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One group of queries and one measure, across all systems."""
+
+    group: str
+    queries: int
+    measure: str
+    cells: dict[str, Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationReport:
+    """Means and differences; `left_out` counts the judged queries that have no relevant document."""
+
+    systems: list[str]
+    baseline: str
+    lines: list[Line]
+    left_out: int = 0
+
+    def cell(self, system: str, measure: str, group: str = "all") -> Cell:
+        """The cell of one system, measure and group.
+
+        Raises:
+            InvalidRequest: there is none.
+        """
+        for line in self.lines:
+            if line.measure == measure and line.group == group and system in line.cells:
+                return line.cells[system]
+        groups = list(dict.fromkeys(line.group for line in self.lines))
+        measures = list(dict.fromkeys(line.measure for line in self.lines))
+        raise InvalidRequest(
+            f"no cell for {system!r}, {measure!r}, {group!r}; there are systems {self.systems}, "
+            f"measures {measures}, groups {groups}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists, dictionaries, numbers and strings, fit for JSON."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """A table for a terminal: a column per system, and a second row per measure for the differences."""
+        head = ["queries", "measure", *self.systems]
+        rows: list[list[str]] = [head]
+        shown = ""
+        for line in self.lines:
+            label = "" if line.group == shown else f"{line.group} ({line.queries})"
+            shown = line.group
+            rows.append([label, line.measure, *(f"{line.cells[name].mean:.4f}" for name in self.systems)])
+            if len(self.systems) > 1:
+                rows.append(["", "", *(_difference(line.cells[name].difference) for name in self.systems)])
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        lines = [_aligned(row, widths) for row in rows]
+        lines.insert(1, "-" * max(map(len, lines)))
+        if len(self.systems) > 1:
+            lines.append(
+                f"Below each mean: its difference to {self.baseline}, [95 % paired bootstrap interval]."
+            )
+        if self.left_out:
+            lines.append(f"{self.left_out} judged queries without a relevant document are left out.")
+        return "\n".join(lines)
+
+
+def build_report(
+    systems: Mapping[str, Values],
+    baseline: str | None = None,
+    groups: Mapping[str, Collection[str]] | None = None,
+    left_out: int = 0,
+    samples: int = 10_000,
+    seed: int = 0,
+) -> EvaluationReport:
+    """Compare systems that were evaluated on the same judgements.
+
+    Args:
+        systems: system name → what `evaluate` returned for it.
+        baseline: the system that differences are taken to; the first when not given.
+        groups: further groups beside `all`, such as `{"seen": …, "unseen": …}`: query ids. Ids without a
+            value are passed over, groups without any value are not shown.
+        left_out: judged queries without a relevant document, to be told in the report.
+        samples: bootstrap samples.
+        seed: of the bootstrap.
+
+    Raises:
+        InvalidRequest: no systems, an unknown baseline, or systems that differ in measures or queries.
+    """
+    if not systems:
+        raise InvalidRequest("a report needs at least one system")
+    names = list(systems)
+    baseline = names[0] if baseline is None else baseline
+    if baseline not in systems:
+        raise InvalidRequest(f"baseline {baseline!r} is not among the systems {names}")
+    measures = list(systems[baseline])
+    order = list(next(iter(systems[baseline].values()), {}))
+    _check_same(systems, measures, order)
+    lines: list[Line] = []
+    for group, members in {"all": order, **(groups or {})}.items():
+        chosen = set(members)
+        queries = [query for query in order if query in chosen]
+        if queries:
+            lines += _lines(group, queries, systems, baseline, measures, samples, seed)
+    return EvaluationReport(names, baseline, lines, left_out)
+
+
+def _lines(
+    group: str,
+    queries: Sequence[str],
+    systems: Mapping[str, Values],
+    baseline: str,
+    measures: Sequence[str],
+    samples: int,
+    seed: int,
+) -> list[Line]:
+    # values: [queries, systems * measures]; one set of draws serves every cell of the group
+    values = np.array([[by[m][q] for by in systems.values() for m in measures] for q in queries], dtype=float)
+    values = values.reshape(len(queries), len(systems), len(measures))
+    base = values[:, [list(systems).index(baseline)]]
+    intervals = bootstrap_columns((values - base).reshape(len(queries), -1), samples, seed)
+    means = values.mean(axis=0)
+    lines: list[Line] = []
+    for column, measure in enumerate(measures):
+        cells = {
+            name: Cell(
+                float(means[row, column]),
+                None if name == baseline else intervals[row * len(measures) + column],
+            )
+            for row, name in enumerate(systems)
+        }
+        lines.append(Line(group, len(queries), measure, cells))
+    return lines
+
+
+def _check_same(systems: Mapping[str, Values], measures: Sequence[str], queries: Sequence[str]) -> None:
+    for name, by_measure in systems.items():
+        if set(by_measure) != set(measures):
+            raise InvalidRequest(
+                f"system {name!r} has measures {list(by_measure)}, the baseline has {list(measures)}"
+            )
+        for measure, values in by_measure.items():
+            odd = values.keys() ^ set(queries)
+            if odd:
+                raise InvalidRequest(
+                    f"system {name!r}, {measure}: {len(odd)} queries have a value in one system only, "
+                    f"such as {sorted(odd)[0]!r}; evaluate all systems on the same judgements"
+                )
+
+
+def _difference(interval: Interval | None) -> str:
+    if interval is None:
+        return ""
+    return f"{interval.mean:+.4f} [{interval.low:+.4f}, {interval.high:+.4f}]"
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    """The two labels to the left, numbers to the right."""
+    cells = [
+        text.ljust(width) if n < 2 else text.rjust(width)
+        for n, (text, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(cells).rstrip()
