@@ -1,0 +1,68 @@
+"""Hops: what attention found refines the query, and the search runs again.
+
+    c = Σ_d a(q, d) k_d            q ← |q| · unit( unit(q) + g · unit(c) )
+
+This is pseudo-relevance feedback (Rocchio, 1971) with attention weights in place of "the first ten are
+relevant", and therefore differentiable. As g → ∞ one hop is the update of a modern Hopfield network,
+ξ ← X softmax(β Xᵀ ξ), up to length (Ramsauer et al., 2020, arXiv:2008.02217, eq. 3); several hops are those
+of an end-to-end memory network (Sukhbaatar et al., 2015, arXiv:1503.08895). The query keeps its length, so
+the temperature keeps its meaning.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dsearch.attention.pooling import Attended, attend, pool
+from dsearch.attention.scores import Score, length, unit
+from dsearch.errors import InvalidRequest
+
+
+def refine(
+    queries: Float[Tensor, "*batch heads key_dim"],
+    weights: Float[Tensor, "*batch heads candidates"],
+    keys: Float[Tensor, "*#batch candidates key_dim"],
+    strength: float | Float[Tensor, ...],
+) -> Float[Tensor, "*batch heads key_dim"]:
+    """Turn each query towards the keys that it attends to.
+
+    Args:
+        queries: one query per head, in key space.
+        weights: the attention weights of each head over the candidates; zero weights leave the query alone.
+        keys: the candidates' keys, shared by the heads.
+        strength: g, a number or a tensor that broadcasts to `[..., heads, 1]`.
+
+    Returns:
+        Queries of the same length in a new direction. With g = 0 exactly those given, and the gradient with
+        respect to g is there none the less, so that a hop can be learned from a start without one.
+    """
+    direction = unit(queries)
+    turn = unit(direction + strength * unit(pool(weights, keys))) - unit(direction)
+    # |q| unit(unit q) is q, so adding the turn is the formula above. Written so, g = 0 subtracts equal
+    # numbers and gives q back bit for bit, which |q| · unit(·) would miss by a rounding error.
+    return queries + length(queries) * turn
+
+
+def attend_in_hops(
+    queries: Float[Tensor, "*batch heads key_dim"],
+    keys: Float[Tensor, "*#batch candidates key_dim"],
+    values: Float[Tensor, "*#batch candidates value_dim"] | None = None,
+    *,
+    hops: int = 2,
+    strength: float | Float[Tensor, ...] = 0.0,
+    score: str | Score = "dot",
+    mask: Bool[Tensor, ...] | None = None,
+    temperature: float | Float[Tensor, ...] = 1.0,
+) -> Attended:
+    """Attend, refine and attend again over fixed keys, `hops` times in all; `hops=1` is `attend`.
+
+    Raises:
+        InvalidRequest: `hops` is below 1.
+    """
+    if hops < 1:
+        raise InvalidRequest(f"hops={hops}; use 1 for plain attention, 2 or more for refinement")
+    for _ in range(hops - 1):
+        _, weights = attend(queries, keys, score=score, mask=mask, temperature=temperature)
+        queries = refine(queries, weights, keys, strength)
+    return attend(queries, keys, values, score=score, mask=mask, temperature=temperature)

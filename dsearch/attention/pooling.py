@@ -1,0 +1,132 @@
+"""Attention pooling: queries weigh keys, and the weights pool the values.
+
+    Attention(q, D) = Σᵢ α(q, kᵢ) vᵢ        D = {(k₁, v₁), …, (k_n, v_n)}
+
+What α is decides what the sum is:
+
+| α | the result lies in | built by |
+|---|---|---|
+| any non-negative weights | the convex cone of the values | `pool` |
+| non-negative, sum 1 | their convex hull | `normalise`, then `pool` |
+| softmax of a score | the hull, differentiable everywhere | `soft` |
+| a single 1 | it is one of the values: a database look-up | `hard` |
+| all equal | it is their mean: average pooling | `uniform` |
+
+Sampled hard attention, which has a gradient where `hard` has none, is in `sampled.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dsearch.attention.scores import Score, score_named
+from dsearch.attention.softmax import masked_softmax
+from dsearch.errors import InvalidRequest
+
+Weights = Float[Tensor, "*shape"]
+Mask = Bool[Tensor, "*#shape"] | None
+
+
+class Attended(NamedTuple):
+    """What attention gives back: `context [..., m, value_dim]`, pooled by `weights [..., m, n]`."""
+
+    context: Tensor
+    weights: Tensor
+
+
+def attend(
+    queries: Float[Tensor, "*#batch queries query_dim"],
+    keys: Float[Tensor, "*#batch keys key_dim"],
+    values: Float[Tensor, "*#batch keys value_dim"] | None = None,
+    *,
+    score: str | Score = "scaled_dot_product",
+    pooling: str = "soft",
+    mask: Bool[Tensor, ...] | None = None,
+    temperature: float | Float[Tensor, ...] = 1.0,
+) -> Attended:
+    """Attend from every query over all keys and pool their values.
+
+    Args:
+        queries: m queries; leading dimensions broadcast against those of keys and values.
+        keys: n keys.
+        values: n values; None pools the keys themselves.
+        score: a name in `SCORES` or any function or module with their interface.
+        pooling: a name in `POOLINGS`: soft, hard or uniform.
+        mask: broadcastable to `[..., m, n]`, True where attention is allowed.
+        temperature: what scores are divided by; a positive number, or a tensor that broadcasts to the scores.
+
+    Returns:
+        Context and weights; zero where nothing is allowed or there are no keys.
+
+    Raises:
+        InvalidRequest: an unknown score or pooling.
+
+    With the defaults this is softmax(QKᵀ/√d)V (Vaswani et al., 2017, eq. 1).
+    """
+    if pooling not in POOLINGS:
+        raise InvalidRequest(f"pooling={pooling!r}; use one of {', '.join(POOLINGS)}")
+    score = score_named(score) if isinstance(score, str) else score
+    weights = POOLINGS[pooling](score(queries, keys) / temperature, mask)
+    return Attended(pool(weights, keys if values is None else values), weights)
+
+
+def pool(
+    weights: Float[Tensor, "*#batch queries keys"], values: Float[Tensor, "*#batch keys value_dim"]
+) -> Float[Tensor, "*batch queries value_dim"]:
+    """Σᵢ αᵢ vᵢ for any weights; zero over no keys."""
+    return weights @ values
+
+
+def normalise(weights: Weights, mask: Mask = None) -> Weights:
+    """Non-negative weights over their sum along the last dimension; zero where the sum is zero.
+
+    Raises:
+        InvalidRequest: a weight is negative; the sum would then be no mean of the values.
+    """
+    if bool((weights < 0).any()):
+        raise InvalidRequest(f"a weight of {float(weights.min()):g}; use weights of 0 and above, or `soft`")
+    if mask is not None:
+        weights = weights.masked_fill(~mask, 0.0)
+    total = weights.sum(-1, keepdim=True)
+    return weights / total.masked_fill(total == 0, 1.0)
+
+
+def soft(logits: Weights, mask: Mask = None) -> Weights:
+    """Softmax weights."""
+    return masked_softmax(logits, mask)
+
+
+def hard(logits: Weights, mask: Mask = None) -> Weights:
+    """One-hot weights at the largest allowed logit; the first of equal ones, so ties break by row.
+
+    Piecewise constant: no gradient reaches the logits, though the pooled values keep theirs.
+    """
+    allowed = _allowed(logits, mask)
+    if logits.shape[-1] == 0:
+        return torch.zeros_like(logits)
+    best = logits.masked_fill(~allowed, -math.inf).argmax(-1, keepdim=True)
+    return torch.zeros_like(logits).scatter(-1, best, 1.0).masked_fill(~allowed, 0.0)
+
+
+def uniform(logits: Weights, mask: Mask = None) -> Weights:
+    """Equal weights over the allowed places, whatever their logits: average pooling."""
+    allowed = _allowed(logits, mask).to(logits.dtype)
+    return allowed / allowed.sum(-1, keepdim=True).clamp_min(1.0)
+
+
+POOLINGS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
+    "soft": soft,
+    "hard": hard,
+    "uniform": uniform,
+}
+
+
+def _allowed(logits: Tensor, mask: Tensor | None) -> Tensor:
+    allowed = logits != -math.inf
+    return allowed if mask is None else allowed & mask

@@ -1,0 +1,75 @@
+"""Softmax over candidate sets that may be padded, partly masked or empty, without a NaN in value or gradient.
+
+    a_i = exp(l_i) / Σ_j exp(l_j)        over the allowed j; zero elsewhere; all zero when nothing is allowed
+
+A mask is True where a candidate **may be attended** (the convention of
+`torch.nn.functional.scaled_dot_product_attention`). A logit of −inf masks its own place. An empty slice has
+no distribution, so its weights are zero: a search that finds nothing pools nothing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def masked_softmax(
+    logits: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"] | None = None, dim: int = -1
+) -> Float[Tensor, "*shape"]:
+    """Softmax along `dim` over the allowed places.
+
+    Args:
+        logits: finite or −inf; the largest is subtracted first, so ±1e4 do not overflow.
+        mask: broadcastable to `logits`, True where attention is allowed; None allows all.
+        dim: the dimension of the candidates; it may have length 0.
+
+    Returns:
+        Weights of the shape of `logits`. Each slice sums to 1, or to 0 where nothing is allowed. Masked
+        places pass on no gradient.
+    """
+    open_, filled = _open_and_filled(logits, mask, dim)
+    return torch.softmax(filled, dim).masked_fill(~open_, 0.0)
+
+
+def masked_log_softmax(
+    logits: Float[Tensor, "*shape"],
+    mask: Bool[Tensor, "*#shape"] | None = None,
+    dim: int = -1,
+    fill: float = -math.inf,
+) -> Float[Tensor, "*shape"]:
+    """Logarithm of `masked_softmax`, computed without leaving log space.
+
+    Args:
+        logits: as in `masked_softmax`.
+        mask: as in `masked_softmax`.
+        dim: the dimension of the candidates.
+        fill: what masked places get. −inf is the logarithm of their weight; use 0 where the result is
+            multiplied by targets that vanish at the same places (0 · −inf is NaN).
+    """
+    open_, filled = _open_and_filled(logits, mask, dim)
+    return torch.log_softmax(filled, dim).masked_fill(~open_, fill)
+
+
+def entropy(weights: Float[Tensor, ...], dim: int = -1) -> Float[Tensor, ...]:
+    """Shannon entropy −Σ a log a along `dim`, in nats; 0 log 0 is 0, for one-hot and for empty slices alike.
+
+    The derivative at a = 0 is +∞; here it is taken as 0, so that an underflowed weight cannot make a NaN.
+    """
+    logarithm = weights.masked_fill(weights <= 0, 1.0).log()
+    return -(weights * logarithm).sum(dim)
+
+
+def _open_and_filled(logits: Tensor, mask: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
+    """The allowed places, and logits that are −inf at the others, but 0 throughout a slice with none allowed.
+
+    The zeros keep softmax and its derivative finite in a slice whose result is discarded: replacing NaN after
+    the softmax would repair the value and leave 0 · NaN in the gradient.
+    """
+    open_ = logits != -math.inf
+    if mask is not None:
+        open_ = open_ & mask
+    empty = ~open_.any(dim, keepdim=True)
+    return open_, logits.masked_fill(~open_, -math.inf).masked_fill(empty, 0.0)
