@@ -1,0 +1,132 @@
+"""Connections to `documents.db`: how they are set up, shared between threads, and how SQLite's errors read.
+
+Note for whoever reads the database file by other means: never `open()` documents.db in a process that has it
+open through SQLite. Closing such a file drops SQLite's POSIX locks (sqlite.org/howtocorrupt.html, section
+2.2).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from ..errors import CorruptData, DsearchError, Unavailable
+from .schema import FILE_NAME, PAGE_BYTES
+
+_BUSY_TIMEOUT_S = 10.0
+_WAL_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+def connect(folder: Path, *, writer: bool, create: bool = False) -> sqlite3.Connection:
+    """Open the database of a collection folder in autocommit mode; transactions are begun explicitly.
+
+    A reader is opened read-write all the same, with `query_only` set: after a kill the first one to come must
+    be able to recover the write-ahead log, which SQLite denies to a connection opened read-only.
+    """
+    mode = "rwc" if create else "rw"
+    connection = sqlite3.connect(
+        f"file:{quote(str((folder / FILE_NAME).absolute()))}?mode={mode}",
+        uri=True,
+        timeout=_BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,  # the pool gives a connection to one thread at a time
+    )
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        if writer:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA fullfsync = ON")
+            connection.execute("PRAGMA checkpoint_fullfsync = ON")
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
+        else:
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class ReaderPool:
+    """Read connections, as many as there are readers at one time; each read is one transaction, one snapshot."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._idle: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def reading(self) -> Generator[sqlite3.Connection]:
+        """Lend a connection inside a read transaction; raises CorruptData or Unavailable for SQLite's errors."""
+        with readable_errors(self._folder):
+            connection = self._take()
+            try:
+                connection.execute("BEGIN")
+                yield connection
+            finally:
+                self._give(connection)
+
+    def close(self) -> None:
+        """Close all idle connections; those in use are closed when they come back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._closed:
+                raise Unavailable(f"{self._folder} was closed; open it again")
+            if self._idle:
+                return self._idle.pop()
+        return connect(self._folder, writer=False)
+
+    def _give(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            connection.close()
+            return
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+@contextmanager
+def readable_errors(folder: Path) -> Generator[None]:
+    """Turn SQLite's errors into dsearch's, with what was found and what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error, folder) from error
+
+
+def translate(error: sqlite3.Error, folder: Path) -> DsearchError:
+    """The dsearch error that says what an SQLite error means for this collection."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith("SQLITE_FULL"):
+        return Unavailable(
+            f"{folder}: the disk is full; nothing of this write was kept. Free space and send it again"
+        )
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return Unavailable(f"{folder}: another process holds the database; try again")
+    if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY")):
+        return Unavailable(
+            f"{folder}: the database cannot be read or written ({error}); check disk and permissions"
+        )
+    damaged = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "decode to UTF-8" in str(error)
+    if damaged or isinstance(error, sqlite3.OperationalError):  # such as a table that is not there
+        return CorruptData(f"{folder}: documents.db is damaged ({error}); restore a backup, or index again")
+    raise error

@@ -1,0 +1,106 @@
+"""What the store hands out: small frozen records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReceipt:
+    """An acknowledged write: it is on the medium.
+
+    `sequence` is the operation's number, or the present one when nothing changed. `rows` has, for an upsert,
+    the row of each document in the order given (the existing row for an unchanged one) and, for a deletion,
+    the rows deleted.
+    """
+
+    sequence: int
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    missing: int = 0
+    rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Live documents, how many of them wait for their embedding, and deleted or superseded rows still kept."""
+
+    documents: int
+    pending: int
+    tombstones: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Live rows without an embedding, ascending, and the characters of their contents (to batch by length)."""
+
+    rows: Int64[np.ndarray, " pending"]
+    lengths: Int64[np.ndarray, " pending"]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The searchable rows (live, with an embedding), ascending, as of operation `sequence`."""
+
+    sequence: int
+    rows: Int64[np.ndarray, " rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What happened to the searchable rows after one operation and up to operation `sequence`.
+
+    `added` are searchable now and were not then; `removed` were searchable then and are not now; both
+    ascending.
+    """
+
+    sequence: int
+    added: Int64[np.ndarray, " added"]
+    removed: Int64[np.ndarray, " removed"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRecord:
+    """A registered generation: an immutable snapshot of `rows` rows as of operation `snapshot`.
+
+    `manifest_digest` is the SHA-256 (hex) of its manifest.json; `record` is whatever its builder wants kept;
+    `written` is the operation that registered it.
+    """
+
+    number: int
+    manifest_digest: str
+    rows: int
+    snapshot: int
+    record: dict[str, Any] = field(default_factory=dict[str, Any])
+    written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A registered model: `version` ("v1", …; "v0" is the untrained one), its parent, and its JSON record."""
+
+    version: str
+    parent: str | None
+    record: dict[str, Any] = field(default_factory=dict[str, Any])
+    written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The outcome of reading everything again: `damage` names what is not what was written, empty when all is well."""
+
+    sequence: int
+    documents: int
+    embeddings: int
+    damage: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every digest agrees."""
+        return not self.damage

@@ -1,0 +1,173 @@
+"""The tables of `documents.db`, format 1.
+
+- `meta`       what the collection is: format, name, encoder, dimension; written once.
+- `state`      one row: the operation sequence, the set digest now and before the last operation (digest.py),
+               counters, and the last row number given out. Rows are numbered from 1 and no number is given
+               twice.
+- `document`   one row per document *version*. `written` and `deleted` are operation numbers; `deleted` is
+               NULL while the version is live, and at most one version of an id is.
+- `embedding`  apart from the text, so that reading all embeddings reads nothing else. `written` is the
+               operation that made the row searchable, which may be later than the document's.
+- `pending`    live rows without an embedding: small, so that asking for them does not scan the collection.
+  Derived.
+- `generation`, `model`  what was built; `live` is a log, and the newest entry of a kind is what is live: one
+               committed row switches, and a rollback is one more row.
+
+Tables carry no foreign keys: `Store.verify` checks the relations together with the digests.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UnsupportedFormat
+from .digest import canonical_json, record_fact
+
+FILE_NAME = "documents.db"
+FORMAT = 1
+OLDEST_FORMAT = 1
+APPLICATION_ID = 0x64736561  # "dsea": tells `file` and us that the database is one of ours
+
+# 8,192 bytes hold five embeddings of 384 numbers; the default of 4,096 holds two and wastes a fifth.
+PAGE_BYTES = 8192
+
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE state (
+    one             INTEGER PRIMARY KEY CHECK (one = 1),
+    sequence        INTEGER NOT NULL,
+    digest          BLOB    NOT NULL,
+    previous_digest BLOB    NOT NULL,
+    last_row        INTEGER NOT NULL,
+    documents       INTEGER NOT NULL,
+    tombstones      INTEGER NOT NULL
+);
+
+CREATE TABLE document (
+    row      INTEGER PRIMARY KEY,
+    id       TEXT    NOT NULL,
+    title    TEXT    NOT NULL,
+    text     TEXT    NOT NULL,
+    metadata TEXT    NOT NULL,
+    value    TEXT,
+    digest   BLOB    NOT NULL,
+    written  INTEGER NOT NULL,
+    deleted  INTEGER
+);
+CREATE UNIQUE INDEX document_live ON document (id) WHERE deleted IS NULL;
+CREATE INDEX document_deleted ON document (deleted) WHERE deleted IS NOT NULL;
+
+CREATE TABLE embedding (
+    row     INTEGER PRIMARY KEY,
+    written INTEGER NOT NULL,
+    digest  BLOB    NOT NULL,
+    vector  BLOB    NOT NULL
+);
+CREATE INDEX embedding_written ON embedding (written);
+
+CREATE TABLE pending (row INTEGER PRIMARY KEY, length INTEGER NOT NULL);
+
+CREATE TABLE generation (
+    number          INTEGER PRIMARY KEY,
+    manifest_digest TEXT    NOT NULL,
+    rows            INTEGER NOT NULL,
+    snapshot        INTEGER NOT NULL,
+    record          TEXT    NOT NULL,
+    written         INTEGER NOT NULL
+);
+CREATE TABLE model (
+    number  INTEGER PRIMARY KEY,
+    parent  INTEGER NOT NULL,
+    record  TEXT    NOT NULL,
+    written INTEGER NOT NULL
+);
+CREATE TABLE live (
+    written INTEGER NOT NULL,
+    kind    TEXT    NOT NULL,
+    number  INTEGER NOT NULL,
+    PRIMARY KEY (kind, written)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a collection is; written at its creation and never changed."""
+
+    name: str
+    encoder: dict[str, Any]
+    dimension: int
+
+    @property
+    def fact(self) -> int:
+        """The part of the set digest that covers this."""
+        return record_fact(b"meta", FORMAT, self.name, self.encoder, self.dimension)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The row of table `state`."""
+
+    sequence: int
+    digest: bytes
+    previous_digest: bytes
+    last_row: int
+    documents: int
+    tombstones: int
+
+
+def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> None:
+    """Lay out an empty database in one transaction; `connection` is in autocommit mode."""
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in TABLES.split(";\n"):
+        connection.execute(statement)
+    connection.executemany(
+        "INSERT INTO meta VALUES (?, ?)",
+        [
+            ("format", str(FORMAT)),
+            ("name", meta.name),
+            ("encoder", canonical_json(meta.encoder)),
+            ("dimension", str(meta.dimension)),
+        ],
+    )
+    connection.execute("INSERT INTO state VALUES (1, 0, ?, ?, 0, 0, 0)", (digest, digest))
+    connection.execute("COMMIT")
+
+
+def read_meta(connection: sqlite3.Connection) -> Meta:
+    """Read what the collection is; raises UnsupportedFormat, and sqlite3 errors for what is no database of ours."""
+    fields: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
+    version = fields.get("format", "unknown")
+    if not version.isascii() or not version.isdigit() or not OLDEST_FORMAT <= int(version) <= FORMAT:
+        raise UnsupportedFormat(
+            f"the collection has store format {version}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
+            "use the release that wrote it to export it, or a newer dsearch"
+        )
+    return Meta(fields["name"], json.loads(fields["encoder"]), int(fields["dimension"]))
+
+
+def read_state(connection: sqlite3.Connection) -> State:
+    """Read the row of table `state`."""
+    row = connection.execute(
+        "SELECT sequence, digest, previous_digest, last_row, documents, tombstones FROM state"
+    ).fetchone()
+    return State(*row)
+
+
+def write_state(connection: sqlite3.Connection, state: State) -> None:
+    """Write the row of table `state`; part of the operation's own transaction."""
+    connection.execute(
+        "UPDATE state SET sequence = ?, digest = ?, previous_digest = ?, last_row = ?, documents = ?, tombstones = ?",
+        (
+            state.sequence,
+            state.digest,
+            state.previous_digest,
+            state.last_row,
+            state.documents,
+            state.tombstones,
+        ),
+    )

@@ -1,0 +1,195 @@
+"""What may be stored: checks that run before anything of a batch is written.
+
+A batch is refused whole, and the message names the position and the id of the first bad document, so that the
+caller can mend one line and send the same batch again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float32, Shaped
+
+from ..errors import DimensionMismatch, InvalidDocument, InvalidRequest
+from ..types import Document
+from .digest import canonical_json, digest_of
+
+MAX_ID_BYTES = 512
+MAX_TITLE_BYTES = 64 * 1024
+MAX_TEXT_BYTES = 1024 * 1024
+MAX_METADATA_BYTES = 1024 * 1024
+MAX_METADATA_DEPTH = 32
+MAX_VALUE_NUMBERS = 65_536
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
+_INT64 = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A document that passed every check, in the form in which it is stored."""
+
+    id: str
+    title: str
+    text: str
+    metadata: str
+    value: str | None
+    digest: bytes
+    content: str
+
+
+def validate_name(name: str) -> str:
+    """Return `name` if it may name a collection: 1–64 of a–z, 0–9, `_`, `-`, starting with a letter or digit.
+
+    A name becomes a folder, so nothing that means another path (dots, slashes, capitals on file systems that
+    fold them) is let through. Raises InvalidRequest.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"collection name {name[:80]!r}; use 1 to 64 of the characters a-z, 0-9, '_' and '-', "
+            "the first a letter or a digit"
+        )
+    return name
+
+
+def prepare(documents: Sequence[Document]) -> list[Prepared]:
+    """Check all documents of a batch and bring them into their stored form; raises InvalidDocument."""
+    prepared: list[Prepared] = []
+    first: dict[str, int] = {}
+    for position, document in enumerate(documents):
+        try:
+            checked = _prepare(document)
+            if document.id in first:
+                raise _Refused(f"is also document {first[document.id]} of this batch; send each id once")
+        except _Refused as refused:
+            shown = document.id if len(document.id) <= 80 else document.id[:80] + "…"
+            raise InvalidDocument(f"document {position} (id {shown!r}) {refused}") from None
+        first[document.id] = position
+        prepared.append(checked)
+    return prepared
+
+
+def prepare_embeddings(
+    embeddings: Shaped[np.ndarray, "..."], *, count: int, dimension: int
+) -> Float32[np.ndarray, "documents dimension"]:
+    """Check that `embeddings` is finite and [count, dimension]; returns it as little-endian float32."""
+    array = np.asarray(embeddings)
+    if array.ndim != 2 or array.shape[1] != dimension:
+        raise DimensionMismatch(
+            f"embeddings of shape {list(array.shape)}; this collection stores {dimension} numbers per document, "
+            f"so give [{count}, {dimension}]"
+        )
+    if len(array) != count:
+        raise InvalidRequest(f"{len(array)} embeddings for {count} documents; give one each")
+    if array.dtype.kind not in "fiu":
+        raise InvalidRequest(f"embeddings of type {array.dtype}; give float32")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
+        array = np.ascontiguousarray(array, dtype="<f4")
+    finite = np.isfinite(array).all(axis=1)
+    if not finite.all():
+        raise InvalidRequest(
+            f"embedding {int(np.argmin(finite))} has NaN or infinite numbers; encode that document again"
+        )
+    return array
+
+
+class _Refused(Exception):
+    """Why one document cannot be stored; the caller adds which one it is."""
+
+
+def _prepare(document: Document) -> Prepared:
+    fields = {"id": document.id, "title": document.title, "text": document.text}
+    limits = {"id": MAX_ID_BYTES, "title": MAX_TITLE_BYTES, "text": MAX_TEXT_BYTES}
+    encoded = {name: _utf8(field, name, limits[name]) for name, field in fields.items()}
+    if not document.id:
+        raise _Refused("has an empty id; give every document an id of 1 to 512 bytes")
+    content = document.content
+    if not content:
+        raise _Refused("has neither title nor text; give it at least one of them, or leave it out")
+    metadata = _metadata(document.metadata)
+    value = None if document.value is None else canonical_json(_value(document.value))
+    digest = digest_of(
+        encoded["id"],
+        encoded["title"],
+        encoded["text"],
+        _utf8(metadata, "metadata", MAX_METADATA_BYTES),
+        b"" if value is None else value.encode(),
+    )
+    return Prepared(document.id, document.title, document.text, metadata, value, digest, content)
+
+
+def _utf8(text: str, field: str, limit: int) -> bytes:
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  (callers are not type-checked)
+        raise _Refused(f"has a {field} of type {type(text).__name__}; use a string")
+    try:
+        encoded = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise _Refused(
+            f"has a lone surrogate at character {error.start} of its {field}, which is no text; "
+            "decode the source with errors='replace'"
+        ) from None
+    if len(encoded) > limit:
+        raise _Refused(f"has a {field} of {len(encoded)} bytes; at most {limit}")
+    return encoded
+
+
+def _metadata(metadata: dict[str, Any]) -> str:
+    if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _Refused(f"has metadata of type {type(metadata).__name__}; use an object of JSON values")
+    if not metadata:
+        return "{}"
+    _check_json(metadata, "metadata", MAX_METADATA_DEPTH)
+    return canonical_json(metadata)
+
+
+def _check_json(value: object, where: str, depth: int) -> None:
+    """Refuse what would not come back as it was given: JSON has no tuples, no number keys, no NaN."""
+    if value is None or isinstance(value, str | bool):
+        return
+    if isinstance(value, int):
+        if value not in _INT64:
+            raise _Refused(f"has an integer of more than 64 bits at {where}; use a string")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise _Refused(f"has {value} at {where}; JSON has finite numbers only, use null")
+    elif depth == 0:
+        raise _Refused(f"nests deeper than {MAX_METADATA_DEPTH} levels at {where}")
+    elif isinstance(value, dict):
+        for key, item in cast("dict[object, object]", value).items():
+            if not isinstance(key, str):
+                raise _Refused(f"has the key {key!r} at {where}; JSON keys are strings")
+            _check_json(item, f"{where}.{key}", depth - 1)
+    elif isinstance(value, list):
+        for position, item in enumerate(cast("list[object]", value)):
+            _check_json(item, f"{where}[{position}]", depth - 1)
+    else:
+        raise _Refused(
+            f"has a {type(value).__name__} at {where}; use null, true/false, numbers, strings, lists and objects"
+        )
+
+
+def _value(value: float | list[float]) -> float | list[float]:
+    if isinstance(value, list):
+        if not 1 <= len(value) <= MAX_VALUE_NUMBERS:
+            raise _Refused(
+                f"has a value of {len(value)} numbers; use 1 to {MAX_VALUE_NUMBERS}, or none at all"
+            )
+        return [_number(number) for number in value]
+    return _number(value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _Refused(f"has a {type(value).__name__} in its value; use a number or a list of numbers")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _Refused(f"has {number} in its value; use finite numbers")
+    return number

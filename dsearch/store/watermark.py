@@ -1,0 +1,202 @@
+"""The watermark: a small file beside the database that says which operation was acknowledged last.
+
+SQLite recovers its write-ahead log up to the first frame whose checksum fails. A flipped bit there silently
+drops every later transaction, acknowledged or not, and all digests inside the log agree with what is left.
+Only something that stands outside can tell. The file has two slots of 4,096 bytes (so that a torn sector
+never touches both), each
+
+    magic "dsearchW" · format u32 · zero u32 · sequence u64 · set digest [32] · SHA-256 of all that [32]
+
+and zeros to its end; integers little-endian. A write goes to the slot that does not hold the newest mark and
+is synced.
+
+Crash windows. Operation n is: (1) commit to SQLite, synced; (2) write mark n; (3) sync it; (4) acknowledge.
+
+| killed       | database | newest whole mark | on opening                                              |
+|--------------|----------|-------------------|---------------------------------------------------------|
+| before 1     | n − 1    | n − 1             | equal: clean                                            |
+| between 1, 2 | n        | n − 1             | one ahead: durable, not acknowledged; the next writer marks it |
+| in 2         | n        | n − 1, other torn | the same                                                |
+| after 2      | n        | n, or as above    | clean                                                   |
+
+So a database is never behind its mark and never more than one ahead. Behind: acknowledged writes are missing.
+More than one ahead, or equal with another set digest: one of the two files is not of this history. Equal with
+the other slot torn: a mark was being written, so its operation had been committed, and the database does not
+have it. All of these are CorruptData. The file also carries the writer's lock (flock), so the writer is one,
+in all processes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import CorruptData, HomeLocked, UnsupportedFormat
+
+FILE_NAME = "watermark"
+FORMAT = 1
+SLOT_BYTES = 4096
+_BODY = struct.Struct("<8sIIQ32s")
+_MAGIC = b"dsearchW"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Operation `sequence` was acknowledged, and the facts of the collection then summed to `digest`."""
+
+    sequence: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What the two slots hold: the newest whole mark, the slot it lies in, and whether the other is whole too."""
+
+    newest: Mark
+    slot: int
+    other_is_whole: bool
+
+
+def create_watermark(folder: Path, mark: Mark) -> None:
+    """Write a new file with `mark` in both slots and sync it (its folder is the caller's to sync)."""
+    with open(folder / FILE_NAME, "xb") as file:
+        file.write(_pack(mark) * 2)
+        file.flush()
+        sync_file(file.fileno())
+
+
+def read_watermark(folder: Path) -> Marks:
+    """The marks of a collection folder; raises CorruptData when there is none that can be read."""
+    try:
+        content = (folder / FILE_NAME).read_bytes()
+    except FileNotFoundError:
+        raise CorruptData(
+            f"{folder / FILE_NAME} is missing, so it cannot be told whether acknowledged writes are; {_REMEDY}"
+        ) from None
+    return _parse(content, folder)
+
+
+class Watermark:
+    """The writer's hold on the file: its lock, and the slot that is written next."""
+
+    def __init__(self, folder: Path, *, replace_unreadable: bool = False) -> None:
+        """Open and lock the file; raises HomeLocked when another writer has it, CorruptData.
+
+        With `replace_unreadable` a file that is missing or damaged in both slots counts as a mark of
+        operation 0.
+        """
+        self._folder = folder
+        try:
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if replace_unreadable else 0)
+            self._file = os.open(folder / FILE_NAME, flags, 0o644)
+        except FileNotFoundError:
+            read_watermark(folder)
+            raise
+        try:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HomeLocked(
+                    f"{folder} is open for writing elsewhere; close that writer, or open it with readonly=True"
+                ) from None
+            try:
+                self.marks = _parse(os.pread(self._file, 2 * SLOT_BYTES, 0), folder)
+            except CorruptData:
+                if not replace_unreadable:
+                    raise
+                self.marks = Marks(Mark(0, bytes(32)), slot=0, other_is_whole=False)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def write(self, mark: Mark) -> None:
+        """Write `mark` into the older slot and sync it. After an OSError nothing may be acknowledged any more."""
+        slot = 1 - self.marks.slot
+        packed = _pack(mark)
+        if os.pwrite(self._file, packed, slot * SLOT_BYTES) != len(packed):
+            raise OSError(f"short write to {self._folder / FILE_NAME}")
+        sync_file(self._file)
+        self.marks = Marks(mark, slot, other_is_whole=True)
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._file)
+
+
+def check_database(
+    folder: Path, before: Marks, sequence: int, digest: bytes, previous: bytes, after: Marks
+) -> None:
+    """Hold a database's state against the marks read before and after it was read (a writer may be at work).
+
+    Raises CorruptData for every row of the table in the module's docstring that must not occur.
+    """
+    mark = before.newest
+    if sequence < mark.sequence or (sequence == mark.sequence and not before.other_is_whole):
+        missing = max(mark.sequence - sequence, 1)
+        raise CorruptData(
+            f"{folder}: acknowledged writes are missing: the database ends at operation {sequence}, the watermark "
+            f"says that {mark.sequence + (sequence == mark.sequence)} was committed ({missing} lost); {_REMEDY}"
+        )
+    if sequence > after.newest.sequence + 1:
+        raise CorruptData(
+            f"{folder}: the database is at operation {sequence}, its watermark at {after.newest.sequence}: "
+            f"they are not of the same time; {_REMEDY}"
+        )
+    for seen in (before.newest, after.newest):
+        expected = {sequence: digest, sequence - 1: previous}.get(seen.sequence, seen.digest)
+        if expected != seen.digest:
+            raise CorruptData(
+                f"{folder}: at operation {seen.sequence} the database holds other rows than its watermark "
+                f"acknowledged; {_REMEDY}"
+            )
+
+
+def sync_file(file: int) -> None:
+    """Flush a file or folder to the medium itself (macOS needs F_FULLFSYNC for that)."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is None:
+        os.fsync(file)
+    else:
+        fcntl.fcntl(file, full)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_REMEDY = (
+    "restore a backup, or open with accept_loss=True to go on with what is there and index the rest again"
+)
+
+
+def _pack(mark: Mark) -> bytes:
+    body = _BODY.pack(_MAGIC, FORMAT, 0, mark.sequence, mark.digest)
+    return (body + hashlib.sha256(body).digest()).ljust(SLOT_BYTES, b"\0")
+
+
+def _parse(content: bytes, folder: Path) -> Marks:
+    found: list[tuple[Mark, int]] = []
+    for slot in range(2):
+        packed = content[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
+        body, checksum = packed[: _BODY.size], packed[_BODY.size : _BODY.size + 32]
+        if len(packed) != SLOT_BYTES or hashlib.sha256(body).digest() != checksum:
+            continue
+        magic, version, _, sequence, digest = _BODY.unpack(body)
+        if magic != _MAGIC or version != FORMAT:
+            raise UnsupportedFormat(
+                f"{folder / FILE_NAME} has format {version}; this release reads {FORMAT} to {FORMAT}"
+            )
+        found.append((Mark(sequence, digest), slot))
+    if not found:
+        raise CorruptData(f"{folder / FILE_NAME} is damaged in both slots; {_REMEDY}")
+    newest, slot = max(found, key=lambda item: item[0].sequence)
+    return Marks(newest, slot, other_is_whole=len(found) == 2)
