@@ -1,7 +1,8 @@
 """Nearest keys by inner product: FAISS behind a small interface that is total at the edges.
 
-What FAISS takes silently is refused here (NaN, infinities, a wrong dimension), and what it leaves open is fixed: ties
-are broken by ascending position, k above the number of keys gives all of them, excluded positions never appear.
+What FAISS takes silently is refused here (NaN, infinities, a wrong dimension), and what it leaves open is
+fixed: ties are broken by ascending position, k above the number of keys gives all of them, excluded positions
+never appear.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -17,6 +19,8 @@ from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.index.checks import checked_exclude, checked_k
+
+_faiss: Any = faiss  # its keyword arguments are added at run time, where no type checker sees them
 
 _BLOCK = 8192  # rows that are projected, checked and added at a time
 _TRAINING_ROWS = 65_536  # quantizers and coarse centres learn nothing more from more rows
@@ -67,6 +71,7 @@ class DenseIndex:
     def __init__(self, index: faiss.Index, kind: str):
         self.kind = kind
         self.key_dim = int(index.d)
+        self._owner = index  # downcast_index gives a pointer into it that keeps nothing alive
         self._index = faiss.downcast_index(index)
 
     @classmethod
@@ -80,8 +85,8 @@ class DenseIndex:
     ) -> DenseIndex:
         """Index `keys`, or `keys @ projection.T` when a projection is given; n = 0 works.
 
-        Reads the keys in blocks, so they may be a memory map larger than memory. `on_block` is told the number of
-        keys added so far.
+        Reads the keys in blocks, so they may be a memory map larger than memory. `on_block` is told the
+        number of keys added so far.
 
         Raises:
             InvalidRequest: unknown kind, keys that are not a matrix, NaN or infinity in the keys.
@@ -119,7 +124,7 @@ class DenseIndex:
 
     @property
     def exhaustive(self) -> bool:
-        """Whether a search compares every stored key (Flat, SQ*), so that only rounding can lose a neighbour."""
+        """Whether a search compares every stored key (Flat, SQ*): then only rounding loses a neighbour."""
         return isinstance(self._index, faiss.IndexFlat | faiss.IndexScalarQuantizer)
 
     def search(
@@ -130,8 +135,8 @@ class DenseIndex:
     ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
         """The k keys of highest inner product with each query: (scores, positions), best first.
 
-        Ties are broken by ascending position. Where fewer than k keys are allowed, the rest of the row is score −inf,
-        position −1. Positions where `exclude` is true are not found.
+        Ties are broken by ascending position. Where fewer than k keys are allowed, the rest of the row is
+        score −inf, position −1. Positions where `exclude` is true are not found.
 
         Raises:
             InvalidRequest: k < 1, NaN or infinity in the queries, or `exclude` is not one boolean per key.
@@ -167,9 +172,10 @@ class DenseIndex:
 
     @classmethod
     def load(cls, path: Path, *, kind: str = "Flat", mmap: bool = False) -> DenseIndex:
-        """Read what `save` wrote; with `mmap` keys stay on disk until they are used, shared between processes.
+        """Read what `save` wrote; with `mmap` keys stay on disk until used, shared between processes.
 
-        FAISS reads most damaged files without an error: verify the file's digest first, as `Generation.open` does.
+        FAISS reads most damaged files without an error: verify the file's digest first, as `Generation.open`
+        does.
 
         Raises:
             CorruptData: FAISS cannot read the file, or it is not an inner-product index.
@@ -189,7 +195,7 @@ class DenseIndex:
     def _search_exhaustively(
         self, queries: np.ndarray, wanted: int, allowed: int, exclude: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """FAISS cuts a tie at the last place anywhere: look one place further, and on while the tie goes on."""
+        """FAISS cuts a tie at the last place anywhere: look one place further until the tie has ended."""
         scores = np.empty((len(queries), wanted), np.float32)
         positions = np.empty((len(queries), wanted), np.int64)
         rows, fetch = np.arange(len(queries)), min(wanted + 1, allowed)
@@ -205,7 +211,7 @@ class DenseIndex:
     def _search_approximately(
         self, queries: np.ndarray, wanted: int, allowed: int, exclude: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Walk the graph or the lists; where that comes back with fewer keys than there are, compare them all."""
+        """Walk the graph or the lists; where that finds fewer keys than there are, compare them all."""
         if allowed <= max(_SCANNED_BELOW, 2 * wanted):
             return self._scan(queries, wanted, exclude)
         try:
@@ -224,14 +230,14 @@ class DenseIndex:
     ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
         selector = None
         if exclude is not None:
-            selector = faiss.IDSelectorBitmap(np.packbits(~exclude, bitorder="little"))
+            selector = _faiss.IDSelectorBitmap(np.packbits(~exclude, bitorder="little"))
         if isinstance(self._index, faiss.IndexHNSW):
-            parameters = faiss.SearchParametersHNSW(sel=selector, efSearch=max(128, 2 * k))
+            parameters = _faiss.SearchParametersHNSW(sel=selector, efSearch=max(128, 2 * k))
         elif isinstance(self._index, faiss.IndexIVF):
             lists = self._index.nlist
-            parameters = faiss.SearchParametersIVF(sel=selector, nprobe=min(lists, max(16, lists // 8)))
+            parameters = _faiss.SearchParametersIVF(sel=selector, nprobe=min(lists, max(16, lists // 8)))
         else:
-            parameters = None if selector is None else faiss.SearchParameters(sel=selector)
+            parameters = None if selector is None else _faiss.SearchParameters(sel=selector)
         return self._index.search(queries, k, params=parameters)
 
     def _scan(

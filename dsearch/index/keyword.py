@@ -4,14 +4,15 @@
     part(t,d) = idf(t) · tf(t,d) / (tf(t,d) + k1 · (1 − b + b · length(d) / average_length))
     b(q, d)   = Σ_{t in q} part(t,d) / Σ_{t in q} idf(t)                        in [0, 1)
 
-Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework"; Lucene's idf and its form without the constant
-factor (k1 + 1) as in Kamphuis et al. 2020, "Which BM25 Do You Mean?". Here k1 and b keep their names from there; what
-DESIGN calls b(q, d) is called score.
+Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework"; Lucene's idf and its form without the
+constant factor (k1 + 1) as in Kamphuis et al. 2020, "Which BM25 Do You Mean?". Here k1 and b keep their names
+from there; what DESIGN calls b(q, d) is called score.
 
 Decisions:
 - A term that a query repeats counts as often as it is repeated, above and below the line.
-- A query term that no document of the generation holds counts below the line with df = 0, and above it for a fresh
-  row that holds it. So n, df and average_length alone fix every score: shards and fresh rows agree with the index.
+- A query term that no document of the generation holds counts below the line with df = 0, and above it for a
+  fresh row that holds it. So n, df and average_length alone fix every score: shards and fresh rows agree with
+  the index.
 - A query without terms scores 0 everywhere, never NaN.
 - Where the average length is 0 (no document has a term) every length counts as average.
 - Summation runs in float32 over the query's distinct terms in the order of the query, on every path, so that
@@ -36,8 +37,8 @@ from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index.checks import checked_exclude, checked_k
 from dsearch.index.tokenize import TokenizedTexts, Tokenizer
 
-# On SciFact's 809 training claims nDCG@10 is .696 for k1 1.5 and 1.2 (b 0.75), .695 for 0.9 and 0.4, .692 for k1 2.0:
-# flat, so bm25s' defaults.
+# On SciFact's 809 training claims nDCG@10 is .696 for k1 1.5 and 1.2 (b 0.75), .695 for 0.9 and 0.4, .692 for
+# k1 2.0: flat, so bm25s' defaults.
 K1 = 1.5
 B = 0.75
 
@@ -132,8 +133,8 @@ class KeywordIndex:
     ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
         """The k best documents of each query: (scores, positions), best first, ties by ascending position.
 
-        Only documents that hold a query term are found (score > 0); the rest of a row is score 0, position −1. A k
-        above the number of documents is fine. Documents where `exclude` is true are not found.
+        Only documents that hold a query term are found (score > 0); the rest of a row is score 0, position
+        −1. A k above the number of documents is fine. Documents where `exclude` is true are not found.
 
         Raises:
             InvalidRequest: k < 1, or `exclude` is not one boolean per document.
@@ -169,7 +170,7 @@ class KeywordIndex:
             InvalidRequest: a position outside −1 to documents − 1.
         """
         positions = np.asarray(positions)
-        if positions.size and not (-1 <= positions.min() and positions.max() < len(self)):
+        if positions.size and not (positions.min() >= -1 and positions.max() < len(self)):
             bad = positions[(positions < -1) | (positions >= len(self))][0]
             raise InvalidRequest(f"position {bad}; use 0 to {len(self) - 1}, or -1 for none")
         scores = np.zeros(positions.shape, np.float32)
@@ -187,8 +188,8 @@ class KeywordIndex:
     ) -> Float32[np.ndarray, " texts"]:
         """The scores of texts that are not in the index, with the index' statistics (n, df, average length).
 
-        Equal to what the index gives for the same text. Cut texts that are scored more than once beforehand, with
-        `TokenizedTexts.of(index.tokenizer, texts)`.
+        Equal to what the index gives for the same text. Cut texts that are scored more than once beforehand,
+        with `TokenizedTexts.of(index.tokenizer, texts)`.
 
         Raises:
             InvalidRequest: the texts were cut by another tokenizer.
@@ -345,7 +346,7 @@ def _columns(
     """part(t, d) of all terms and documents by columns: (offsets, positions, parts)."""
     if terms == 0:  # bm25s takes the mean of no lengths
         return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
-    # float64 while computing: with float32 the last bit would depend on NumPy's version (its promotion rules).
+    # float64 while computing: with float32 the last bit would hang on the promotion rules of NumPy's version.
     scorer = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64", int_dtype="int32")
     matrix = scorer.build_index_from_ids(list(range(terms)), documents, show_progress=False)
     return (

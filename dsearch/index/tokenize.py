@@ -1,8 +1,8 @@
 """Text to terms, the same way for documents and for queries.
 
-A text is brought to Unicode's compatibility form, lower-cased and split into words; stop words are dropped and what
-is left is stemmed (Snowball, through PyStemmer). What a tokenizer does is named by its `settings()`, which are stored
-beside every keyword index: a query is always cut by the settings that cut the documents.
+A text is brought to Unicode's compatibility form, lower-cased and split into words; stop words are dropped
+and what is left is stemmed (Snowball, through PyStemmer). What a tokenizer does is named by its `settings()`,
+which are stored beside every keyword index: a query is always cut by the settings that cut the documents.
 """
 
 from __future__ import annotations

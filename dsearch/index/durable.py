@@ -1,0 +1,59 @@
+"""Bytes that are on the disk when the function returns, and the digests that prove it later.
+
+Everything of a generation that must survive a power cut goes through here: files first, then the folders that
+name them, then the rename that makes them visible, then the folder that names that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def file_digest(path: Path) -> tuple[int, str]:
+    """(size in bytes, SHA-256 in hex) of a file, read once."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Every file below `folder`, in sorted order."""
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def sync_file(path: Path) -> None:
+    """Ask the disk to have the file's bytes. An error is not retried: the bytes may be gone."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Ask the disk to have the names in the folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Every file below `folder`, then every folder, the deepest first, then `folder` itself."""
+    for path in files_below(folder):
+        sync_file(path)
+    below = [path for path in folder.rglob("*") if path.is_dir()]
+    for path in sorted(below, key=lambda path: len(path.parts), reverse=True):
+        sync_folder(path)
+    sync_folder(folder)
+
+
+def publish_folder(unfinished: Path, final: Path) -> None:
+    """Make a finished folder visible under its final name: at once and entirely, or not at all."""
+    sync_tree(unfinished)
+    os.rename(unfinished, final)
+    sync_folder(final.parent)

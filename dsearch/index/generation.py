@@ -1,0 +1,354 @@
+"""One generation: the immutable folder of everything that a search reads, built and opened as a whole.
+
+    000012/manifest.json        every file with its size and SHA-256 (index/README.md)
+           rows.npy             int64 [n], ascending: the store's rows, by position
+           embeddings.npy       float32 [n, encoder_dim]
+           key_projection.npy   float32 [key_dim, encoder_dim], W_g; only if it is not the identity
+           keys.faiss           embeddings, or embeddings · W_gᵀ
+           keyword/             BM25; only if asked for
+
+A build works in a sibling folder with a name of its own and is renamed when every byte is on the disk: a
+crash leaves such a sibling behind (`remove_unfinished` clears it), never half a generation.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from jaxtyping import Float32, Int, Int64
+
+from dsearch.errors import Conflict, CorruptData, DimensionMismatch, InvalidRequest
+from dsearch.index.dense import DenseIndex
+from dsearch.index.durable import file_digest, files_below, publish_folder
+from dsearch.index.keyword import KeywordIndex
+from dsearch.index.manifest import MANIFEST_NAME, Manifest
+from dsearch.index.tokenize import Tokenizer
+from dsearch.types import Progress
+
+_UNFINISHED = ".building-"
+_PROGRESS_EVERY = 1000  # texts
+
+
+class Generation:
+    """An open generation: safe to read from many threads, never changed.
+
+    Attributes:
+        folder: where it lies.
+        manifest: what it consists of.
+        number: its number.
+        rows: int64 [n], ascending: the store's row at each position.
+        embeddings: float32 [n, encoder_dim], a read-only memory map.
+        dense: the keys.
+        keyword: BM25, or None when the generation was built without.
+        key_projection: W_g, float32 [key_dim, encoder_dim], or None for the identity.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        rows: Int64[np.ndarray, " documents"],
+        embeddings: Float32[np.ndarray, "documents encoder_dim"],
+        dense: DenseIndex,
+        keyword: KeywordIndex | None,
+        key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None,
+    ):
+        self.folder = folder
+        self.manifest = manifest
+        self.number = manifest.number
+        self.rows = rows
+        self.embeddings = embeddings
+        self.dense = dense
+        self.keyword = keyword
+        self.key_projection = key_projection
+
+    @classmethod
+    def build(
+        cls,
+        folder: Path,
+        *,
+        number: int,
+        sequence: int,
+        rows: Int[np.ndarray, " documents"],
+        embeddings: np.ndarray | Iterable[np.ndarray],
+        texts: Iterable[str] = (),
+        encoder: Mapping[str, Any],
+        key_projection: np.ndarray | None = None,
+        dense_kind: str = "Flat",
+        keyword: bool = True,
+        tokenizer: Tokenizer | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Manifest:
+        """Build a generation and make it visible under `folder`, durably and as a whole.
+
+        Args:
+            folder: its final place, `<collection>/generations/000012`; must not exist.
+            number: its number, 1 or more.
+            sequence: the store's last operation that it contains.
+            rows: strictly ascending row numbers, one per document.
+            embeddings: [documents, encoder_dim], or an iterable of blocks of rows; give one block of shape
+                [0, encoder_dim] when there are no documents.
+            texts: one text per document, read once; not read when `keyword` is false.
+            encoder: the encoder's identity, as JSON.
+            key_projection: W_g, [key_dim, encoder_dim]; None or the identity matrix for keys = embeddings.
+            dense_kind: a name in `DENSE_KINDS`.
+            keyword: whether to build BM25.
+            tokenizer: how texts are cut; English by default.
+            on_progress: told of stages `embeddings`, `keys`, `keyword` and `digests`.
+
+        Raises:
+            InvalidRequest: rows not ascending, numbers of rows, embeddings and texts that differ, NaN.
+            DimensionMismatch: blocks or a projection of another length.
+            Conflict: something lies at `folder` already.
+        """
+        rows = _checked_rows(rows)
+        if folder.exists():
+            raise Conflict(f"{folder} exists; a generation is never changed: build the next number")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = folder.parent / f".{folder.name}{_UNFINISHED}{os.getpid()}-{uuid4().hex[:8]}"
+        unfinished.mkdir()
+        report = _Reporter(on_progress)
+        try:
+            np.save(unfinished / "rows.npy", rows)
+            path = unfinished / "embeddings.npy"
+            encoder_dim = _write_blocks(path, embeddings, len(rows), report)
+            projection = _checked_projection(key_projection, encoder_dim)
+            if projection is not None:
+                np.save(unfinished / "key_projection.npy", projection)
+            dense = DenseIndex.build(
+                _open_matrix(path),
+                dense_kind,
+                projection=projection,
+                on_block=lambda done: report("keys", done, len(rows)),
+            )
+            dense.save(unfinished / "keys.faiss")
+            settings = None
+            if keyword:
+                index = KeywordIndex.build(_counted(texts, len(rows), report), tokenizer=tokenizer)
+                index.save(unfinished / "keyword")
+                settings = index.settings()
+            manifest = Manifest(
+                number=number,
+                sequence=sequence,
+                created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                rows=len(rows),
+                encoder_dim=encoder_dim,
+                key_dim=dense.key_dim,
+                dense={"kind": dense_kind, "metric": "inner_product"},
+                keyword=settings,
+                encoder=dict(encoder),
+                files=_digests(unfinished, report),
+            )
+            (unfinished / MANIFEST_NAME).write_bytes(manifest.to_bytes())
+            publish_folder(unfinished, folder)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        return manifest
+
+    @classmethod
+    def open(cls, folder: Path, *, verify: bool = True, mmap: bool = True) -> Generation:
+        """Open a built generation.
+
+        With `verify` every file is compared with its SHA-256 before FAISS or NumPy read a byte of it: FAISS
+        loads most flipped bits without an error. Without, only the manifest is proven and
+        `manifest.verify(folder)` should follow. With `mmap` keys and postings stay on disk until they are
+        used, as the embeddings always do.
+
+        Raises:
+            CorruptData: a file is missing or not what was written; the message names it and the way out.
+            UnsupportedFormat: written by a release with another format.
+        """
+        manifest = Manifest.read(folder)
+        if verify:
+            manifest.verify(folder)
+        try:
+            rows = np.load(folder / "rows.npy", allow_pickle=False)
+            embeddings = _open_matrix(folder / "embeddings.npy")
+            projection = None
+            if "key_projection.npy" in manifest.files:
+                projection = np.load(folder / "key_projection.npy", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise CorruptData(f"{folder}: {error}; build the generation again") from error
+        keyword = None
+        if manifest.keyword is not None:
+            keyword = KeywordIndex.load(folder / "keyword", mmap=mmap)
+        dense = DenseIndex.load(folder / "keys.faiss", kind=manifest.dense["kind"], mmap=mmap)
+        generation = cls(
+            folder,
+            manifest,
+            rows=rows,
+            embeddings=embeddings,
+            dense=dense,
+            keyword=keyword,
+            key_projection=projection,
+        )
+        generation._check()
+        return generation
+
+    def __len__(self) -> int:
+        """The number of documents."""
+        return len(self.rows)
+
+    def positions_of(self, rows: Int[np.ndarray, " some"]) -> Int64[np.ndarray, " some"]:
+        """The position of each row in this generation, −1 where it is not in it."""
+        rows = np.asarray(rows, np.int64)
+        if len(self) == 0:
+            return np.full(rows.shape, -1, np.int64)
+        at = np.minimum(np.searchsorted(self.rows, rows), len(self) - 1)
+        return np.where(self.rows[at] == rows, at, -1)
+
+    def _check(self) -> None:
+        """Refuse files that are whole but do not belong together."""
+        manifest = self.manifest
+        count, key_dim = manifest.rows, manifest.key_dim
+        projection = None if self.key_projection is None else self.key_projection.shape
+        fits = {
+            "rows.npy": self.rows.shape == (count,) and self.rows.dtype == np.int64,
+            "embeddings.npy": self.embeddings.shape == (count, manifest.encoder_dim)
+            and self.embeddings.dtype == np.float32,
+            "keys.faiss": (len(self.dense), self.dense.key_dim) == (count, key_dim),
+            "key_projection.npy": projection == (key_dim, manifest.encoder_dim)
+            if projection is not None
+            else key_dim == manifest.encoder_dim,
+            "keyword": self.keyword is None or self.keyword.settings() == manifest.keyword,
+        }
+        for name, fit in fits.items():
+            if not fit:
+                raise CorruptData(
+                    f"{self.folder / name}: does not fit the manifest ({count} rows, encoder_dim "
+                    f"{manifest.encoder_dim}, key_dim {key_dim}); build the generation again"
+                )
+
+
+def remove_unfinished(generations: Path) -> list[str]:
+    """Delete what crashed builds left in a collection's `generations` folder; the names that were deleted.
+
+    Only the process that holds the home's lock may call it, and not while it builds.
+    """
+    left = sorted(path for path in generations.glob(f".*{_UNFINISHED}*") if path.is_dir())
+    for path in left:
+        shutil.rmtree(path)
+    return [path.name for path in left]
+
+
+class _Reporter:
+    """Turns (stage, done, total) into `Progress` for a listener, if there is one."""
+
+    def __init__(self, listener: Callable[[Progress], None] | None):
+        self._listener = listener
+        self._start = time.monotonic()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if self._listener is not None:
+            self._listener(Progress(stage, done, total, time.monotonic() - self._start))
+
+
+def _checked_rows(rows: Int[np.ndarray, " documents"]) -> Int64[np.ndarray, " documents"]:
+    rows = np.asarray(rows)
+    if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
+        raise InvalidRequest(f"rows of type {rows.dtype} and shape {rows.shape}; use a list of integers")
+    rows = rows.astype(np.int64)
+    if rows.size and (rows[0] < 0 or (np.diff(rows) <= 0).any()):
+        raise InvalidRequest("rows are not strictly ascending from 0 on; sort them, each once")
+    return rows
+
+
+def _checked_projection(
+    projection: np.ndarray | None, encoder_dim: int
+) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
+    if projection is None:
+        return None
+    projection = np.ascontiguousarray(projection, np.float32)
+    if projection.ndim != 2 or projection.shape[1] != encoder_dim or len(projection) == 0:
+        raise DimensionMismatch(f"key_projection of shape {projection.shape}; use [key_dim, {encoder_dim}]")
+    if not np.isfinite(projection).all():
+        raise InvalidRequest("key_projection holds NaN or infinity; give finite numbers")
+    return None if np.array_equal(projection, np.eye(encoder_dim, dtype=np.float32)) else projection
+
+
+def _write_blocks(
+    path: Path, embeddings: np.ndarray | Iterable[np.ndarray], count: int, report: _Reporter
+) -> int:
+    """Write embeddings.npy block by block; the length of an embedding.
+
+    Not through a writable memory map: on a full disk that kills the process instead of raising an error.
+    """
+    blocks = _blocks(embeddings)
+    first = next(blocks, None)
+    if first is None:
+        raise InvalidRequest("no block of embeddings; give one of shape [0, encoder_dim] for no documents")
+    dim, done = first.shape[1], 0
+    header = {"descr": "<f4", "fortran_order": False, "shape": (count, dim)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        block: np.ndarray | None = first
+        while block is not None:
+            if block.shape[1] != dim:
+                raise DimensionMismatch(f"a block of embeddings of length {block.shape[1]} after {dim}")
+            if not np.isfinite(block).all():
+                raise InvalidRequest(f"embeddings: NaN or infinity in rows {done} to {done + len(block) - 1}")
+            done += len(block)
+            if done > count:
+                break
+            file.write(np.ascontiguousarray(block, "<f4").data)
+            report("embeddings", done, count)
+            block = next(blocks, None)
+    if done != count:
+        raise InvalidRequest(f"{done} or more embeddings for {count} rows; give one per row")
+    return dim
+
+
+def _blocks(embeddings: np.ndarray | Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    if isinstance(embeddings, np.ndarray):
+        step = 8192
+        embeddings = [embeddings[i : i + step] for i in range(0, max(len(embeddings), 1), step)]
+    for block in embeddings:
+        block = np.asarray(block)
+        if block.ndim != 2 or block.shape[1] == 0:
+            raise InvalidRequest(f"embeddings of shape {block.shape}; use [documents, encoder_dim]")
+        yield block
+
+
+def _counted(texts: Iterable[str], count: int, report: _Reporter) -> Iterator[str]:
+    """Exactly `count` texts, or an error; one too many is noticed, the rest of a long stream is not read."""
+    done = 0
+    for done, text in enumerate(islice(texts, count + 1), start=1):
+        if done > count:
+            break
+        yield text
+        if done % _PROGRESS_EVERY == 0 or done == count:
+            report("keyword", done, count)
+    if done != count:
+        more = "more than " if done > count else ""
+        raise InvalidRequest(f"{more}{min(done, count)} texts for {count} rows; give one per row")
+
+
+def _digests(folder: Path, report: _Reporter) -> dict[str, dict[str, Any]]:
+    paths = list(files_below(folder))
+    digests: dict[str, dict[str, Any]] = {}
+    for done, path in enumerate(paths, start=1):
+        size, sha256 = file_digest(path)
+        digests[path.relative_to(folder).as_posix()] = {"bytes": size, "sha256": sha256}
+        report("digests", done, len(paths))
+    return digests
+
+
+def _open_matrix(path: Path) -> np.ndarray:
+    """A read-only memory map, or an array where there is nothing to map."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:  # an empty file region cannot be mapped
+        array = np.load(path, allow_pickle=False)
+        array.flags.writeable = False
+        return array
