@@ -55,7 +55,7 @@ def connect(folder: Path, *, writer: bool, create: bool = False) -> sqlite3.Conn
 
 
 class ReaderPool:
-    """Read connections, as many as there are readers at one time; each read is one transaction, one snapshot."""
+    """Read connections, as many as there are readers at one time; a read is one transaction."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -65,7 +65,7 @@ class ReaderPool:
 
     @contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
-        """Lend a connection inside a read transaction; raises CorruptData or Unavailable for SQLite's errors."""
+        """Lend a connection inside a read transaction; raises CorruptData or Unavailable."""
         with readable_errors(self._folder):
             connection = self._take()
             try:

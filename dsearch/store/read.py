@@ -1,4 +1,4 @@
-"""Documents and embeddings on their way out. What is handed to a person or a model is held against its digest first."""
+"""Documents and embeddings on their way out. All of it is held against its digest first."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ _CHUNK = 2048
 
 _FIELDS = "row, id, title, text, metadata, value, digest"
 _THESE = "row IN (SELECT value FROM json_each(?))"
+
+# Deleting comes first: an upsert alone would find the document's digest unchanged and do nothing.
+_REMEDY = "delete that document and upsert it again, or restore a backup"
 
 Rows = Sequence[int] | Int64[np.ndarray, " rows"]
 
@@ -92,7 +95,7 @@ def contents(connection: sqlite3.Connection, rows: Rows) -> list[str]:
 
 
 def documents(connection: sqlite3.Connection, rows: Rows) -> list[Document]:
-    """The document versions of `rows`, in their order, deleted ones too (an older snapshot may still show them)."""
+    """The document versions of `rows`, in their order, deleted ones too (older snapshots show them)."""
     found = {fields[0]: _document(fields) for fields in _by_row(connection, _FIELDS, rows)}
     return [found[row] for row in _known(rows, found)]
 
@@ -174,14 +177,13 @@ def _document(fields: tuple[Any, ...]) -> Document:
     parts = [field.encode("utf-8") for field in (id, title, text, metadata, value or "")]
     if digest_of(*parts) != digest:
         raise CorruptData(
-            f"row {row} (id {id[:80]!r}): its text or metadata are not what was written; "
-            "upsert that document again, or restore a backup"
+            f"row {row} (id {id[:80]!r}): its text or metadata are not what was written; {_REMEDY}"
         )
     return Document(id, text, title, json.loads(metadata), None if value is None else json.loads(value))
 
 
 def _damaged_embedding(row: int) -> str:
-    return f"row {row}: its embedding is not what was written; delete and upsert that document, or restore a backup"
+    return f"row {row}: its embedding is not what was written; {_REMEDY}"
 
 
 def _integers(connection: sqlite3.Connection, query: str, *parameters: int) -> Int64[np.ndarray, " rows"]:

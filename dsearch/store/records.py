@@ -29,7 +29,7 @@ class WriteReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Live documents, how many of them wait for their embedding, and deleted or superseded rows still kept."""
+    """Live documents, those of them without an embedding yet, and deleted or superseded rows kept."""
 
     documents: int
     pending: int
@@ -38,7 +38,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Live rows without an embedding, ascending, and the characters of their contents (to batch by length)."""
+    """Live rows without an embedding, ascending, and the characters of their contents, to batch by length."""
 
     rows: Int64[np.ndarray, " pending"]
     lengths: Int64[np.ndarray, " pending"]
@@ -93,7 +93,7 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The outcome of reading everything again: `damage` names what is not what was written, empty when all is well."""
+    """What reading everything again found: `damage` names what is not what was written."""
 
     sequence: int
     documents: int

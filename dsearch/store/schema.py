@@ -139,7 +139,7 @@ def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> 
 
 
 def read_meta(connection: sqlite3.Connection) -> Meta:
-    """Read what the collection is; raises UnsupportedFormat, and sqlite3 errors for what is no database of ours."""
+    """Read what the collection is; raises UnsupportedFormat, and KeyError or sqlite3 errors."""
     fields: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
     version = fields.get("format", "unknown")
     if not version.isascii() or not version.isdigit() or not OLDEST_FORMAT <= int(version) <= FORMAT:
@@ -161,7 +161,8 @@ def read_state(connection: sqlite3.Connection) -> State:
 def write_state(connection: sqlite3.Connection, state: State) -> None:
     """Write the row of table `state`; part of the operation's own transaction."""
     connection.execute(
-        "UPDATE state SET sequence = ?, digest = ?, previous_digest = ?, last_row = ?, documents = ?, tombstones = ?",
+        "UPDATE state SET sequence = ?, digest = ?, previous_digest = ?, last_row = ?, documents = ?,"
+        " tombstones = ?",
         (
             state.sequence,
             state.digest,

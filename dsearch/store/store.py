@@ -12,9 +12,6 @@ open for writing.
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +22,6 @@ import numpy as np
 from jaxtyping import Float, Float32, Int64
 
 from ..errors import (
-    CollectionExists,
     CollectionNotFound,
     Conflict,
     CorruptData,
@@ -34,8 +30,8 @@ from ..errors import (
 )
 from ..types import Document
 from . import read, registry, write
-from .connect import ReaderPool, connect, readable_errors
-from .digest import add_facts, canonical_json
+from .connect import ReaderPool, readable_errors
+from .creation import create_collection
 from .journal import Journal
 from .read import Rows
 from .records import (
@@ -48,12 +44,11 @@ from .records import (
     VerifyReport,
     WriteReceipt,
 )
-from .schema import APPLICATION_ID, FILE_NAME, Meta, create_tables, read_meta, read_state
-from .validate import prepare, prepare_embeddings, validate_name
+from .schema import FILE_NAME, Meta, read_meta, read_state
+from .validate import prepare, prepare_embeddings
 from .verify import verify
-from .watermark import Mark, check_database, create_watermark, read_watermark, sync_folder
+from .watermark import check_database, read_watermark
 
-MAX_DIMENSION = 16_384
 MAX_PAGE = 10_000
 
 
@@ -71,42 +66,10 @@ class Store:
         """Make a new, empty collection in folder `path`, whole or not at all, and open it for writing.
 
         `encoder` is the identity of what makes the embeddings, `dimension` their length. Raises
-        CollectionExists, InvalidRequest (name, dimension, an encoder that is not JSON), Conflict when the
+        InvalidRequest (name, dimension, an encoder that is not JSON), Conflict when the
         folder has other files.
         """
-        meta = Meta(validate_name(name), encoder, dimension)
-        if not 1 <= dimension <= MAX_DIMENSION:
-            raise InvalidRequest(f"dimension={dimension}; use 1 to {MAX_DIMENSION}")
-        try:
-            canonical_json(encoder)
-        except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"the encoder's identity is not JSON ({error})") from None
-        if (path / FILE_NAME).exists():
-            raise CollectionExists(
-                f"collection {name!r} stands already; choose another name or delete it first"
-            )
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise Conflict(f"{path} has other files in it; choose another folder or empty that one")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Built aside and renamed: a kill leaves a folder whose name no collection can have, never half of one.
-        aside = path.with_name(f".creating-{name}-{secrets.token_hex(4)}")
-        aside.mkdir()
-        try:
-            digest = add_facts(bytes(32), meta.fact)
-            with readable_errors(aside):
-                connection = connect(aside, writer=True, create=True)
-                try:
-                    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                    create_tables(connection, meta, digest)
-                finally:
-                    connection.close()
-            create_watermark(aside, Mark(0, digest))
-            sync_folder(aside)
-            os.rename(aside, path)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
-        sync_folder(path.parent)
+        create_collection(path, Meta(name, encoder, dimension))
         return cls.open(path)
 
     @classmethod
@@ -279,7 +242,7 @@ class Store:
             return read.page(connection, after, limit)
 
     def verify(self) -> VerifyReport:
-        """Read everything again and hold it against its digests; damage is reported, not raised. Writes go on."""
+        """Read all again and hold it against its digests; damage is reported, not raised. Writes go on."""
         with self._readers.reading() as connection:
             return verify(connection)
 
@@ -299,7 +262,7 @@ class Store:
         snapshot: int,
         record: dict[str, Any] | None = None,
     ) -> int:
-        """Register a generation whose files are synced: `rows` rows as of operation `snapshot`. Not live yet."""
+        """Register a generation whose files are synced: `rows` rows as of operation `snapshot`."""
         generation = GenerationRecord(number, manifest_digest, rows, snapshot, record or {})
         with self._writer.operation() as operation:
             return registry.add_generation(operation, generation)
@@ -327,7 +290,7 @@ class Store:
             return f"v{registry.next_number(connection, 'model', self.path)}"
 
     def add_model(self, version: str, parent: str, record: dict[str, Any]) -> int:
-        """Register a model whose files are synced. Not live yet. Raises ModelNotFound for an unknown parent."""
+        """Register a model whose files are synced; not live yet. Raises ModelNotFound (the parent)."""
         with self._writer.operation() as operation:
             return registry.add_model(operation, version, parent, record)
 

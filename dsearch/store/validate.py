@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Float32, Shaped
+from jaxtyping import Float32
 
 from ..errors import DimensionMismatch, InvalidDocument, InvalidRequest
 from ..types import Document
@@ -75,14 +75,14 @@ def prepare(documents: Sequence[Document]) -> list[Prepared]:
 
 
 def prepare_embeddings(
-    embeddings: Shaped[np.ndarray, "..."], *, count: int, dimension: int
+    embeddings: np.ndarray, *, count: int, dimension: int
 ) -> Float32[np.ndarray, "documents dimension"]:
     """Check that `embeddings` is finite and [count, dimension]; returns it as little-endian float32."""
     array = np.asarray(embeddings)
     if array.ndim != 2 or array.shape[1] != dimension:
         raise DimensionMismatch(
-            f"embeddings of shape {list(array.shape)}; this collection stores {dimension} numbers per document, "
-            f"so give [{count}, {dimension}]"
+            f"embeddings of shape {list(array.shape)}; this collection stores {dimension} numbers per "
+            f"document, so give [{count}, {dimension}]"
         )
     if len(array) != count:
         raise InvalidRequest(f"{len(array)} embeddings for {count} documents; give one each")
@@ -169,7 +169,7 @@ def _check_json(value: object, where: str, depth: int) -> None:
             _check_json(item, f"{where}[{position}]", depth - 1)
     else:
         raise _Refused(
-            f"has a {type(value).__name__} at {where}; use null, true/false, numbers, strings, lists and objects"
+            f"has a {type(value).__name__} at {where}; use null, booleans, numbers, strings, lists, objects"
         )
 
 

@@ -135,7 +135,7 @@ def _registry(audit: _Audit) -> None:
 def _totals(audit: _Audit, state: State) -> None:
     if add_facts(bytes(32), audit.facts) != state.digest:
         audit.note(
-            "the collection as a whole: rows, deletions or operation numbers are not those that were acknowledged"
+            "the collection as a whole: rows, deletions or operation numbers are not those acknowledged"
         )
     counters = {
         "live documents": (

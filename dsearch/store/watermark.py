@@ -13,9 +13,9 @@ is synced.
 Crash windows. Operation n is: (1) commit to SQLite, synced; (2) write mark n; (3) sync it; (4) acknowledge.
 
 | killed       | database | newest whole mark | on opening                                              |
-|--------------|----------|-------------------|---------------------------------------------------------|
+|--------------|----------|-------------------|--------------------------------------------------------------|
 | before 1     | n − 1    | n − 1             | equal: clean                                            |
-| between 1, 2 | n        | n − 1             | one ahead: durable, not acknowledged; the next writer marks it |
+| between 1, 2 | n        | n − 1             | one ahead: durable, unacknowledged; the next writer marks it |
 | in 2         | n        | n − 1, other torn | the same                                                |
 | after 2      | n        | n, or as above    | clean                                                   |
 
@@ -54,7 +54,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What the two slots hold: the newest whole mark, the slot it lies in, and whether the other is whole too."""
+    """What the slots hold: the newest whole mark, the slot it lies in, whether the other is whole too."""
 
     newest: Mark
     slot: int
@@ -75,7 +75,7 @@ def read_watermark(folder: Path) -> Marks:
         content = (folder / FILE_NAME).read_bytes()
     except FileNotFoundError:
         raise CorruptData(
-            f"{folder / FILE_NAME} is missing, so it cannot be told whether acknowledged writes are; {_REMEDY}"
+            f"{folder / FILE_NAME} is missing, so acknowledged writes may be as well; {_REMEDY}"
         ) from None
     return _parse(content, folder)
 
@@ -101,7 +101,7 @@ class Watermark:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise HomeLocked(
-                    f"{folder} is open for writing elsewhere; close that writer, or open it with readonly=True"
+                    f"{folder} is open for writing elsewhere; close that writer, or use readonly=True"
                 ) from None
             try:
                 self.marks = _parse(os.pread(self._file, 2 * SLOT_BYTES, 0), folder)
@@ -114,7 +114,7 @@ class Watermark:
             raise
 
     def write(self, mark: Mark) -> None:
-        """Write `mark` into the older slot and sync it. After an OSError nothing may be acknowledged any more."""
+        """Write `mark` into the older slot and sync it. After an OSError nothing may be acknowledged."""
         slot = 1 - self.marks.slot
         packed = _pack(mark)
         if os.pwrite(self._file, packed, slot * SLOT_BYTES) != len(packed):
@@ -136,10 +136,10 @@ def check_database(
     """
     mark = before.newest
     if sequence < mark.sequence or (sequence == mark.sequence and not before.other_is_whole):
-        missing = max(mark.sequence - sequence, 1)
+        committed = mark.sequence + (sequence == mark.sequence)
         raise CorruptData(
-            f"{folder}: acknowledged writes are missing: the database ends at operation {sequence}, the watermark "
-            f"says that {mark.sequence + (sequence == mark.sequence)} was committed ({missing} lost); {_REMEDY}"
+            f"{folder}: acknowledged writes are missing: the database ends at operation {sequence}, but its "
+            f"watermark shows that {committed} was committed; {_REMEDY}"
         )
     if sequence > after.newest.sequence + 1:
         raise CorruptData(
