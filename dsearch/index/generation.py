@@ -13,6 +13,7 @@ crash leaves such a sibling behind (`remove_unfinished` clears it), never half a
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -112,6 +113,7 @@ class Generation:
             Conflict: something lies at `folder` already.
         """
         rows = _checked_rows(rows)
+        encoder = _checked_identity(number, sequence, encoder)
         if folder.exists():
             raise Conflict(f"{folder} exists; a generation is never changed: build the next number")
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +148,7 @@ class Generation:
                 key_dim=dense.key_dim,
                 dense={"kind": dense_kind, "metric": "inner_product"},
                 keyword=settings,
-                encoder=dict(encoder),
+                encoder=encoder,
                 files=_digests(unfinished, report),
             )
             (unfinished / MANIFEST_NAME).write_bytes(manifest.to_bytes())
@@ -262,6 +264,16 @@ def _checked_rows(rows: Int[np.ndarray, " documents"]) -> Int64[np.ndarray, " do
     if rows.size and (rows[0] < 0 or (np.diff(rows) <= 0).any()):
         raise InvalidRequest("rows are not strictly ascending from 0 on; sort them, each once")
     return rows
+
+
+def _checked_identity(number: int, sequence: int, encoder: Mapping[str, Any]) -> dict[str, Any]:
+    """The encoder's identity as it will be read back."""
+    if number < 1 or sequence < 0:
+        raise InvalidRequest(f"number={number}, sequence={sequence}; use a number from 1, a sequence from 0")
+    try:
+        return dict(json.loads(json.dumps(dict(encoder), allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"encoder={encoder!r}; use what JSON can hold ({error})") from error
 
 
 def _checked_projection(

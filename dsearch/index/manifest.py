@@ -70,21 +70,16 @@ class Manifest:
         try:
             raw = path.read_bytes()
             content = json.loads(raw)
-        except (OSError, ValueError) as error:
+            intact = raw == _canonical(content)
+            digest = content.pop("digest")
+            intact = intact and digest == hashlib.sha256(_canonical(content)).hexdigest()
+        except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
             raise CorruptData(f"{path}: cannot be read ({error}); {_REBUILD}") from error
-        if not isinstance(content, dict):
-            raise CorruptData(f"{path}: not a JSON object; {_REBUILD}")
-        digest = content.pop("digest", None)
-        # The digest comes before the format number: a flipped bit in that number is damage, not a newer
-        # release.
-        if digest != hashlib.sha256(_canonical(content)).hexdigest():
+        # Before the format number is looked at: a flipped bit in it is damage, not a newer release.
+        if not intact:
             raise CorruptData(f"{path}: changed since it was written; {_REBUILD}")
         _check_format(content.get("format"), path)
-        content["digest"] = digest
-        if raw != _canonical(content):
-            raise CorruptData(f"{path}: changed since it was written; {_REBUILD}")
-        _check_schema(content, path)
-        del content["digest"]
+        _check_schema(content | {"digest": digest}, path)
         return cls(**content)
 
     def verify(self, folder: Path) -> None:
