@@ -1,0 +1,9 @@
+"""Texts in, unit vectors out: sentence-transformers models, their identity, and batching by length."""
+
+from __future__ import annotations
+
+from .encoder import Encoder, TextEncoder
+from .identity import EncoderIdentity
+from .weights import DEFAULT_ENCODER
+
+__all__ = ["DEFAULT_ENCODER", "Encoder", "EncoderIdentity", "TextEncoder"]

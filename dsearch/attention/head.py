@@ -1,0 +1,121 @@
+"""`Head`: everything of the model that is learned between the encoder and the ranking.
+
+    q_h  = |e_q| · unit(e_q + Δ_h e_q)          query projection of head h
+    k    = e_d + Δ_K e_d = W_K e_d              key projection: linear, so it folds into the query
+    v    = e_d + Δ_V e_d = W_V e_d              value projection
+    l_h  = (q_h · k + w_h · b) / t              logits; b is the keyword score
+    weight = Σ_h m_h softmax(l_h)               mixture of heads, after the softmax
+
+All Δ start at zero: an untrained head ranks exactly as the encoder's cosine similarity, plus the keyword score.
+With one head Δ is a full matrix. With several, Δ_h = A_h B_h with A_h random and B_h = 0, which is still the
+identity but lets the heads part; equal starts would have equal gradients for ever. Low rank is Hu et al. 2021
+(arXiv:2106.09685); one key space for all query heads is Shazeer 2019 (arXiv:1911.02150).
+
+The query keeps its length: a linear Δ could lower the temperature by growing, and two dials for one thing do
+not train well.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dsearch.attention.scores import length, unit
+from dsearch.errors import DimensionMismatch, InvalidRequest
+
+START_TEMPERATURE = 0.05
+START_KEYWORD_WEIGHT = 1.0
+
+
+class Head(nn.Module):
+    """The learned part of a search: projections, keyword weights, temperature, mixture, hop strength.
+
+    Args:
+        encoder_dim: length of an embedding; keys and values have the same length.
+        heads: number of query heads; they share the keys.
+        rank: rank of each head's Δ when there are several.
+        seed: of the random factors A_h.
+
+    Raises:
+        InvalidRequest: a size below 1.
+    """
+
+    def __init__(self, encoder_dim: int, *, heads: int = 1, rank: int = 32, seed: int = 0):
+        super().__init__()
+        for name, value in {"encoder_dim": encoder_dim, "heads": heads, "rank": rank}.items():
+            if value < 1:
+                raise InvalidRequest(f"{name}={value}; use an integer of at least 1")
+        self.encoder_dim, self.heads, self.rank, self.seed = encoder_dim, heads, rank, seed
+        square = (encoder_dim, encoder_dim)
+        if heads == 1:
+            self.query_delta = nn.Parameter(torch.zeros(1, *square))
+        else:
+            generator = torch.Generator().manual_seed(seed)
+            factors = torch.randn(heads, encoder_dim, rank, generator=generator) / math.sqrt(rank)
+            self.query_out = nn.Parameter(factors)
+            self.query_in = nn.Parameter(torch.zeros(heads, rank, encoder_dim))
+        self.key_delta = nn.Parameter(torch.zeros(square))
+        self.value_delta = nn.Parameter(torch.zeros(square))
+        self.keyword_weight = nn.Parameter(torch.full((heads,), START_KEYWORD_WEIGHT))
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(START_TEMPERATURE)))
+        self.mixture_logits = nn.Parameter(torch.zeros(heads))
+        self.hop_strength = nn.Parameter(torch.zeros(()))
+
+    @property
+    def temperature(self) -> Float[Tensor, ""]:
+        """t > 0: score / temperature = logit."""
+        return self.log_temperature.exp()
+
+    @property
+    def mixture(self) -> Float[Tensor, " heads"]:
+        """m_h: the share of each head, summing to 1."""
+        return self.mixture_logits.softmax(-1)
+
+    def config(self) -> dict[str, Any]:
+        """What `Head(**config)` needs to have the same shape."""
+        return {"encoder_dim": self.encoder_dim, "heads": self.heads, "rank": self.rank, "seed": self.seed}
+
+    def queries(self, embeddings: Float[Tensor, "batch encoder_dim"]) -> Float[Tensor, "batch heads key_dim"]:
+        """q_h = f_h(e_q), in key space.
+
+        Raises:
+            DimensionMismatch: embeddings of another length.
+        """
+        if embeddings.ndim != 2 or embeddings.shape[-1] != self.encoder_dim:
+            raise DimensionMismatch(
+                f"query states of shape {list(embeddings.shape)}; use [batch, {self.encoder_dim}]"
+            )
+        if self.heads == 1:
+            turned = torch.einsum("hij,bj->bhi", self.query_delta, embeddings)
+        else:
+            turned = torch.einsum("hir,hrj,bj->bhi", self.query_out, self.query_in, embeddings)
+        straight = embeddings.unsqueeze(1)
+        return length(straight) * unit(straight + turned)
+
+    def fold(self, queries: Float[Tensor, "*batch key_dim"]) -> Float[Tensor, "*batch encoder_dim"]:
+        """W_Kᵀ q: what gives with a stored embedding the score that q gives with its key."""
+        return queries + queries @ self.key_delta
+
+    def keys(self, embeddings: Float[Tensor, "*batch encoder_dim"]) -> Float[Tensor, "*batch key_dim"]:
+        """k = W_K e_d."""
+        return embeddings + embeddings @ self.key_delta.mT
+
+    def values(self, embeddings: Float[Tensor, "*batch encoder_dim"]) -> Float[Tensor, "*batch value_dim"]:
+        """v = W_V e_d."""
+        return embeddings + embeddings @ self.value_delta.mT
+
+    def key_projection(self) -> Float[Tensor, "key_dim encoder_dim"]:
+        """W_K = I + Δ_K."""
+        return torch.eye(self.encoder_dim).to(self.key_delta) + self.key_delta
+
+    def distance_from_identity(self) -> Float[Tensor, ""]:
+        """Σ |Δ|² over all projections: what weight decay pulls to zero."""
+        if self.heads == 1:
+            query = self.query_delta.square().sum()
+        else:
+            query = (self.query_out @ self.query_in).square().sum()
+        return query + self.key_delta.square().sum() + self.value_delta.square().sum()

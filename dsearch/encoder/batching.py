@@ -1,0 +1,24 @@
+"""Batches of texts of like length, in an order that makes the first batches speak for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Int, Int64
+
+
+def length_sorted_batches(
+    lengths: Int[np.ndarray, " texts"], batch_size: int, *, seed: int = 0
+) -> Iterator[Int64[np.ndarray, " batch"]]:
+    """Positions of texts, batch by batch; each position once.
+
+    A batch is padded to its longest text, so texts of like length go together. The batches themselves are
+    shuffled (by `seed`): sorted, the long ones would come last, and every estimate of the remaining time
+    would be too short.
+    """
+    order = np.argsort(lengths, kind="stable").astype(np.int64)
+    starts = np.arange(0, len(order), batch_size)
+    np.random.default_rng(seed).shuffle(starts)
+    for start in starts:
+        yield order[start : start + batch_size]

@@ -1,0 +1,191 @@
+"""`Encoder`: a sentence-transformers model as a function from texts to unit vectors, differentiable."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor, nn
+
+from dsearch.encoder.batching import length_sorted_batches
+from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.weights import DEFAULT_ENCODER, find_weights
+from dsearch.errors import EncoderUnavailable, InvalidRequest
+
+Role = Literal["query", "document"]
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class TextEncoder(Protocol):
+    """What the engine asks of an encoder."""
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """What makes it the same encoder as another."""
+        ...
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of queries."""
+        ...
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of documents."""
+        ...
+
+    def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
+        """Unit embeddings as part of the graph: gradients reach the encoder's weights."""
+        ...
+
+
+class Encoder(nn.Module):
+    """A sentence-transformers model; its weights are parameters like any other.
+
+    Texts longer than `max_tokens` are cut. Embeddings have length 1.
+    """
+
+    def __init__(self, model: Any, identity: EncoderIdentity, *, batch_size: int = 32):
+        super().__init__()
+        self.model = model
+        self.batch_size = batch_size
+        self._identity = identity
+
+    @classmethod
+    def load(
+        cls,
+        name: str = DEFAULT_ENCODER,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+        max_tokens: int | None = None,
+        batch_size: int = 32,
+    ) -> Encoder:
+        """Load the model called `name` (see weights.py) from this machine's disk; the network is not asked.
+
+        Args:
+            name: a sentence-transformers model, or the folder of one.
+            device: "cpu", "cuda", "cuda:1", "mps".
+            dtype: "float32", or "bfloat16" for autocast: faster, embeddings with a cosine of about .9999.
+            max_tokens: cut longer texts; the model's own limit when None.
+            batch_size: texts encoded at a time.
+
+        Raises:
+            EncoderUnavailable: no weights, or not a sentence-transformers model.
+            InvalidRequest: an unknown dtype, a device that is not there, a limit outside the model's.
+        """
+        if dtype not in _DTYPES:
+            raise InvalidRequest(f"dtype={dtype!r}; use {' or '.join(_DTYPES)}")
+        _check_device(device)
+        weights = find_weights(name)
+        model = _load_model(weights.folder, device, name)
+        longest = model.get_max_seq_length()
+        if max_tokens is not None:
+            if not 1 <= max_tokens <= (_position_limit(model) or max_tokens):
+                raise InvalidRequest(f"max_tokens={max_tokens}; {name} takes 1 to {_position_limit(model)}")
+            model.max_seq_length = max_tokens
+        identity = EncoderIdentity(
+            name=name,
+            revision=weights.revision,
+            weights_sha256=weights.sha256,
+            pooling=_pooling(model),
+            max_tokens=int(max_tokens or longest or 0),
+            backend="torch",
+            dtype=dtype,
+            dimension=int(_dimension(model)),
+        )
+        return cls(model, identity, batch_size=batch_size).eval()
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """What makes it the same encoder as another."""
+        return self._identity
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of queries."""
+        return self._encode(texts, "query")
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of documents."""
+        return self._encode(texts, "document")
+
+    def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
+        """Unit embeddings as part of the graph, in one batch: gradients reach the encoder's weights."""
+        if not texts:
+            return torch.zeros(0, self.identity.dimension, device=self.model.device)
+        prompt = (self.model.prompts or {}).get(role, "")
+        # `preprocess` is the name since sentence-transformers 6, `tokenize` the one before.
+        prepare = getattr(self.model, "preprocess", None) or self.model.tokenize
+        features = {
+            key: value.to(self.model.device) if isinstance(value, Tensor) else value
+            for key, value in prepare([prompt + text for text in texts]).items()
+        }
+        with self._precision():
+            embedding = self.model(features)["sentence_embedding"]
+        return nn.functional.normalize(embedding.float(), dim=-1)
+
+    @torch.inference_mode()
+    def _encode(self, texts: Sequence[str], role: Role) -> Float32[np.ndarray, "texts encoder_dim"]:
+        out = np.empty((len(texts), self.identity.dimension), np.float32)
+        lengths = np.array([len(text) for text in texts], np.int64)
+        for batch in length_sorted_batches(lengths, self.batch_size):
+            out[batch] = self.embed([texts[i] for i in batch], role).cpu().numpy()
+        return out
+
+    def _precision(self) -> Any:
+        if self.identity.dtype == "float32":
+            return nullcontext()
+        return torch.autocast(self.model.device.type, dtype=_DTYPES[self.identity.dtype])
+
+
+def _load_model(folder: Path, device: str, name: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
+    try:
+        # A folder and nothing else: whatever its files name, the hub is not asked.
+        return SentenceTransformer(str(folder), device=device, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise EncoderUnavailable(
+            f"encoder {name!r}: {folder} does not load as a sentence-transformers model "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise InvalidRequest(f"device={device!r}; use cpu, cuda, cuda:N or mps") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InvalidRequest(
+            f"device={device!r}; torch sees no CUDA GPU here: use cpu, or see dsearch doctor"
+        )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise InvalidRequest(f"device={device!r}; torch sees no Apple GPU here: use cpu")
+
+
+def _position_limit(model: Any) -> int | None:
+    config = getattr(getattr(model[0], "auto_model", None), "config", None)
+    return getattr(config, "max_position_embeddings", None)
+
+
+def _dimension(model: Any) -> int:
+    # Renamed in sentence-transformers 6.
+    ask = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
+    return ask()
+
+
+def _pooling(model: Any) -> str:
+    for module in model:
+        for mode in ("get_pooling_mode_str", "pooling_mode"):
+            found = getattr(module, mode, None)
+            if found is not None:
+                return str(found() if callable(found) else found)
+    return "none"

@@ -1,0 +1,68 @@
+"""What makes two encoders the same: only embeddings of the same one can be compared."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from dsearch.errors import CorruptData, EncoderMismatch
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderIdentity:
+    """Everything that decides the numbers of an embedding.
+
+    Attributes:
+        name: what the user called it: a model's name or a folder.
+        revision: the hub's commit, or "" for a model from a package or a folder.
+        weights_sha256: digest over all files of weights.
+        pooling: how token states became one vector, "mean" for example.
+        max_tokens: longer texts are cut.
+        backend: what ran the model: "torch".
+        dtype: "float32" or "bfloat16".
+        dimension: numbers in an embedding.
+    """
+
+    name: str
+    revision: str
+    weights_sha256: str
+    pooling: str
+    max_tokens: int
+    backend: str
+    dtype: str
+    dimension: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> EncoderIdentity:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            CorruptData: fields are missing.
+        """
+        names = {field.name for field in fields(cls)}
+        if missing := names - stored.keys():
+            raise CorruptData(f"the stored identity of the encoder lacks {', '.join(sorted(missing))}")
+        return cls(**{name: stored[name] for name in names})
+
+    def require_same(self, other: EncoderIdentity, collection: str) -> None:
+        """Refuse `other` for a collection that was encoded by `self`; the name alone may differ.
+
+        Raises:
+            EncoderMismatch: says which parts differ and how to go on.
+        """
+        theirs = other.to_dict()
+        differing = [
+            f"{part} {value!r} there, {theirs[part]!r} here"
+            for part, value in self.to_dict().items()
+            if part != "name" and value != theirs[part]
+        ]
+        if differing:
+            raise EncoderMismatch(
+                f"collection {collection!r} was encoded by {self.name!r}, not by this {other.name!r}: "
+                f"{'; '.join(differing)}. Use --encoder {self.name}, or index the sources into a new "
+                f"collection with: dsearch index SOURCE -c NEW_NAME --encoder {other.name}"
+            )

