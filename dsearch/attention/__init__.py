@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from dsearch.attention.certificate import (
+    Certificate,
+    bound_additive,
+    bound_cosine,
+    bound_kernel,
+    bound_sum,
+    certify,
+    floor_of,
+)
+from dsearch.attention.coverage import CoveredMass, covered_mass, estimate_covered_mass, sample_rest
+from dsearch.attention.database import Answer, Database, similarity
+from dsearch.attention.estimators import Sampled, sampled_attention, sampled_log_partition
 from dsearch.attention.exact import exact_attention, log_partition
+from dsearch.attention.excitation import Excited, SqueezeExcite
+from dsearch.attention.gumbel import gumbel_top_k, relaxed_top_k
 from dsearch.attention.hops import attend_in_hops, refine
 from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
 from dsearch.attention.mixture import mix
+from dsearch.attention.multihead import MultiHeadAttention, causal_mask
 from dsearch.attention.partial import Exact, Partial, merge
 from dsearch.attention.pooling import POOLINGS, Attended, attend, hard, normalise, pool, soft, uniform
+from dsearch.attention.regression import NadarayaWatson, Prediction, predict
+from dsearch.attention.sampled import HardSample, SampledHardAttention, reinforce_loss, sample
 from dsearch.attention.scores import (
     SCORES,
     AdditiveScore,
@@ -24,29 +41,54 @@ from dsearch.attention.scores import (
     unit,
 )
 from dsearch.attention.softmax import entropy, masked_log_softmax, masked_softmax
+from dsearch.attention.topk import TopK, TopKAttention, top_k, top_k_attention
 
 __all__ = [
     "POOLINGS",
     "SCORES",
     "AdditiveScore",
+    "Answer",
     "Attended",
+    "Certificate",
+    "CoveredMass",
+    "Database",
     "Exact",
+    "Excited",
     "GeneralScore",
+    "HardSample",
     "KernelScore",
+    "MultiHeadAttention",
+    "NadarayaWatson",
     "Partial",
+    "Prediction",
+    "Sampled",
+    "SampledHardAttention",
     "Score",
+    "SqueezeExcite",
+    "TopK",
+    "TopKAttention",
     "additive",
     "attend",
     "attend_in_hops",
+    "bound_additive",
+    "bound_cosine",
+    "bound_kernel",
+    "bound_sum",
     "boxcar",
+    "causal_mask",
+    "certify",
     "cosine",
+    "covered_mass",
     "dot",
     "entropy",
     "epanechnikov",
+    "estimate_covered_mass",
     "exact_attention",
     "exact_match",
+    "floor_of",
     "gaussian",
     "general",
+    "gumbel_top_k",
     "hard",
     "log_partition",
     "masked_log_softmax",
@@ -55,10 +97,20 @@ __all__ = [
     "mix",
     "normalise",
     "pool",
+    "predict",
     "refine",
+    "reinforce_loss",
+    "relaxed_top_k",
+    "sample",
+    "sample_rest",
+    "sampled_attention",
+    "sampled_log_partition",
     "scaled_dot_product",
     "score_named",
+    "similarity",
     "soft",
+    "top_k",
+    "top_k_attention",
     "uniform",
     "unit",
 ]

@@ -65,8 +65,8 @@ def exact_attention(
 
     Returns:
         `context [batch, value_dim]` and `log_partition [batch]`, float32 (float64 for float64 queries).
-        Over no documents they are 0 and −inf. Gradients reach queries, temperature, bias, keys and values, once
-        (the backward itself is not differentiable).
+        Over no documents they are 0 and −inf. Gradients reach queries, temperature, bias, keys and values,
+        once (the backward itself is not differentiable).
 
     Raises:
         DimensionMismatch: keys, values or bias do not fit each other or the queries.

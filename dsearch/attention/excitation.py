@@ -1,0 +1,63 @@
+"""Squeeze and excitation (Hu et al., 2018, arXiv:1709.01507), over what a search found.
+
+    squeeze:  z = mean over the candidates of v_d              one number per channel
+    excite:   s = 2 σ(W₂ relu(W₁ [z; q]))                      one gate per channel, in (0, 2)
+              v_d ← s ⊙ v_d
+
+**Attention over channels.** Pooling asks which *documents* matter to a query; the gate asks which
+*channels* of their values do. The squeeze is average pooling, attention with equal weights, over documents;
+the excitation is an attention map over channels, self-attention of the candidates' channels conditioned on
+the query. It is not a softmax, since several channels may matter at once. Fields that are stored side by
+side (a vector, a price, a date) can thus be weighed anew for each query, by what the query and the found
+documents have in common.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from dsearch.attention.pooling import pool, uniform
+
+
+class Excited(NamedTuple):
+    """Gated values, and the gate of each channel: 1 leaves it as it was."""
+
+    values: Float[Tensor, "*batch candidates value_dim"]
+    gate: Float[Tensor, "*batch value_dim"]
+
+
+class SqueezeExcite(nn.Module):
+    """A gate per channel from the mean of the candidates' values and the query; the identity at start.
+
+    Args:
+        value_dim: channels of the values.
+        query_dim: size of the query.
+        reduction: the hidden layer has `value_dim / reduction` units, at least 1 (r of the paper).
+
+    The paper's gate is σ, in (0, 1); the factor 2 puts its start, σ(0), at exactly 1.
+    """
+
+    def __init__(self, value_dim: int, query_dim: int, reduction: int = 4):
+        super().__init__()
+        hidden_dim = max(1, value_dim // reduction)
+        self.reduce = nn.Linear(value_dim + query_dim, hidden_dim)
+        self.expand = nn.Linear(hidden_dim, value_dim)
+        nn.init.zeros_(self.expand.weight)
+        nn.init.zeros_(self.expand.bias)
+
+    def forward(
+        self,
+        queries: Float[Tensor, "*batch query_dim"],
+        values: Float[Tensor, "*batch candidates value_dim"],
+        mask: Bool[Tensor, "*batch candidates"] | None = None,
+    ) -> Excited:
+        """Gate the values of each query's candidates; masked candidates do not enter the squeeze."""
+        equal = uniform(values.new_zeros(values.shape[:-1]), mask)
+        squeezed = pool(equal.unsqueeze(-2), values).squeeze(-2)
+        hidden = torch.relu(self.reduce(torch.cat([squeezed, queries], -1)))
+        gate = 2.0 * torch.sigmoid(self.expand(hidden))
+        return Excited(values * gate.unsqueeze(-2), gate)

@@ -1,0 +1,136 @@
+"""Top-k search and attention over what it found, plus, when asked, a sample of the rest.
+
+Selection has no gradient and needs none: where the k-th and the next score differ, small changes of the
+query do not change the set. What can be wrong is the *normaliser*, which the candidates alone do not know;
+see `estimators.py` for what the three choices claim.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dsearch.attention.coverage import sample_rest
+from dsearch.attention.estimators import sampled_attention
+from dsearch.errors import DimensionMismatch, InvalidRequest
+
+
+class TopK(NamedTuple):
+    """The k best rows of each query, best first; fewer columns where there are fewer documents."""
+
+    scores: Float[Tensor, "batch k"]
+    rows: Int[Tensor, "batch k"]
+
+
+class TopKAttention(NamedTuple):
+    """Attention pooled over candidates and sampled rows; `rows` and `weights` are those of the candidates."""
+
+    context: Float[Tensor, "batch value_dim"]
+    log_partition: Float[Tensor, " batch"]
+    rows: Int[Tensor, "batch k"]
+    weights: Float[Tensor, "batch k"]
+
+
+def top_k(
+    queries: Float[Tensor, "batch dim"],
+    keys: Float[Tensor, "documents dim"] | Float[np.ndarray, "documents dim"],
+    k: int,
+    *,
+    block_size: int = 8192,
+) -> TopK:
+    """Exact inner-product search in blocks, without a gradient; equal scores are ordered by row.
+
+    Args:
+        queries: one row a query.
+        keys: a tensor, or an array that need not fit into memory.
+        k: how many; above the number of documents it gives them all.
+        block_size: documents at a time.
+
+    Raises:
+        DimensionMismatch: queries and keys differ in dimension.
+        InvalidRequest: k or block_size is below 1.
+    """
+    if k < 1 or block_size < 1:
+        raise InvalidRequest(f"k={k}, block_size={block_size}; use 1 or more for both")
+    if keys.shape[1] != queries.shape[1]:
+        raise DimensionMismatch(f"queries of dimension {queries.shape[1]}, keys of {keys.shape[1]}")
+    queries = queries.detach()
+    scores = queries.new_empty(len(queries), 0)
+    rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+    for start in range(0, keys.shape[0], block_size):
+        part = keys[start : start + block_size]
+        block = part.detach() if isinstance(part, Tensor) else torch.as_tensor(np.array(part))
+        found = _best(queries @ block.to(queries).T, k)
+        # Earlier rows stand first, and the choice among equals keeps the first: ties break by row.
+        both = torch.cat([scores, found.scores], 1)
+        kept = _best(both, k)
+        scores, rows = kept.scores, torch.cat([rows, found.rows + start], 1).gather(1, kept.rows)
+    return TopK(scores, rows)
+
+
+def top_k_attention(
+    queries: Float[Tensor, "batch dim"],
+    keys: Float[Tensor, "documents dim"],
+    values: Float[Tensor, "documents value_dim"] | None = None,
+    *,
+    k: int,
+    samples: int = 0,
+    temperature: float | Float[Tensor, ""] = 1.0,
+    generator: torch.Generator | None = None,
+    block_size: int = 8192,
+) -> TopKAttention:
+    """Attention over the k best keys and, with importance correction, over `samples` rows of the rest.
+
+    Args:
+        queries: one row a query.
+        keys: of the whole corpus; gradients reach the rows used.
+        values: likewise; None pools the keys.
+        k: candidates per query.
+        samples: rows drawn uniformly, with replacement, from those that are no candidates; 0 leaves the rest
+            out of the softmax altogether.
+        temperature: what scores are divided by.
+        generator: source of the sample.
+        block_size: documents at a time in the search.
+
+    Raises:
+        DimensionMismatch: queries and keys differ in dimension.
+        InvalidRequest: k is below 1 or samples below 0.
+    """
+    if samples < 0:
+        raise InvalidRequest(f"samples={samples}; use 0 for bare top-k, or more")
+    values = keys if values is None else values
+    rows = top_k(queries, keys, k, block_size=block_size).rows
+    # An empty corpus has no row that a place without a sample could point to.
+    sampled, rest = sample_rest(rows, len(keys), samples if len(keys) else 0, generator)
+
+    def logits_of(chosen: Tensor) -> Tensor:
+        logits = (keys[chosen.clamp_min(0)] @ queries.unsqueeze(-1)).squeeze(-1) / temperature
+        return logits.masked_fill(chosen < 0, -math.inf)
+
+    context, log_partition, weights = sampled_attention(
+        logits_of(rows),
+        values[rows],
+        logits_of(sampled),
+        values[sampled.clamp_min(0)],
+        rest,
+    )
+    return TopKAttention(context, log_partition, rows, weights[:, : rows.shape[1]])
+
+
+def _best(scores: Tensor, k: int) -> TopK:
+    """The k largest of each row, best first; of equals the leftmost, which `torch.topk` does not promise."""
+    k = min(k, scores.shape[1])
+    if k == 0:
+        return TopK(scores[:, :0], torch.empty(len(scores), 0, dtype=torch.int64, device=scores.device))
+    threshold = scores.topk(k, dim=1).values[:, -1:]
+    above = scores > threshold
+    level = scores == threshold
+    needed = k - above.sum(1, keepdim=True)
+    places = (above | (level & (level.cumsum(1) <= needed))).nonzero()[:, 1].view(len(scores), k)
+    best, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
+    return TopK(best, places.gather(1, order))
