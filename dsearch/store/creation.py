@@ -20,8 +20,8 @@ MAX_DIMENSION = 16_384
 def create_collection(path: Path, meta: Meta) -> None:
     """Lay out an empty collection in folder `path` and sync it; see `Store.create` for the errors.
 
-    It is built aside and renamed, so a kill leaves a folder whose name no collection can have (it starts with a
-    dot), never half a collection.
+    It is built aside and renamed, so a kill leaves a folder whose name no collection can have (it starts with
+    a dot), never half a collection.
     """
     validate_name(meta.name)
     if not 1 <= meta.dimension <= MAX_DIMENSION:

@@ -67,7 +67,8 @@ def prepare(documents: Sequence[Document]) -> list[Prepared]:
             if document.id in first:
                 raise _Refused(f"is also document {first[document.id]} of this batch; send each id once")
         except _Refused as refused:
-            shown = document.id if len(document.id) <= 80 else document.id[:80] + "…"
+            id = str(document.id)
+            shown = id if len(id) <= 80 else id[:80] + "…"
             raise InvalidDocument(f"document {position} (id {shown!r}) {refused}") from None
         first[document.id] = position
         prepared.append(checked)
@@ -125,7 +126,7 @@ def _prepare(document: Document) -> Prepared:
 
 def _utf8(text: str, field: str, limit: int) -> bytes:
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  (callers are not type-checked)
-        raise _Refused(f"has a {field} of type {type(text).__name__}; use a string")
+        raise _Refused(f"has a {type(text).__name__} as its {field}; use a string")
     try:
         encoded = text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -134,7 +135,7 @@ def _utf8(text: str, field: str, limit: int) -> bytes:
             "decode the source with errors='replace'"
         ) from None
     if len(encoded) > limit:
-        raise _Refused(f"has a {field} of {len(encoded)} bytes; at most {limit}")
+        raise _Refused(f"has {len(encoded)} bytes of {field}; at most {limit}")
     return encoded
 
 

@@ -1,0 +1,143 @@
+"""Making and opening collections: what is refused, and with which words."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from dsearch.errors import (
+    CollectionExists,
+    CollectionNotFound,
+    Conflict,
+    CorruptData,
+    HomeLocked,
+    InvalidRequest,
+    Unavailable,
+    UnsupportedFormat,
+)
+from dsearch.store import Store
+from dsearch.types import Document
+
+
+def create(folder, **changes) -> Store:
+    return Store.create(folder, **{"name": "papers", "encoder": {}, "dimension": 8, **changes})
+
+
+def change(folder, *statements: str) -> None:
+    connection = sqlite3.connect(folder / "documents.db")
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def test_a_missing_collection_says_so(folder):
+    with pytest.raises(CollectionNotFound, match=r"no collection in .*papers"):
+        Store.open(folder)
+    assert not folder.exists()
+
+
+def test_creation_refuses_what_is_there_and_leaves_no_trace(folder):
+    create(folder).close()
+    with pytest.raises(CollectionExists, match="'papers' stands already"):
+        create(folder)
+    other = folder.with_name("other")
+    other.mkdir()
+    create(other, name="other").close()  # an empty folder is fine
+    full = folder.with_name("full")
+    full.mkdir()
+    (full / "notes.txt").write_text("mine")
+    with pytest.raises(Conflict, match="has other files in it"):
+        create(full)
+    for wrong in ({"name": "../x"}, {"dimension": 0}, {"dimension": 10**6}, {"encoder": {"x": object()}}):
+        with pytest.raises(InvalidRequest):
+            create(folder.with_name("new"), **wrong)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["full", "other", "papers"]
+
+
+def test_a_failed_creation_removes_what_it_began(folder, monkeypatch):
+    import dsearch.store.creation as creation
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(creation, "create_watermark", fail)
+    with pytest.raises(OSError, match="no space"):
+        create(folder)
+    assert list(folder.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("version", ["2", "0", "-1", "x", "٣"])
+@pytest.mark.parametrize("readonly", [True, False])
+def test_an_unknown_format_is_refused_with_the_range(folder, version, readonly):
+    create(folder).close()
+    change(folder, f"UPDATE meta SET value = '{version}' WHERE key = 'format'")
+    with pytest.raises(UnsupportedFormat, match=f"store format {version}; this release reads 1 to 1"):
+        Store.open(folder, readonly=readonly)
+
+
+def test_an_unknown_watermark_format_is_refused(folder):
+    import hashlib
+
+    create(folder).close()
+    slot = bytearray((folder / "watermark").read_bytes()[:4096])
+    slot[8] = 9
+    slot[56:88] = hashlib.sha256(slot[:56]).digest()
+    (folder / "watermark").write_bytes(slot * 2)
+    with pytest.raises(UnsupportedFormat, match="watermark has format 9; this release reads 1 to 1"):
+        Store.open(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database" * 1000])
+def test_what_is_no_database_is_refused(folder, content):
+    create(folder).close()
+    (folder / "documents.db").write_bytes(content)
+    for readonly in (True, False):
+        with pytest.raises(CorruptData, match=r"documents\.db is damaged"):
+            Store.open(folder, readonly=readonly)
+
+
+def test_a_damaged_description_is_refused(folder):
+    create(folder).close()
+    change(folder, "UPDATE meta SET value = '{' WHERE key = 'encoder'")
+    with pytest.raises(CorruptData, match="what the collection is cannot be read"):
+        Store.open(folder)
+    change(folder, "DELETE FROM meta WHERE key = 'encoder'")
+    with pytest.raises(CorruptData, match="what the collection is cannot be read"):
+        Store.open(folder)
+
+
+def test_one_writer_in_this_process_and_in_others(folder):
+    program = f"from pathlib import Path; from dsearch.store import Store; Store.open(Path({str(folder)!r}))"
+    with create(folder) as store:
+        with pytest.raises(HomeLocked, match="open for writing elsewhere"):
+            Store.open(folder)
+        other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert "HomeLocked" in other.stderr
+        store.upsert([Document("a", "x")])
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_closed_store_says_so_and_closes_twice(folder):
+    store = create(folder)
+    store.close()
+    store.close()
+    with pytest.raises(Unavailable, match="was closed; open it again"):
+        store.count()
+    with pytest.raises(Unavailable, match="was closed; open it again"):
+        store.delete(["a"])
+
+
+def test_a_folder_may_have_characters_that_mean_something_in_a_uri(tmp_path):
+    folder = tmp_path / "a?b#c%20d e" / "papers"
+    create(folder).close()
+    assert (folder / "documents.db").is_file()
+    Store.open(folder, readonly=True).close()
+
+
+def test_neither_torch_nor_faiss_is_loaded():
+    program = "import sys, dsearch.store; assert not {'torch', 'faiss', 'fastapi'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

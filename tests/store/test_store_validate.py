@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from dsearch.errors import InvalidDocument, InvalidRequest
+from dsearch.store import Counts, validate_name
+from dsearch.types import Document
+
+GOOD = Document("good", "text")
+
+
+def nested(depth: int) -> dict:
+    value: dict = {}
+    for _ in range(depth):
+        value = {"x": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (Document("", "x"), "document 1 (id '') has an empty id"),
+        (Document("é" * 257, "x"), "has 514 bytes of id; at most 512"),
+        (Document("a", " \n", title="\t"), "has neither title nor text"),
+        (
+            Document("a", "x" * (2**20 + 1)),
+            "document 1 (id 'a') has 1048577 bytes of text; at most 1048576",
+        ),
+        (Document("a", "x", title="é" * 40_000), "has 80000 bytes of title; at most 65536"),
+        (Document("a", "x\ud800"), "has a lone surrogate at character 1 of its text"),
+        (Document("\udfff", "x"), "has a lone surrogate at character 0 of its id"),
+        (Document("a", "x", title="\ud800"), "of its title"),
+        (Document("a", "x", metadata={"k": "\ud800"}), "of its metadata"),
+        (Document("a", "x", metadata={"k": [1.0, math.nan]}), "has nan at metadata.k[1]"),
+        (Document("a", "x", metadata={"k": {"l": -math.inf}}), "has -inf at metadata.k.l"),
+        (Document("a", "x", metadata={"k": (1, 2)}), "has a tuple at metadata.k; use null, booleans"),
+        (Document("a", "x", metadata={"k": {1}}), "has a set at metadata.k"),
+        (Document("a", "x", metadata={1: "k"}), "has the key 1 at metadata; JSON keys are strings"),
+        (Document("a", "x", metadata={"k": 2**63}), "has an integer of more than 64 bits at metadata.k"),
+        (Document("a", "x", metadata=nested(40)), "nests deeper than 32 levels"),
+        (Document("a", "x", metadata={"k": "x" * 2**20}), "has 1048584 bytes of metadata"),
+        (Document("a", "x", metadata=["k"]), "has metadata of type list"),
+        (Document("a", "x", value=math.nan), "has nan in its value"),
+        (Document("a", "x", value=[1.0, math.inf]), "has inf in its value"),
+        (Document("a", "x", value=[]), "has a value of 0 numbers"),
+        (Document("a", "x", value=True), "has a bool in its value"),
+        (Document("a", "x", value="3"), "has a str in its value"),
+        (Document("a", "x", value=10**400), "has inf in its value"),
+        (Document("a", b"x"), "has a bytes as its text"),
+        (Document(7, "x"), "has a int as its id"),
+        (Document("good", "other"), "document 1 (id 'good') is also document 0 of this batch"),
+    ],
+)
+def test_one_bad_document_refuses_the_whole_batch_and_says_which(store, bad, message):
+    with pytest.raises(InvalidDocument, match=re.escape(message)):
+        store.upsert([GOOD, bad])
+    assert store.count() == Counts(0, 0, 0)
+    assert store.sequence == 0
+
+
+def test_the_limits_themselves_are_allowed(store):
+    limits = Document("é" * 256, "x" * 2**20, title="t" * 2**16, metadata=nested(31), value=[0.0] * 65_536)
+    store.upsert([limits, Document("t", "", title="title alone"), Document("i", "x", value=3)])
+    assert store.get("é" * 256) == limits
+    assert store.get("t").text == ""
+    assert isinstance(store.get("i").value, float)
+
+
+def test_numpy_numbers_are_refused_by_name(store):
+    with pytest.raises(InvalidDocument, match=r"has a float32 at metadata\.k"):
+        store.upsert([Document("a", "x", metadata={"k": np.float32(1)})])
+
+
+@pytest.mark.parametrize("name", ["a", "0", "my-papers_2", "a" * 64])
+def test_names_that_may_be_folders(name):
+    assert validate_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "A", "a" * 65, ".", "..", "../x", "a/b", "a\\b", "-a", "_a", "a.b", "a\n", "ä", "a b", "a\0", "٣"],
+)
+def test_names_that_may_not(name):
+    with pytest.raises(InvalidRequest, match="use 1 to 64 of the characters"):
+        validate_name(name)
