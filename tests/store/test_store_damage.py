@@ -1,0 +1,156 @@
+"""Flipped bits: `verify` names what is damaged, and nothing damaged is served as if it were whole."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsearch.errors import CorruptData, DsearchError
+from dsearch.store import Store
+from dsearch.types import Document
+
+ROWS = 40
+
+
+@pytest.fixture
+def filled(store, folder, embed) -> Path:
+    """A closed collection with every kind of row: live, superseded, deleted, pending, generations, models."""
+    documents = [Document(f"d{n}", f"text number {n} " * 40, metadata={"n": n}) for n in range(ROWS)]
+    store.upsert(documents, embed(*[document.content for document in documents]))
+    store.upsert([Document("d0", "another text")])
+    store.delete(["d1", "d2"])
+    store.add_generation(1, manifest_digest="ab" * 32, rows=ROWS, snapshot=1, record={"kind": "flat"})
+    store.publish_generation(1)
+    store.add_model("v1", "v0", {"gate": 0.5})
+    store.promote("v1")
+    assert store.verify().damage == ()
+    store.close()
+    return folder
+
+
+def flip(folder: Path, byte: int, bit: int = 0) -> None:
+    with open(folder / "documents.db", "r+b") as file:
+        file.seek(byte)
+        (old,) = file.read(1)
+        file.seek(byte)
+        file.write(bytes([old ^ (1 << bit)]))
+
+
+def damage_of(folder: Path) -> tuple[str, ...]:
+    with Store.open(folder, readonly=True) as store:
+        return store.verify().damage
+
+
+def test_a_flip_in_a_text_is_named(filled):
+    place = (filled / "documents.db").read_bytes().index(b"text number 17 ")
+    flip(filled, place + 3)
+    assert damage_of(filled)[0] == "row 18 (id 'd17'): text or metadata are not what was written"
+    with Store.open(filled) as store, pytest.raises(CorruptData, match="row 18"):
+        store.get("d17")
+
+
+def test_a_flip_that_leaves_no_utf8_is_named(filled):
+    place = (filled / "documents.db").read_bytes().index(b"text number 17 ")
+    flip(filled, place + 3, bit=7)
+    assert damage_of(filled)[0] == "row 18 (id 'd17'): text or metadata are not what was written"
+    with Store.open(filled) as store, pytest.raises(CorruptData):
+        store.get("d17")
+
+
+def test_a_flip_in_an_embedding_is_named(filled, embed):
+    vector = embed(("text number 17 " * 40).strip()).tobytes()
+    place = (filled / "documents.db").read_bytes().index(vector)
+    flip(filled, place + 5)
+    assert damage_of(filled)[0] == "row 18: its embedding is not what was written"
+    with Store.open(filled) as store, pytest.raises(CorruptData, match="row 18: its embedding"):
+        store.embeddings(store.rows())
+
+
+CHANGES = {
+    "a row lost": "DELETE FROM document WHERE row = 9",
+    "an embedding lost": "DELETE FROM embedding WHERE row = 9",
+    "a deleted document revived": "UPDATE document SET deleted = NULL WHERE row = 2",
+    "a document deleted": "UPDATE document SET deleted = 2 WHERE row = 9",
+    "an operation number": "UPDATE document SET written = 2 WHERE row = 9",
+    "a negative number": "UPDATE document SET written = -2 WHERE row = 9",
+    "an embedding's operation number": "UPDATE embedding SET written = 2 WHERE row = 9",
+    "two embeddings exchanged": "UPDATE embedding SET row = row - 19 WHERE row IN (9, 10);"
+    "UPDATE embedding SET row = -row WHERE row < 0",
+    "digest and text changed together": "UPDATE document SET text = 'x', digest = zeroblob(32) WHERE row = 9",
+    "a document forgotten to encode": "DELETE FROM pending",
+    "a document to encode twice": "INSERT INTO pending VALUES (9, 10)",
+    "a count": "UPDATE state SET documents = documents + 1",
+    "a count of tombstones": "UPDATE state SET tombstones = 0",
+    "the live model": "DELETE FROM live WHERE kind = 'model'",
+    "a model's record": "UPDATE model SET record = '{}'",
+    "a generation's manifest": "UPDATE generation SET manifest_digest = 'cd'",
+    "a generation's rows": "UPDATE generation SET rows = 41",
+    "the encoder": "UPDATE meta SET value = '{}' WHERE key = 'encoder'",
+    "the set digest": "UPDATE state SET digest = zeroblob(32)",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_no_single_row_can_tell_is_found(filled, change):
+    connection = sqlite3.connect(filled / "documents.db")
+    connection.executescript(CHANGES[change])
+    connection.commit()
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)  # SQLite sees nothing wrong
+    connection.close()
+    if change == "the set digest":
+        with pytest.raises(CorruptData, match="other rows than its watermark acknowledged"):
+            Store.open(filled)
+    else:
+        assert damage_of(filled)
+
+
+def test_flips_anywhere_change_no_answer_unnoticed(filled, tmp_path):
+    """Each flip is refused at opening, named by `verify`, or changes nothing that can be read."""
+
+    def everything(folder: Path) -> object:
+        with Store.open(folder, readonly=True) as store:
+            rows = np.arange(1, ROWS + 2)
+            embedded = np.arange(1, ROWS + 1)
+            return (
+                store.list(),
+                store.documents(rows),
+                store.embeddings(embedded).tobytes(),
+                store.snapshot().rows.tolist(),
+                store.pending().rows.tolist(),
+                (
+                    store.live_generation(),
+                    store.models(),
+                    store.model_history(),
+                    store.count(),
+                    store.encoder,
+                ),
+            )
+
+    answer = everything(filled)
+    size = (filled / "documents.db").stat().st_size
+    generator = np.random.default_rng(3)
+    found = sqlite_found = 0
+    for trial in range(250):
+        copy = shutil.copytree(filled, tmp_path / f"flip-{trial}")
+        flip(copy, int(generator.integers(size)), int(generator.integers(8)))
+        try:
+            damaged = bool(damage_of(copy))
+        except DsearchError:
+            damaged = True
+        if damaged:
+            found += 1
+            connection = sqlite3.connect(copy / "documents.db")
+            try:
+                sqlite_found += connection.execute("PRAGMA integrity_check").fetchone() != ("ok",)
+            except sqlite3.DatabaseError:
+                sqlite_found += 1
+            connection.close()
+        else:
+            assert everything(copy) == answer
+        shutil.rmtree(copy)
+    assert found > 50
+    assert sqlite_found < found / 2  # without our digests most would have gone unnoticed
