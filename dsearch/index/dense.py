@@ -80,7 +80,7 @@ class DenseIndex:
         keys: Float[np.ndarray, "documents dim"],
         kind: str = "Flat",
         *,
-        projection: Float[np.ndarray, "key_dim dim"] | None = None,
+        projection: Float[np.ndarray, "key_dim projected_dim"] | None = None,
         on_block: Callable[[int], None] | None = None,
     ) -> DenseIndex:
         """Index `keys`, or `keys @ projection.T` when a projection is given; n = 0 works.
@@ -135,7 +135,8 @@ class DenseIndex:
     ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
         """The k keys of highest inner product with each query: (scores, positions), best first.
 
-        Ties are broken by ascending position. Where fewer than k keys are allowed, the rest of the row is
+        Ties are broken by ascending position; an approximate kind may, where k cuts a tie, not have seen all of
+        it. Where fewer than k keys are allowed, the rest of the row is
         score −inf, position −1. Positions where `exclude` is true are not found.
 
         Raises:

@@ -80,7 +80,7 @@ class Generation:
         *,
         number: int,
         sequence: int,
-        rows: Int[np.ndarray, " documents"],
+        rows: np.ndarray,
         embeddings: np.ndarray | Iterable[np.ndarray],
         texts: Iterable[str] = (),
         encoder: Mapping[str, Any],
@@ -96,7 +96,7 @@ class Generation:
             folder: its final place, `<collection>/generations/000012`; must not exist.
             number: its number, 1 or more.
             sequence: the store's last operation that it contains.
-            rows: strictly ascending row numbers, one per document.
+            rows: [documents], strictly ascending row numbers, one per document.
             embeddings: [documents, encoder_dim], or an iterable of blocks of rows; give one block of shape
                 [0, encoder_dim] when there are no documents.
             texts: one text per document, read once; not read when `keyword` is false.
@@ -265,7 +265,7 @@ class _Reporter:
             self._listener(Progress(stage, done, total, time.monotonic() - self._start))
 
 
-def _checked_rows(rows: Int[np.ndarray, " documents"]) -> Int64[np.ndarray, " documents"]:
+def _checked_rows(rows: np.ndarray) -> Int64[np.ndarray, " documents"]:
     rows = np.asarray(rows)
     if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
         raise InvalidRequest(f"rows of type {rows.dtype} and shape {rows.shape}; use a list of integers")

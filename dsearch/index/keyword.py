@@ -267,35 +267,26 @@ class KeywordIndex:
         mode = "r" if mmap else None
         try:
             settings = json.loads((folder / "settings.json").read_text("utf-8"))
-            index = cls(
+            vocabulary = json.loads((folder / "vocabulary.json").read_text("utf-8"))
+            offsets = _load(folder / "offsets.npy", None)
+            positions = _load(folder / "positions.npy", mode)
+            parts = _load(folder / "parts.npy", mode)
+            # Slices of arrays that do not fit each other would silently give other scores.
+            if not _fit(vocabulary, offsets, positions, parts):
+                raise ValueError("vocabulary and arrays do not fit each other")
+            return cls(
                 tokenizer=Tokenizer.from_settings(settings["tokenizer"]),
                 k1=settings["k1"],
                 b=settings["b"],
                 documents=settings["documents"],
                 average_length=settings["average_length"],
-                vocabulary=json.loads((folder / "vocabulary.json").read_text("utf-8")),
-                offsets=np.load(folder / "offsets.npy", allow_pickle=False),
-                positions=_load(folder / "positions.npy", mode),
-                parts=_load(folder / "parts.npy", mode),
+                vocabulary=vocabulary,
+                offsets=offsets,
+                positions=positions,
+                parts=parts,
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptData(f"{folder}: not a keyword index ({error}); rebuild the generation") from error
-        index._check(folder)
-        return index
-
-    def _check(self, folder: Path) -> None:
-        """Refuse arrays that do not fit each other: slices of them would silently give other scores."""
-        terms = len(self._vocabulary)
-        fits = (
-            self._offsets.dtype == np.int64
-            and self._offsets.shape == (terms + 1,)
-            and self._positions.dtype == np.int32
-            and self._parts.dtype == np.float32
-            and self._positions.shape == self._parts.shape == (int(self._offsets[-1]),)
-            and len(self._term_ids) == terms
-        )
-        if not fits:
-            raise CorruptData(f"{folder}: vocabulary and arrays do not fit; rebuild the generation")
 
     def _analyse(self, query: str) -> list[_QueryTerm]:
         """The distinct terms of `query`, in its order."""
@@ -353,6 +344,15 @@ def _columns(
         np.asarray(matrix["indptr"], np.int64),
         np.asarray(matrix["indices"], np.int32),
         np.asarray(matrix["data"], np.float32),
+    )
+
+
+def _fit(vocabulary: list[str], offsets: np.ndarray, positions: np.ndarray, parts: np.ndarray) -> bool:
+    return (
+        len(set(vocabulary)) == len(vocabulary)
+        and (offsets.dtype, positions.dtype, parts.dtype) == (np.int64, np.int32, np.float32)
+        and offsets.shape == (len(vocabulary) + 1,)
+        and positions.shape == parts.shape == (int(offsets[-1]),)
     )
 
 

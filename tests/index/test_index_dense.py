@@ -134,6 +134,18 @@ def test_ties_go_to_the_lowest_position_even_where_k_cuts_them(kind: str, batch:
     np.testing.assert_array_equal(positions, np.tile(expected, (batch, 1)))
 
 
+@pytest.mark.parametrize("kind", ["Flat", "SQfp16", "SQbf16"])
+@pytest.mark.parametrize("batch", [1, 25])
+def test_ties_among_many_keys(kind: str, batch: int) -> None:
+    """FAISS alone keeps others of the tied keys here, for most of these k."""
+    rng = np.random.default_rng(0)
+    keys = rng.integers(-2, 3, (500, 3)).astype(np.float32)
+    queries = rng.integers(-2, 3, (batch, 3)).astype(np.float32)
+    index = DenseIndex.build(keys, kind)
+    for k in (1, 3, 10, 40, 99, 100, 130, 300, 499, 500):
+        np.testing.assert_array_equal(index.search(queries, k)[1], exact(keys, queries, k))
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     keys=arrays(np.float32, st.tuples(st.integers(0, 12), st.just(3)), elements=st.integers(-2, 2)),
