@@ -1,0 +1,36 @@
+"""Where documents come from: files, folders, streams, test collections, and the demo corpus."""
+
+from __future__ import annotations
+
+from dsearch.corpus.beir import BeirFolder, read_queries, write_beir
+from dsearch.corpus.problems import Problems, SourceProblem
+from dsearch.corpus.python_docs import (
+    PythonCorpus,
+    python_corpus,
+    python_documents,
+    python_judgements,
+    write_python_docs,
+)
+from dsearch.corpus.readers import SUPPORTED, read, read_sources
+from dsearch.corpus.records import Fields, content_id
+from dsearch.corpus.sentences import inverse_cloze, sentences
+
+__all__ = [
+    "SUPPORTED",
+    "BeirFolder",
+    "Fields",
+    "Problems",
+    "PythonCorpus",
+    "SourceProblem",
+    "content_id",
+    "inverse_cloze",
+    "python_corpus",
+    "python_documents",
+    "python_judgements",
+    "read",
+    "read_queries",
+    "read_sources",
+    "sentences",
+    "write_beir",
+    "write_python_docs",
+]

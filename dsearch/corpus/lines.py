@@ -1,0 +1,61 @@
+"""Bytes of a source, plain or gzip, as numbered lines of text."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from dsearch.corpus.problems import Problems
+
+GZIP_MARK = b"\x1f\x8b"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file's bytes; gzip is told by its first two bytes, whatever the file is called."""
+    with path.open("rb") as file:
+        yield unzipped(file)
+
+
+def unzipped(stream: BinaryIO) -> BinaryIO:
+    """`stream`, or what is in it when it is gzip."""
+    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[arg-type]
+    if buffered.peek(2)[:2] == GZIP_MARK:
+        return gzip.open(buffered, "rb")  # type: ignore[return-value]
+    return buffered
+
+
+def decoded_lines(stream: BinaryIO, name: str, problems: Problems) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its end); a line that is not UTF-8 is a problem and left out."""
+    for number, raw in raw_lines(stream, name, problems):
+        try:
+            yield number, raw.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            problems.add(name, number, not_utf8(error))
+
+
+def raw_lines(stream: BinaryIO, name: str, problems: Problems) -> Iterator[tuple[int, bytes]]:
+    """(line number from 1, bytes of the line), without the mark that UTF-8 files may begin with.
+
+    Bytes that cannot be read (a broken disk, a cut gzip file) are a problem and end the source.
+    """
+    number = 0
+    try:
+        for number, raw in enumerate(stream, start=1):
+            if number == 1 and raw[:2] in UTF16_MARKS:
+                problems.add(name, 1, "UTF-16; only UTF-8 is read, save the file as UTF-8")
+                return
+            yield number, raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+    except (OSError, EOFError, zlib.error) as error:
+        problems.add(name, number + 1, f"cannot be read from here on: {error}")
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """What to say about bytes that are not UTF-8."""
+    return f"byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; save the file as UTF-8"

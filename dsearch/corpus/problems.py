@@ -1,0 +1,61 @@
+"""What was wrong with a source, gathered so that one bad line does not cost the rest of the batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dsearch.errors import InvalidSource
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProblem:
+    """One record that was skipped: the file, the line it begins at (None: the whole file), and why."""
+
+    source: str
+    line: int | None
+    message: str
+
+    def __str__(self) -> str:
+        """`file:line: message`, the form that editors and terminals can follow."""
+        place = self.source if self.line is None else f"{self.source}:{self.line}"
+        return f"{place}: {self.message}"
+
+
+class Problems:
+    """Counts all problems and keeps the first few; strict, it raises at the first one instead.
+
+    Attributes:
+        count: how many records or files were skipped.
+        first: the first `keep` of them, in the order they were met.
+        passed_over: files in folders that no reader takes, counted by suffix. They are no problems.
+    """
+
+    def __init__(
+        self,
+        strict: bool = False,
+        keep: int = 100,
+        on_problem: Callable[[SourceProblem], None] | None = None,
+    ) -> None:
+        self.strict = strict
+        self.keep = keep
+        self.on_problem = on_problem
+        self.count = 0
+        self.first: list[SourceProblem] = []
+        self.passed_over: Counter[str] = Counter()
+
+    def add(self, source: str, line: int | None, message: str) -> None:
+        """Note a problem and tell it to `on_problem`.
+
+        Raises:
+            InvalidSource: when strict.
+        """
+        problem = SourceProblem(source, line, message)
+        if self.strict:
+            raise InvalidSource(str(problem))
+        self.count += 1
+        if len(self.first) < self.keep:
+            self.first.append(problem)
+        if self.on_problem is not None:
+            self.on_problem(problem)

@@ -1,0 +1,195 @@
+"""Reading sources: any file, folder or stream that dsearch takes, as a stream of documents."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO
+
+from dsearch.corpus.jsonl import documents_of_lines, read_jsonl
+from dsearch.corpus.lines import decoded_lines, opened, unzipped
+from dsearch.corpus.problems import Problems
+from dsearch.corpus.records import BadRecord, Fields, Place, content_id
+from dsearch.corpus.tables import read_csv
+from dsearch.corpus.texts import read_markdown, read_text
+from dsearch.errors import InvalidSource
+from dsearch.types import Document
+
+STANDARD_INPUT = "-"
+BEIR_CORPUS = "corpus.jsonl"
+
+RecordReader = Callable[[BinaryIO, str, Problems, Fields], Iterator[Place]]
+TextReader = Callable[[BinaryIO, str], Document]
+
+RECORDS: dict[str, RecordReader] = {
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".csv": read_csv,
+    ".tsv": read_csv,
+}
+TEXTS: dict[str, TextReader] = {
+    ".txt": read_text,
+    ".text": read_text,
+    ".rst": read_text,
+    ".md": read_markdown,
+    ".markdown": read_markdown,
+}
+SUPPORTED = (
+    f"files {', '.join([*RECORDS, *TEXTS])}, each also as .gz; folders of them; "
+    f"BEIR folders ({BEIR_CORPUS}); - for standard input (JSON lines, or one text a line)"
+)
+
+
+def read(
+    source: str | PathLike[str],
+    *,
+    problems: Problems | None = None,
+    fields: Fields | None = None,
+    stdin: BinaryIO | None = None,
+) -> Iterator[Document]:
+    """The documents of one source, as a stream: what is yielded is not kept (but for the ids).
+
+    - **JSON lines** and **tables** hold a document per line or row; see `to_document` for the fields and for
+      the id of one that has none.
+    - **Text and Markdown files** are one document; its id is the path, relative to the folder given.
+    - **Folders** are read recursively, sorted by path; hidden files and folders, links to folders, and files
+      of other kinds are passed over (`Problems.passed_over` counts them). A folder with `corpus.jsonl` is a
+      BEIR folder: that file alone is its corpus.
+    - **Standard input**, `-`, is JSON lines when it begins with `{`, otherwise one document per line that is
+      not blank.
+
+    Args:
+        source: a path, or `-`.
+        problems: gathers the records that were skipped. Without it the first problem raises: nothing is ever
+            skipped unnoticed. Of documents with one id the first is kept, the others are problems.
+        fields: the names of the fields that hold id, title and text in JSON lines and tables.
+        stdin: what `-` reads; the process's standard input when not given.
+
+    Raises:
+        InvalidSource: at once, when there is no such file or its kind is not supported; while reading, at
+            the first problem when `problems` is strict or not given.
+    """
+    return read_sources([source], problems=problems, fields=fields, stdin=stdin)
+
+
+def read_sources(
+    sources: Iterable[str | PathLike[str]],
+    *,
+    problems: Problems | None = None,
+    fields: Fields | None = None,
+    stdin: BinaryIO | None = None,
+) -> Iterator[Document]:
+    """The documents of several sources, one after the other; ids are unique across all. Else like `read`."""
+    problems = Problems(strict=True) if problems is None else problems
+    fields = Fields() if fields is None else fields
+    parts = [_reader(os.fspath(source), problems, fields, stdin) for source in sources]
+    return _unique(itertools.chain.from_iterable(part() for part in parts), problems)
+
+
+Located = tuple[str, int | None, Document]
+
+
+def _reader(
+    source: str, problems: Problems, fields: Fields, stdin: BinaryIO | None
+) -> Callable[[], Iterator[Located]]:
+    """How to read a source, once it is known that it can be."""
+    if source == STANDARD_INPUT:
+        return partial(_read_stream, sys.stdin.buffer if stdin is None else stdin, problems, fields)
+    path = Path(source)
+    if path.is_dir():
+        if (path / BEIR_CORPUS).is_file():
+            return partial(_read_file, path / BEIR_CORPUS, BEIR_CORPUS, problems, fields)
+        if not any(_kind(file) for file in _files(path)):
+            raise InvalidSource(f"{path}: no file in this folder can be read; supported are {SUPPORTED}")
+        return partial(_read_folder, path, problems, fields)
+    if not path.exists():
+        raise InvalidSource(f"{path}: no such file or folder{_nearest(path)}; supported are {SUPPORTED}")
+    if not path.is_file():
+        raise InvalidSource(f"{path}: neither a file nor a folder; pipe it into standard input, `-`")
+    if not _kind(path):
+        raise InvalidSource(
+            f"{path}: files {path.suffix or 'without suffix'} are not read; supported are {SUPPORTED}"
+        )
+    return partial(_read_file, path, path.name, problems, fields)
+
+
+def _read_file(path: Path, identity: str, problems: Problems, fields: Fields) -> Iterator[Located]:
+    name, kind = str(path), _kind(path)
+    try:
+        with opened(path) as stream:
+            if kind in RECORDS:
+                for line, document in RECORDS[kind](stream, name, problems, fields):
+                    yield name, line, document
+            else:
+                yield name, None, TEXTS[kind](stream, identity)
+    except BadRecord as error:
+        problems.add(name, error.line, str(error))
+    except (OSError, EOFError, zlib.error) as error:
+        problems.add(name, None, f"cannot be read: {error}")
+
+
+def _read_folder(folder: Path, problems: Problems, fields: Fields) -> Iterator[Located]:
+    for path in _files(folder):
+        if _kind(path):
+            yield from _read_file(path, path.relative_to(folder).as_posix(), problems, fields)
+        else:
+            problems.passed_over[path.suffix.lower()] += 1
+
+
+def _read_stream(stream: BinaryIO, problems: Problems, fields: Fields) -> Iterator[Located]:
+    name = "standard input"
+    lines = ((n, line) for n, line in decoded_lines(unzipped(stream), name, problems) if line.strip())
+    first = next(lines, None)
+    if first is None:
+        return
+    lines = itertools.chain([first], lines)
+    if first[1].lstrip().startswith("{"):
+        for number, document in documents_of_lines(lines, name, problems, fields):
+            yield name, number, document
+    else:
+        for number, line in lines:
+            yield name, number, Document(id=content_id("", line.strip()), text=line.strip())
+
+
+def _unique(located: Iterable[Located], problems: Problems) -> Iterator[Document]:
+    known: set[str] = set()
+    for name, line, document in located:
+        if document.id in known:
+            problems.add(name, line, f"duplicate id {document.id!r}; the first document of that id is kept")
+        else:
+            known.add(document.id)
+            yield document
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Regular files below a folder, sorted by path, hidden ones left out; links to folders not followed."""
+    with os.scandir(folder) as entries:
+        found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(Path(entry.path))
+        elif entry.is_file():
+            yield Path(entry.path)
+
+
+def _kind(path: Path) -> str:
+    """The suffix that names the reader; empty for files that none takes."""
+    name = path.name.lower().removesuffix(".gz")
+    suffix = Path(name).suffix
+    return suffix if suffix in RECORDS or suffix in TEXTS else ""
+
+
+def _nearest(path: Path) -> str:
+    """What is there instead, for a message."""
+    parent = path.parent
+    if not parent.is_dir():
+        return f" (nor is there a folder {parent})"
+    found = sorted(entry.name for entry in parent.iterdir() if not entry.name.startswith("."))
+    shown = ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
+    return f" ({parent} holds {shown or 'nothing'})"

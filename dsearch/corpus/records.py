@@ -1,0 +1,150 @@
+"""From a record (a JSON object, a row of a table) to a document: what the fields mean, what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dsearch.types import Document
+
+ID_FIELDS = ("_id", "id")
+TITLE_FIELDS = ("title",)
+TEXT_FIELDS = ("text", "contents", "body")
+
+Place: TypeAlias = tuple[int, Document]
+"""The line that a document begins at, and the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The names of the fields that hold id, title and text, where they are not the usual ones.
+
+    None means: the first there is of `_id`, `id`; of `title`; of `text`, `contents`, `body`.
+    """
+
+    id: str | None = None
+    title: str | None = None
+    text: str | None = None
+
+    def of(self, names: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
+        """The fields that hold id, title and text among `names`; None for what is not there."""
+        return (
+            _first(names, self.id, ID_FIELDS),
+            _first(names, self.title, TITLE_FIELDS),
+            _first(names, self.text, TEXT_FIELDS),
+        )
+
+
+class BadRecord(Exception):
+    """Why a record is no document. Readers catch it and add the file, and the line where `line` has none."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def to_document(record: Mapping[str, Any], fields: Fields) -> Document:
+    """The document that a record describes.
+
+    `value` is a number or a list of numbers. All other fields become metadata; the entries of a field
+    `metadata` that is an object join them, and win where both have a name. A record without id gets one from
+    its content (`content_id`), so that reading the same file again names the same documents.
+
+    Raises:
+        BadRecord: an id that is neither a text nor a whole number, a title or text that is no text, nothing
+            in both, or a value that is not finite numbers.
+    """
+    id_field, title_field, text_field = fields.of(record)
+    title = _text(record, title_field)
+    text = _text(record, text_field)
+    if text_field is None and fields.text is not None:
+        raise BadRecord(f"no field {fields.text!r}; there are {_listed(record)}")
+    if not title.strip() and not text.strip():
+        if text_field is None and title_field is None:
+            raise BadRecord(
+                f"no text: expected one of the fields {', '.join(TEXT_FIELDS)}, found {_listed(record)}; "
+                "name the field that holds the text"
+            )
+        raise BadRecord("empty: neither title nor text says anything")
+    value = _value(record.get("value"))
+    used = {id_field, title_field, text_field, "value"}
+    metadata = {name: held for name, held in record.items() if name not in used}
+    nested = metadata.get("metadata")
+    if nested is None:
+        metadata.pop("metadata", None)
+    elif isinstance(nested, Mapping):
+        del metadata["metadata"]
+        metadata |= nested
+    identity = _id(record[id_field]) if id_field is not None else None
+    return Document(
+        id=content_id(title, text) if identity is None else identity,
+        text=text,
+        title=title,
+        metadata=metadata,
+        value=value,
+    )
+
+
+def content_id(title: str, text: str) -> str:
+    """The id of a document that came without: `sha256-` and 32 hexadecimal digits over title and text."""
+    digest = hashlib.sha256(title.encode() + b"\0" + text.encode())
+    return f"sha256-{digest.hexdigest()[:32]}"
+
+
+def _first(names: Mapping[str, Any], wanted: str | None, usual: tuple[str, ...]) -> str | None:
+    candidates = usual if wanted is None else (wanted,)
+    return next((name for name in candidates if name in names), None)
+
+
+def _id(given: Any) -> str | None:
+    if given is None:
+        return None
+    if isinstance(given, int) and not isinstance(given, bool):
+        return str(given)
+    if not isinstance(given, str):
+        raise BadRecord(f"id {_shown(given)} is neither a text nor a whole number of at most 64 bits")
+    if not given.strip():
+        raise BadRecord("the id is blank")
+    return given
+
+
+def _text(record: Mapping[str, Any], field: str | None) -> str:
+    given = "" if field is None else record[field]
+    if given is None:
+        return ""
+    if not isinstance(given, str):
+        raise BadRecord(f"{field} is {_shown(given)}; it must be a text")
+    return given
+
+
+def _value(given: Any) -> float | list[float] | None:
+    if given is None or given == "":
+        return None
+    if isinstance(given, list):
+        if not given:
+            raise BadRecord("value is an empty list; it must be a number or a list of numbers")
+        return [_number(item) for item in given]
+    return _number(given)
+
+
+def _number(given: Any) -> float:
+    """A finite float; a text is read as one, since the cells of a table are texts."""
+    try:
+        number = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadRecord(f"value {_shown(given)} is not a finite number or a list of them")
+    return number
+
+
+def _shown(given: Any) -> str:
+    shown = repr(given)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _listed(record: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, record)) if record else "none at all"

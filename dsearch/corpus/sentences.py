@@ -1,0 +1,80 @@
+"""Sentences, and training queries made of them: a corpus that teaches retrieval without any judgement."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+
+from dsearch.types import Document
+
+ABBREVIATIONS = frozenset(
+    {"e.g", "i.e", "etc", "vs", "cf", "al", "fig", "figs", "eq", "eqs", "sec", "vol", "pp", "ca", "approx"}
+    | {"dr", "mr", "mrs", "ms", "prof", "jr", "sr", "inc", "ltd", "dept", "resp"}
+)
+BLOCK_END = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)])\s)")
+SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+(?=[\"'“‘(\[]*[^\s\"'“‘(\[a-z])|[。！？]+\s*")
+
+
+def sentences(text: str) -> list[str]:
+    """Cut a text into sentences, line breaks within them made blanks.
+
+    A sentence ends at `.`, `!`, `?` or `…` before a blank and something other than a small letter, unless
+    the word before is a usual abbreviation or a single letter; also at a blank line and before the next item
+    of a list.
+    """
+    found: list[str] = []
+    for block in BLOCK_END.split(text):
+        block = " ".join(block.split())
+        start = 0
+        for end in SENTENCE_END.finditer(block):
+            if not _abbreviated(block[start : end.start()], end.group()):
+                found.append(block[start : end.end()].strip())
+                start = end.end()
+        found.append(block[start:].strip())
+    return [sentence for sentence in found if sentence]
+
+
+def inverse_cloze(
+    documents: Iterable[Document],
+    per_document: int = 2,
+    seed: int = 0,
+    min_words: int = 4,
+    max_words: int = 40,
+) -> list[tuple[str, str]]:
+    """Training queries for documents from themselves: (sentence of the body, id of the document).
+
+    The inverse cloze task (Lee, Chang & Toutanova, ACL 2019): find the text that a sentence was taken from.
+    Here the sentence stays in the text, so keyword search finds it by itself: hold the keyword weight while
+    training on these.
+
+    Sentences shorter than `min_words`, longer than `max_words`, or standing in more than one document are
+    not drawn; a document gives at most `per_document`, one that is a single sentence gives none. Among its
+    sentences the draw depends on `seed` and the document's id alone, not on the order of the documents.
+    """
+    pools: dict[str, list[str]] = {}
+    owners: dict[str, str | None] = {}
+    for document in documents:
+        found = sentences(document.text)
+        pools[document.id] = found if len(found) > 1 else []
+        for sentence in found:
+            key = sentence.casefold()
+            owners[key] = document.id if owners.get(key, document.id) == document.id else None
+    drawn: list[tuple[str, str]] = []
+    for identity, found in pools.items():
+        pool = [
+            sentence
+            for sentence in dict.fromkeys(found)
+            if min_words <= len(sentence.split()) <= max_words and owners[sentence.casefold()] == identity
+        ]
+        chance = random.Random(f"{seed}/{identity}")
+        drawn += [(sentence, identity) for sentence in chance.sample(pool, min(per_document, len(pool)))]
+    return drawn
+
+
+def _abbreviated(before: str, end: str) -> bool:
+    if not end.rstrip().startswith(".") or end.startswith(".."):
+        return False
+    words = before.split()
+    last = words[-1].lstrip("\"'“‘([").lower() if words else ""
+    return last in ABBREVIATIONS or (len(last) == 1 and last.isalpha())

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsearch.corpus import inverse_cloze, sentences
+from dsearch.types import Document
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One two. Three four! Five?", ["One two.", "Three four!", "Five?"]),
+        ("See e.g. Smith et al. The end.", ["See e.g. Smith et al. The end."]),
+        ("By J. Smith. It is 3.14 wide.", ["By J. Smith.", "It is 3.14 wide."]),
+        ('He said "Stop." Then left.', ['He said "Stop."', "Then left."]),
+        ("in vitro . the cells died .", ["in vitro . the cells died ."]),
+        ("broken\nline. Next\n\nBlock", ["broken line.", "Next", "Block"]),
+        ("Items:\n- one\n- two\n1) three", ["Items:", "- one", "- two", "1) three"]),
+        ("Wait... What? (Yes.) 42 is it.", ["Wait...", "What?", "(Yes.)", "42 is it."]),
+        ("", []),
+        (" \n\n ", []),
+    ],
+)
+def test_cuts(text, expected):
+    assert sentences(text) == expected
+
+
+@given(st.text(st.sampled_from('ab. !?\n"A-1)'), max_size=60))
+@settings(deadline=None, max_examples=100)
+def test_nothing_is_lost_and_nothing_is_blank(text):
+    found = sentences(text)
+    assert " ".join(found).split() == text.split()
+    assert all(found)
+
+
+def article(identity, *lines):
+    return Document(identity, " ".join(lines))
+
+
+A = article(
+    "a", "The first has five words.", "The second has five words.", "The third has five words.", "Short one."
+)
+B = article("b", "Another text starts right here.", "The second has five words.", "It ends with this line.")
+LONE = article("lone", "This is its only sentence.")
+
+
+def test_two_sentences_of_each_body_for_its_own_document():
+    pairs = inverse_cloze([A, B, LONE])
+    assert [identity for _, identity in pairs] == ["a", "a", "b", "b"]
+    bodies = {"a": A.text, "b": B.text}
+    assert all(sentence in bodies[identity] for sentence, identity in pairs)
+    assert len(set(pairs)) == 4
+
+
+def test_shared_short_and_long_sentences_are_not_drawn():
+    drawn = {sentence for sentence, _ in inverse_cloze([A, B], per_document=9)}
+    assert "The second has five words." not in drawn
+    assert "Short one." not in drawn
+    assert inverse_cloze([A], max_words=4) == []
+    assert len(inverse_cloze([A], per_document=9)) == 3
+
+
+def test_draws_depend_on_the_seed_and_not_on_the_order():
+    many = [
+        article(f"d{n}", *(f"Sentence {m} of document number {n}." for m in range(20))) for n in range(10)
+    ]
+    drawn = inverse_cloze(many, seed=1)
+    assert inverse_cloze(many, seed=1) == drawn
+    assert inverse_cloze(many, seed=2) != drawn
+    assert sorted(inverse_cloze(many[::-1], seed=1)) == sorted(drawn)
+    assert len({sentence.split()[1] for sentence, _ in drawn}) > 5  # not the same places in every document
