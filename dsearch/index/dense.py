@@ -135,9 +135,9 @@ class DenseIndex:
     ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
         """The k keys of highest inner product with each query: (scores, positions), best first.
 
-        Ties are broken by ascending position; an approximate kind may, where k cuts a tie, not have seen all of
-        it. Where fewer than k keys are allowed, the rest of the row is
-        score −inf, position −1. Positions where `exclude` is true are not found.
+        Ties are broken by ascending position; an approximate kind may not have seen all of a tie that k cuts.
+        Where fewer than k keys are allowed, the rest of the row is score −inf, position −1. Positions where
+        `exclude` is true are not found.
 
         Raises:
             InvalidRequest: k < 1, NaN or infinity in the queries, or `exclude` is not one boolean per key.

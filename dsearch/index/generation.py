@@ -13,13 +13,11 @@ crash leaves such a sibling behind (`remove_unfinished` clears it), never half a
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,16 +25,16 @@ from uuid import uuid4
 import numpy as np
 from jaxtyping import Float32, Int, Int64
 
-from dsearch.errors import Conflict, CorruptData, DimensionMismatch, InvalidRequest
+from dsearch.errors import Conflict, CorruptData
 from dsearch.index.dense import DenseIndex
 from dsearch.index.durable import file_digest, files_below, publish_folder
+from dsearch.index.inputs import checked_identity, checked_projection, checked_rows, counted, write_blocks
 from dsearch.index.keyword import KeywordIndex
 from dsearch.index.manifest import MANIFEST_NAME, Manifest
 from dsearch.index.tokenize import Tokenizer
 from dsearch.types import Progress
 
 _UNFINISHED = ".building-"
-_PROGRESS_EVERY = 1000  # texts
 
 
 class Generation:
@@ -112,8 +110,8 @@ class Generation:
             DimensionMismatch: blocks or a projection of another length.
             Conflict: something lies at `folder` already.
         """
-        rows = _checked_rows(rows)
-        encoder = _checked_identity(number, sequence, encoder)
+        rows = checked_rows(rows)
+        encoder = checked_identity(number, sequence, encoder)
         if folder.exists():
             raise Conflict(f"{folder} exists; a generation is never changed: build the next number")
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -123,8 +121,8 @@ class Generation:
         try:
             np.save(unfinished / "rows.npy", rows)
             path = unfinished / "embeddings.npy"
-            encoder_dim = _write_blocks(path, embeddings, len(rows), report)
-            projection = _checked_projection(key_projection, encoder_dim)
+            encoder_dim = write_blocks(path, embeddings, len(rows), report)
+            projection = checked_projection(key_projection, encoder_dim)
             if projection is not None:
                 np.save(unfinished / "key_projection.npy", projection)
             dense = DenseIndex.build(
@@ -136,7 +134,7 @@ class Generation:
             dense.save(unfinished / "keys.faiss")
             settings = None
             if keyword:
-                index = KeywordIndex.build(_counted(texts, len(rows), report), tokenizer=tokenizer)
+                index = KeywordIndex.build(counted(texts, len(rows), report), tokenizer=tokenizer)
                 index.save(unfinished / "keyword")
                 settings = index.settings()
             manifest = Manifest(
@@ -263,96 +261,6 @@ class _Reporter:
     def __call__(self, stage: str, done: int, total: int) -> None:
         if self._listener is not None:
             self._listener(Progress(stage, done, total, time.monotonic() - self._start))
-
-
-def _checked_rows(rows: np.ndarray) -> Int64[np.ndarray, " documents"]:
-    rows = np.asarray(rows)
-    if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
-        raise InvalidRequest(f"rows of type {rows.dtype} and shape {rows.shape}; use a list of integers")
-    rows = rows.astype(np.int64)
-    if rows.size and (rows[0] < 0 or (np.diff(rows) <= 0).any()):
-        raise InvalidRequest("rows are not strictly ascending from 0 on; sort them, each once")
-    return rows
-
-
-def _checked_identity(number: int, sequence: int, encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """The encoder's identity as it will be read back."""
-    if number < 1 or sequence < 0:
-        raise InvalidRequest(f"number={number}, sequence={sequence}; use a number from 1, a sequence from 0")
-    try:
-        return dict(json.loads(json.dumps(dict(encoder), allow_nan=False)))
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"encoder={encoder!r}; use what JSON can hold ({error})") from error
-
-
-def _checked_projection(
-    projection: np.ndarray | None, encoder_dim: int
-) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
-    if projection is None:
-        return None
-    projection = np.ascontiguousarray(projection, np.float32)
-    if projection.ndim != 2 or projection.shape[1] != encoder_dim or len(projection) == 0:
-        raise DimensionMismatch(f"key_projection of shape {projection.shape}; use [key_dim, {encoder_dim}]")
-    if not np.isfinite(projection).all():
-        raise InvalidRequest("key_projection holds NaN or infinity; give finite numbers")
-    return None if np.array_equal(projection, np.eye(encoder_dim, dtype=np.float32)) else projection
-
-
-def _write_blocks(
-    path: Path, embeddings: np.ndarray | Iterable[np.ndarray], count: int, report: _Reporter
-) -> int:
-    """Write embeddings.npy block by block; the length of an embedding.
-
-    Not through a writable memory map: on a full disk that kills the process instead of raising an error.
-    """
-    blocks = _blocks(embeddings)
-    first = next(blocks, None)
-    if first is None:
-        raise InvalidRequest("no block of embeddings; give one of shape [0, encoder_dim] for no documents")
-    dim, done = first.shape[1], 0
-    header = {"descr": "<f4", "fortran_order": False, "shape": (count, dim)}
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        block: np.ndarray | None = first
-        while block is not None:
-            if block.shape[1] != dim:
-                raise DimensionMismatch(f"a block of embeddings of length {block.shape[1]} after {dim}")
-            if not np.isfinite(block).all():
-                raise InvalidRequest(f"embeddings: NaN or infinity in rows {done} to {done + len(block) - 1}")
-            done += len(block)
-            if done > count:
-                break
-            file.write(np.ascontiguousarray(block, "<f4").data)
-            report("embeddings", done, count)
-            block = next(blocks, None)
-    if done != count:
-        raise InvalidRequest(f"{done} or more embeddings for {count} rows; give one per row")
-    return dim
-
-
-def _blocks(embeddings: np.ndarray | Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    if isinstance(embeddings, np.ndarray):
-        step = 8192
-        embeddings = [embeddings[i : i + step] for i in range(0, max(len(embeddings), 1), step)]
-    for block in embeddings:
-        block = np.asarray(block)
-        if block.ndim != 2 or block.shape[1] == 0:
-            raise InvalidRequest(f"embeddings of shape {block.shape}; use [documents, encoder_dim]")
-        yield block
-
-
-def _counted(texts: Iterable[str], count: int, report: _Reporter) -> Iterator[str]:
-    """Exactly `count` texts, or an error; one too many is noticed, the rest of a long stream is not read."""
-    done = 0
-    for done, text in enumerate(islice(texts, count + 1), start=1):
-        if done > count:
-            break
-        yield text
-        if done % _PROGRESS_EVERY == 0 or done == count:
-            report("keyword", done, count)
-    if done != count:
-        more = "more than " if done > count else ""
-        raise InvalidRequest(f"{more}{min(done, count)} texts for {count} rows; give one per row")
 
 
 def _digests(folder: Path, report: _Reporter) -> dict[str, dict[str, Any]]:

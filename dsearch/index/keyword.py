@@ -1,12 +1,9 @@
 """The keyword head's scores: BM25 in Lucene's form, divided by the sum of the query terms' idf.
 
-    idf(t)    = ln(1 + (n − df(t) + 0.5) / (df(t) + 0.5))
-    part(t,d) = idf(t) · tf(t,d) / (tf(t,d) + k1 · (1 − b + b · length(d) / average_length))
-    b(q, d)   = Σ_{t in q} part(t,d) / Σ_{t in q} idf(t)                        in [0, 1)
+    b(q, d) = Σ_{t in q} part(t, d) / Σ_{t in q} idf(t)        in [0, 1)
 
-Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework"; Lucene's idf and its form without the
-constant factor (k1 + 1) as in Kamphuis et al. 2020, "Which BM25 Do You Mean?". Here k1 and b keep their names
-from there; what DESIGN calls b(q, d) is called score.
+part and idf are those of `bm25.py`; k1 and b keep their names from the literature, and what DESIGN calls
+b(q, d) is called score.
 
 Decisions:
 - A term that a query repeats counts as often as it is repeated, above and below the line.
@@ -14,7 +11,6 @@ Decisions:
   fresh row that holds it. So n, df and average_length alone fix every score: shards and fresh rows agree with
   the index.
 - A query without terms scores 0 everywhere, never NaN.
-- Where the average length is 0 (no document has a term) every length counts as average.
 - Summation runs in float32 over the query's distinct terms in the order of the query, on every path, so that
   `search`, `scores`, `scores_at`, `scores_of_texts` and `explain` agree to the last bit.
 """
@@ -29,11 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bm25s
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int32, Int64
 
 from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.index.bm25 import columns_of_corpus, idf_of, parts_of_texts
 from dsearch.index.checks import checked_exclude, checked_k
 from dsearch.index.tokenize import TokenizedTexts, Tokenizer
 
@@ -111,7 +107,7 @@ class KeywordIndex:
             [term_ids.setdefault(term, len(term_ids)) for term in terms] for terms in tokenizer.terms(texts)
         ]
         total = sum(map(len, documents))
-        offsets, positions, parts = _columns(documents, len(term_ids), k1, b)
+        offsets, positions, parts = columns_of_corpus(documents, len(term_ids), k1=k1, b=b)
         return cls(
             tokenizer=tokenizer,
             k1=k1,
@@ -202,9 +198,8 @@ class KeywordIndex:
             )
         scores = np.zeros(len(texts), np.float32)
         for term in self._analyse(query):
-            if term.term in texts.postings:
-                holders, counts = texts.postings[term.term]
-                scores[holders] += self._parts_of(term, counts, texts.lengths[holders]) * term.factor
+            holders, parts = self._fresh_parts(term, texts)
+            scores[holders] += parts * term.factor
         return scores
 
     def explain(self, query: str, position: int) -> dict[str, float]:
@@ -230,9 +225,9 @@ class KeywordIndex:
         texts = TokenizedTexts.of(self.tokenizer, [text])
         shares: dict[str, float] = {}
         for term in self._analyse(query):
-            if term.term in texts.postings:
-                _, counts = texts.postings[term.term]
-                shares[term.term] = float(self._parts_of(term, counts, texts.lengths)[0] * term.factor)
+            holders, parts = self._fresh_parts(term, texts)
+            if len(holders):
+                shares[term.term] = float(parts[0] * term.factor)
         return shares
 
     def settings(self) -> dict[str, Any]:
@@ -292,7 +287,7 @@ class KeywordIndex:
         """The distinct terms of `query`, in its order."""
         counts = Counter(next(self.tokenizer.terms([query])))
         ids = [self._term_ids.get(term, -1) for term in counts]
-        idfs = [_idf(self._document_frequency(term_id), len(self)) for term_id in ids]
+        idfs = [idf_of(self._document_frequency(term_id), len(self)) for term_id in ids]
         divisor = sum(count * idf for count, idf in zip(counts.values(), idfs, strict=True))
         return [
             _QueryTerm(term, term_id, idf, np.float32(count / divisor))
@@ -306,6 +301,17 @@ class KeywordIndex:
         start, stop = (0, 0) if term_id < 0 else self._offsets[term_id : term_id + 2]
         return self._positions[start:stop], self._parts[start:stop]
 
+    def _fresh_parts(
+        self, term: _QueryTerm, texts: TokenizedTexts
+    ) -> tuple[Int64[np.ndarray, " holding"], Float32[np.ndarray, " holding"]]:
+        """As `_column`, for texts that are not in the index."""
+        if term.term not in texts.postings:
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        holders, counts = texts.postings[term.term]
+        return holders, parts_of_texts(
+            term.idf, counts, texts.lengths[holders], average_length=self.average_length, k1=self.k1, b=self.b
+        )
+
     def _full(
         self, query: str, out: Float32[np.ndarray, " documents"] | None = None
     ) -> Float32[np.ndarray, " documents"]:
@@ -315,36 +321,6 @@ class KeywordIndex:
             holders, parts = self._column(term.term_id)
             scores[holders] += parts * term.factor  # a column names each document once
         return scores
-
-    def _parts_of(
-        self, term: _QueryTerm, counts: np.ndarray, lengths: np.ndarray
-    ) -> Float32[np.ndarray, " texts"]:
-        """part(t, d) of the module's formula, in float64 and then rounded, as `_columns` does."""
-        # In bm25s' order of operations, so that the last bit agrees too.
-        relative = self.b * lengths / self.average_length if self.average_length else self.b
-        return (term.idf * (counts / (self.k1 * ((1 - self.b) + relative) + counts))).astype(np.float32)
-
-
-def _idf(document_frequency: int, documents: int) -> float:
-    return math.log(1 + (documents - document_frequency + 0.5) / (document_frequency + 0.5))
-
-
-def _columns(
-    documents: list[list[int]], terms: int, k1: float, b: float
-) -> tuple[
-    Int64[np.ndarray, " terms_plus_1"], Int32[np.ndarray, " postings"], Float32[np.ndarray, " postings"]
-]:
-    """part(t, d) of all terms and documents by columns: (offsets, positions, parts)."""
-    if terms == 0:  # bm25s takes the mean of no lengths
-        return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
-    # float64 while computing: with float32 the last bit would hang on the promotion rules of NumPy's version.
-    scorer = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64", int_dtype="int32")
-    matrix = scorer.build_index_from_ids(list(range(terms)), documents, show_progress=False)
-    return (
-        np.asarray(matrix["indptr"], np.int64),
-        np.asarray(matrix["indices"], np.int32),
-        np.asarray(matrix["data"], np.float32),
-    )
 
 
 def _fit(vocabulary: list[str], offsets: np.ndarray, positions: np.ndarray, parts: np.ndarray) -> bool:

@@ -191,9 +191,9 @@ def test_wrong_arguments_say_what_is_allowed() -> None:
         index.explain("one", -1)
     with pytest.raises(InvalidRequest, match="cut them again"):
         index.scores_of_texts("one", TokenizedTexts.of(PLAIN, ["one"]))
-    with pytest.raises(InvalidRequest, match="k1=0.0; use a number above 0"):
+    with pytest.raises(InvalidRequest, match=r"k1=0\.0; use a number above 0"):
         KeywordIndex.build([], k1=0.0)
-    with pytest.raises(InvalidRequest, match="b=2.0; use a number from 0 to 1"):
+    with pytest.raises(InvalidRequest, match=r"b=2\.0; use a number from 0 to 1"):
         KeywordIndex.build([], b=2.0)
 
 

@@ -1,0 +1,110 @@
+"""What a build is given, checked before it is used, and streamed where it may be larger than memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from dsearch.errors import DimensionMismatch, InvalidRequest
+
+Report: TypeAlias = Callable[[str, int, int], None]  # stage, done, total
+
+_PROGRESS_EVERY = 1000  # texts
+
+
+def checked_rows(rows: np.ndarray) -> Int64[np.ndarray, " documents"]:
+    """`rows` as int64; InvalidRequest unless they are integers, strictly ascending from 0 on."""
+    rows = np.asarray(rows)
+    if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
+        raise InvalidRequest(f"rows of type {rows.dtype} and shape {rows.shape}; use a list of integers")
+    rows = rows.astype(np.int64)
+    if rows.size and (rows[0] < 0 or (np.diff(rows) <= 0).any()):
+        raise InvalidRequest("rows are not strictly ascending from 0 on; sort them, each once")
+    return rows
+
+
+def checked_identity(number: int, sequence: int, encoder: Mapping[str, Any]) -> dict[str, Any]:
+    """The encoder's identity as it will be read back; InvalidRequest when it or a number cannot be stored."""
+    if number < 1 or sequence < 0:
+        raise InvalidRequest(f"number={number}, sequence={sequence}; use a number from 1, a sequence from 0")
+    try:
+        return dict(json.loads(json.dumps(dict(encoder), allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"encoder={encoder!r}; use what JSON can hold ({error})") from error
+
+
+def checked_projection(
+    projection: np.ndarray | None, encoder_dim: int
+) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
+    """W_g as float32, None for the identity; DimensionMismatch or InvalidRequest when it is not usable."""
+    if projection is None:
+        return None
+    projection = np.ascontiguousarray(projection, np.float32)
+    if projection.ndim != 2 or projection.shape[1] != encoder_dim or len(projection) == 0:
+        raise DimensionMismatch(f"key_projection of shape {projection.shape}; use [key_dim, {encoder_dim}]")
+    if not np.isfinite(projection).all():
+        raise InvalidRequest("key_projection holds NaN or infinity; give finite numbers")
+    return None if np.array_equal(projection, np.eye(encoder_dim, dtype=np.float32)) else projection
+
+
+def write_blocks(
+    path: Path, embeddings: np.ndarray | Iterable[np.ndarray], count: int, report: Report
+) -> int:
+    """Write embeddings.npy block by block; the length of an embedding.
+
+    Not through a writable memory map: on a full disk that kills the process instead of raising an error.
+    """
+    blocks = _blocks(embeddings)
+    first = next(blocks, None)
+    if first is None:
+        raise InvalidRequest("no block of embeddings; give one of shape [0, encoder_dim] for no documents")
+    dim, done = first.shape[1], 0
+    header = {"descr": "<f4", "fortran_order": False, "shape": (count, dim)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        block: np.ndarray | None = first
+        while block is not None:
+            if block.shape[1] != dim:
+                raise DimensionMismatch(f"a block of embeddings of length {block.shape[1]} after {dim}")
+            if not np.isfinite(block).all():
+                raise InvalidRequest(f"embeddings: NaN or infinity in rows {done} to {done + len(block) - 1}")
+            done += len(block)
+            if done > count:
+                break
+            file.write(np.ascontiguousarray(block, "<f4").data)
+            report("embeddings", done, count)
+            block = next(blocks, None)
+    if done != count:
+        raise InvalidRequest(f"{done} or more embeddings for {count} rows; give one per row")
+    return dim
+
+
+def counted(texts: Iterable[str], count: int, report: Report) -> Iterator[str]:
+    """Exactly `count` texts, or an error; one too many is noticed, the rest of a long stream is not read."""
+    done = 0
+    for done, text in enumerate(islice(texts, count + 1), start=1):
+        if done > count:
+            break
+        yield text
+        if done % _PROGRESS_EVERY == 0 or done == count:
+            report("keyword", done, count)
+    if done != count:
+        more = "more than " if done > count else ""
+        raise InvalidRequest(f"{more}{min(done, count)} texts for {count} rows; give one per row")
+
+
+def _blocks(embeddings: np.ndarray | Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    if isinstance(embeddings, np.ndarray):
+        step = 8192
+        embeddings = [embeddings[i : i + step] for i in range(0, max(len(embeddings), 1), step)]
+    for block in embeddings:
+        block = np.asarray(block)
+        if block.ndim != 2 or block.shape[1] == 0:
+            raise InvalidRequest(f"embeddings of shape {block.shape}; use [documents, encoder_dim]")
+        yield block
