@@ -55,6 +55,7 @@ class Operation:
         return State(
             sequence=self.sequence,
             digest=add_facts(self._before.digest, self._facts),
+            previous_sequence=self._before.sequence,
             previous_digest=self._before.digest,
             last_row=self.last_row,
             documents=self.documents,
@@ -89,7 +90,7 @@ class Journal:
                 self._acknowledge(state)  # twice: both slots have to be whole again
                 self._acknowledge(state)
             else:
-                check_database(folder, marks, state.sequence, state.digest, state.previous_digest, marks)
+                check_database(folder, state.marks, before=marks, after=marks)
             self._catch_up(state)
         except BaseException:
             self.close()
@@ -151,7 +152,9 @@ class Journal:
 
     def _jump(self, state: State) -> State:
         sequence = max(state.sequence, self._watermark.marks.newest.sequence) + 1
-        state = replace(state, sequence=sequence, previous_digest=state.digest)
+        state = replace(
+            state, sequence=sequence, previous_sequence=state.sequence, previous_digest=state.digest
+        )
         self._connection.execute("BEGIN IMMEDIATE")
         write_state(self._connection, state)
         self._connection.execute("COMMIT")
@@ -170,7 +173,7 @@ class Journal:
 
 def _agrees(folder: Path, marks: Marks, state: State) -> bool:
     try:
-        check_database(folder, marks, state.sequence, state.digest, state.previous_digest, marks)
+        check_database(folder, state.marks, before=marks, after=marks)
     except CorruptData:
         return False
     return True

@@ -1,7 +1,7 @@
 """The tables of `documents.db`, format 1.
 
 - `meta`       what the collection is: format, name, encoder, dimension; written once.
-- `state`      one row: the operation sequence, the set digest now and before the last operation (digest.py),
+- `state`      one row: the operation sequence and the set digest (digest.py), now and before the last commit,
                counters, and the last row number given out. Rows are numbered from 1 and no number is given
                twice.
 - `document`   one row per document *version*. `written` and `deleted` are operation numbers; `deleted` is
@@ -25,6 +25,7 @@ from typing import Any
 
 from ..errors import UnsupportedFormat
 from .digest import canonical_json, record_fact
+from .watermark import Mark
 
 FILE_NAME = "documents.db"
 FORMAT = 1
@@ -38,13 +39,14 @@ TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE state (
-    one             INTEGER PRIMARY KEY CHECK (one = 1),
-    sequence        INTEGER NOT NULL,
-    digest          BLOB    NOT NULL,
-    previous_digest BLOB    NOT NULL,
-    last_row        INTEGER NOT NULL,
-    documents       INTEGER NOT NULL,
-    tombstones      INTEGER NOT NULL
+    one               INTEGER PRIMARY KEY CHECK (one = 1),
+    sequence          INTEGER NOT NULL,
+    digest            BLOB    NOT NULL,
+    previous_sequence INTEGER NOT NULL,
+    previous_digest   BLOB    NOT NULL,
+    last_row          INTEGER NOT NULL,
+    documents         INTEGER NOT NULL,
+    tombstones        INTEGER NOT NULL
 );
 
 CREATE TABLE document (
@@ -114,10 +116,16 @@ class State:
 
     sequence: int
     digest: bytes
+    previous_sequence: int
     previous_digest: bytes
     last_row: int
     documents: int
     tombstones: int
+
+    @property
+    def marks(self) -> tuple[Mark, Mark]:
+        """What the watermark may say beside this: this operation, or, when it was cut off, the one before."""
+        return Mark(self.sequence, self.digest), Mark(self.previous_sequence, self.previous_digest)
 
 
 def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> None:
@@ -134,7 +142,7 @@ def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> 
             ("dimension", str(meta.dimension)),
         ],
     )
-    connection.execute("INSERT INTO state VALUES (1, 0, ?, ?, 0, 0, 0)", (digest, digest))
+    connection.execute("INSERT INTO state VALUES (1, 0, ?, 0, ?, 0, 0, 0)", (digest, digest))
     connection.execute("COMMIT")
 
 
@@ -153,7 +161,8 @@ def read_meta(connection: sqlite3.Connection) -> Meta:
 def read_state(connection: sqlite3.Connection) -> State:
     """Read the row of table `state`."""
     row = connection.execute(
-        "SELECT sequence, digest, previous_digest, last_row, documents, tombstones FROM state"
+        "SELECT sequence, digest, previous_sequence, previous_digest, last_row, documents, tombstones"
+        " FROM state"
     ).fetchone()
     return State(*row)
 
@@ -161,11 +170,12 @@ def read_state(connection: sqlite3.Connection) -> State:
 def write_state(connection: sqlite3.Connection, state: State) -> None:
     """Write the row of table `state`; part of the operation's own transaction."""
     connection.execute(
-        "UPDATE state SET sequence = ?, digest = ?, previous_digest = ?, last_row = ?, documents = ?,"
-        " tombstones = ?",
+        "UPDATE state SET sequence = ?, digest = ?, previous_sequence = ?, previous_digest = ?, last_row = ?,"
+        " documents = ?, tombstones = ?",
         (
             state.sequence,
             state.digest,
+            state.previous_sequence,
             state.previous_digest,
             state.last_row,
             state.documents,

@@ -367,4 +367,4 @@ def _check_watermark(readers: ReaderPool, path: Path) -> None:
     before = read_watermark(path)
     with readers.reading() as connection:
         state = read_state(connection)
-    check_database(path, before, state.sequence, state.digest, state.previous_digest, read_watermark(path))
+    check_database(path, state.marks, before=before, after=read_watermark(path))

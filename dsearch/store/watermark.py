@@ -127,28 +127,28 @@ class Watermark:
         os.close(self._file)
 
 
-def check_database(
-    folder: Path, before: Marks, sequence: int, digest: bytes, previous: bytes, after: Marks
-) -> None:
-    """Hold a database's state against the marks read before and after it was read (a writer may be at work).
+def check_database(folder: Path, marks: tuple[Mark, Mark], *, before: Marks, after: Marks) -> None:
+    """Hold a database's state against the watermark, read before and after it (a writer may be at work).
 
-    Raises CorruptData for every row of the table in the module's docstring that must not occur.
+    `marks` is what the database's last commit and the one before it are to be marked with. Raises
+    CorruptData for every state that the table in the module's docstring does not have.
     """
-    mark = before.newest
-    if sequence < mark.sequence or (sequence == mark.sequence and not before.other_is_whole):
-        committed = mark.sequence + (sequence == mark.sequence)
+    present, previous = marks
+    oldest, newest = before.newest, after.newest
+    torn = present.sequence == oldest.sequence and not before.other_is_whole
+    if present.sequence < oldest.sequence or torn:
         raise CorruptData(
-            f"{folder}: acknowledged writes are missing: the database ends at operation {sequence}, but its "
-            f"watermark shows that {committed} was committed; {_REMEDY}"
+            f"{folder}: acknowledged writes are missing: the database ends at operation {present.sequence}, "
+            f"but its watermark shows that {oldest.sequence + torn} was committed; {_REMEDY}"
         )
-    if sequence > after.newest.sequence + 1:
+    if newest.sequence < previous.sequence:
         raise CorruptData(
-            f"{folder}: the database is at operation {sequence}, its watermark at {after.newest.sequence}: "
+            f"{folder}: the database is at operation {present.sequence}, its watermark at {newest.sequence}: "
             f"they are not of the same time; {_REMEDY}"
         )
-    for seen in (before.newest, after.newest):
-        expected = {sequence: digest, sequence - 1: previous}.get(seen.sequence, seen.digest)
-        if expected != seen.digest:
+    expected = {mark.sequence: mark.digest for mark in (previous, present)}
+    for seen in (oldest, newest):
+        if expected.get(seen.sequence, seen.digest) != seen.digest:
             raise CorruptData(
                 f"{folder}: at operation {seen.sequence} the database holds other rows than its watermark "
                 f"acknowledged; {_REMEDY}"
@@ -156,12 +156,17 @@ def check_database(
 
 
 def sync_file(file: int) -> None:
-    """Flush a file or folder to the medium itself (macOS needs F_FULLFSYNC for that)."""
+    """Flush a file's content to the medium itself (macOS needs F_FULLFSYNC for that).
+
+    fdatasync where there is one: it leaves out the time of change, which costs a journal entry each time.
+    """
     full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is None:
-        os.fsync(file)
-    else:
+    if full is not None:
         fcntl.fcntl(file, full)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(file)
+    else:
+        os.fsync(file)
 
 
 def sync_folder(folder: Path) -> None:
