@@ -40,7 +40,7 @@ from dsearch.attention.scores import (
     score_named,
     unit,
 )
-from dsearch.attention.softmax import entropy, masked_log_softmax, masked_softmax
+from dsearch.attention.softmax import entropy, masked_log_softmax, masked_softmax, temper
 from dsearch.attention.topk import TopK, TopKAttention, top_k, top_k_attention
 
 __all__ = [
@@ -109,6 +109,7 @@ __all__ = [
     "score_named",
     "similarity",
     "soft",
+    "temper",
     "top_k",
     "top_k_attention",
     "uniform",

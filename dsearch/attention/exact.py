@@ -3,12 +3,12 @@
     l_bj = q_b · k_j / t + bias_bj    p = softmax_j(l)    context_b = Σ_j p_bj v_j    Z_b = Σ_j exp(l_bj)
 
 **Forward.** Blocks of documents are read one after another and merged as `Partial` triples. Nothing of size N
-is kept: the backward reads the corpus again and needs only context and log Z (Dao et al., 2022,
-arXiv:2205.14135, algorithm 4, there over tiles of fast memory).
+is kept: the backward reads the corpus again and needs only the triple (Dao et al., 2022, arXiv:2205.14135,
+algorithm 4, there over tiles of fast memory and from log Z alone).
 
 **Backward.** With G the gradient of the context and z that of log Z:
 
-    p_bj  = exp(l_bj − log Z_b)
+    p_bj  = exp(l_bj − max_b) / sum_b         not exp(l_bj − log Z_b), which at logits of 1e4 is off by 1e-3
     ∂l_bj = p_bj (G_b · v_j − δ_b)            δ_b = G_b · context_b − z_b
     ∂q_b  = Σ_j ∂l_bj k_j / t                 ∂k_j = Σ_b ∂l_bj q_b / t
     ∂v_j  = Σ_b p_bj G_b                      ∂bias_bj = ∂l_bj           ∂t = −Σ_b q_b · ∂q_b / t
@@ -203,14 +203,17 @@ class _ExactAttention(torch.autograd.Function):
                 total = merge([total, Partial.of(logits, value_block)])
             context, log_partition = total.finish()
         ctx.corpus = corpus
-        ctx.save_for_backward(queries, temperature, context, log_partition, bias, keys, values, *parameters)
+        # Where nothing was attended every exp(−inf − 0) is 0, and 0 / 1 says so without a NaN.
+        maximum = total.max.masked_fill(total.max == -math.inf, 0.0)
+        mass = total.sum.masked_fill(total.sum == 0, 1.0)
+        ctx.save_for_backward(queries, temperature, context, maximum, mass, bias, keys, values, *parameters)
         return context, log_partition
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_context: Tensor, grad_log_partition: Tensor) -> tuple[Any, ...]:  # pyright: ignore
         corpus: _Corpus = ctx.corpus
-        queries, temperature, context, log_partition, bias, keys, values, *parameters = ctx.saved_tensors
+        queries, temperature, context, maximum, mass, bias, keys, values, *parameters = ctx.saved_tensors
         need_bias, need_keys, need_values = ctx.needs_input_grad[3:6]
         grad_bias = torch.zeros_like(bias) if need_bias else None
         grad_keys = torch.zeros_like(keys) if need_keys else None
@@ -219,12 +222,11 @@ class _ExactAttention(torch.autograd.Function):
 
         with torch.autocast(queries.device.type, enabled=False):
             scaled = queries.to(corpus.dtype) / temperature.reshape(-1, 1)
-            # Where nothing was attended log Z is −inf and every p is 0; exp(−inf − 0) says so without a NaN.
-            log_z = log_partition.masked_fill(log_partition == -math.inf, 0.0).unsqueeze(-1)
+            maximum, mass = maximum.unsqueeze(-1), mass.unsqueeze(-1)
             delta = ((grad_context * context).sum(-1) - grad_log_partition).unsqueeze(-1)
             grad_scaled = torch.zeros_like(scaled)
             for rows, key_block, value_block in corpus.blocks():
-                weights = corpus.logits(scaled, key_block, rows, parameters).sub_(log_z).exp_()
+                weights = corpus.logits(scaled, key_block, rows, parameters).sub_(maximum).exp_().div_(mass)
                 grad_logits = torch.addmm(-delta, grad_context, value_block.T).mul_(weights)
                 grad_scaled.addmm_(grad_logits, key_block)
                 if grad_keys is not None:

@@ -57,7 +57,10 @@ class Partial:
     def of_result(
         cls, context: Float[Tensor, "*batch value_dim"], log_partition: Float[Tensor, "*batch"]
     ) -> Partial:
-        """The triple of a finished result: what a shard that ran `exact_attention` hands on."""
+        """The triple of a finished result: what a shard that ran `exact_attention` hands on, with gradients.
+
+        Float32 holds a log Z of 1e4 to 1e-3 only; below 100 it is good to 1e-5.
+        """
         return cls(log_partition, (log_partition != -math.inf).to(context.dtype), context)
 
     def finish(self) -> Exact:

@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dsearch.attention.scores import Score, score_named
-from dsearch.attention.softmax import masked_softmax
+from dsearch.attention.softmax import masked_softmax, temper
 from dsearch.errors import InvalidRequest
 
 Weights = Float[Tensor, "*shape"]
@@ -72,7 +72,7 @@ def attend(
     if pooling not in POOLINGS:
         raise InvalidRequest(f"pooling={pooling!r}; use one of {', '.join(POOLINGS)}")
     score = score_named(score) if isinstance(score, str) else score
-    weights = POOLINGS[pooling](score(queries, keys) / temperature, mask)
+    weights = POOLINGS[pooling](temper(score(queries, keys), temperature), mask)
     return Attended(pool(weights, keys if values is None else values), weights)
 
 

@@ -9,7 +9,7 @@ it came from.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -50,9 +50,7 @@ class NadarayaWatson(nn.Module):
     values, which is also what any kernel tends to as its width grows: average pooling.
     """
 
-    def __init__(
-        self, kernel: Literal["gaussian", "epanechnikov", "boxcar"] = "gaussian", width: float = 1.0
-    ):
+    def __init__(self, kernel: str = "gaussian", width: float = 1.0):
         super().__init__()
         self.score = KernelScore(kernel, width)
 

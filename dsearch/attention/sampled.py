@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dsearch.attention.scores import Score, score_named
-from dsearch.attention.softmax import masked_log_softmax
+from dsearch.attention.softmax import masked_log_softmax, temper
 from dsearch.errors import InvalidRequest
 
 
@@ -96,7 +96,7 @@ class SampledHardAttention(nn.Module):
         generator: torch.Generator | None = None,
     ) -> HardSample:
         """Draw `samples` keys for every query and return their values, one each, unmixed."""
-        log_weights = masked_log_softmax(self.score(queries, keys) / self.temperature, mask)
+        log_weights = masked_log_softmax(temper(self.score(queries, keys), self.temperature), mask)
         actions = sample(log_weights.exp(), self.samples, generator)
         if values.shape[-2] == 0:
             return HardSample(values.new_zeros(*actions.shape, values.shape[-1]), actions, log_weights)

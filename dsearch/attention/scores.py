@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -175,9 +174,7 @@ class KernelScore(nn.Module):
         InvalidRequest: an unknown kernel, or a width that is not positive.
     """
 
-    def __init__(
-        self, kernel: Literal["gaussian", "epanechnikov", "boxcar"] = "gaussian", width: float = 1.0
-    ):
+    def __init__(self, kernel: str = "gaussian", width: float = 1.0):
         super().__init__()
         kernels = {"gaussian": gaussian, "epanechnikov": epanechnikov, "boxcar": boxcar}
         if kernel not in kernels:

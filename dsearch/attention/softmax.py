@@ -53,6 +53,17 @@ def masked_log_softmax(
     return torch.log_softmax(filled, dim).masked_fill(~open_, fill)
 
 
+def temper(
+    scores: Float[Tensor, "*shape"], temperature: float | Float[Tensor, "*#shape"]
+) -> Float[Tensor, "*shape"]:
+    """Logits: scores over temperature. A score of −inf stays outside the division.
+
+    It would come out as −inf all the same, but the temperature's gradient would be 0 · −inf, a NaN.
+    """
+    masked = scores == -math.inf
+    return (scores.masked_fill(masked, 0.0) / temperature).masked_fill(masked, -math.inf)
+
+
 def entropy(weights: Float[Tensor, ...], dim: int = -1) -> Float[Tensor, ...]:
     """Shannon entropy −Σ a log a along `dim`, in nats; 0 log 0 is 0, for one-hot and for empty slices alike.
 

@@ -1,0 +1,32 @@
+"""Shapes in signatures are enforced for this suite; every test starts from the same seed."""
+
+from __future__ import annotations
+
+import jaxtyping
+import pytest
+import torch
+
+jaxtyping.install_import_hook("dsearch.attention", "beartype.beartype")
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def draw():
+    """Normal float64 tensors that ask for gradients."""
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+    return normal
+
+
+@pytest.fixture
+def unchecked():
+    """Signatures unenforced, as in production: what is refused here is refused by our own errors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
