@@ -23,7 +23,11 @@ from dsearch.store import Store
 
 WRITER = [sys.executable, str(Path(__file__).with_name("crash_writer.py"))]
 
+STRACE = ["strace", "-f", "-qq"]
+CALLS = "pwrite64,fsync,fdatasync,ftruncate,unlink,rename,mkdir"
+
 pytestmark = pytest.mark.crash
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace chooses the call to die in")
 
 
 class Expected:
@@ -108,30 +112,87 @@ def test_killed_at_random_moments_again_and_again(folder):
     assert acknowledged > 50
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace chooses the system call to die in")
+@needs_strace
 def test_killed_on_entry_to_calls_that_change_files(folder, tmp_path):
     """Where random moments seldom fall: between a commit and its mark, between a write and its sync."""
     create(folder)
-    whole = shutil.copytree(folder, tmp_path / "whole")
+    program = [str(Path(__file__).with_name("crash_writer.py"))]
+    points = calls_of([*program, str(shutil.copytree(folder, tmp_path / "whole")), "3", "6"], tmp_path)
+    assert {"pwrite64", "unlink"} <= {call for call, _ in points}
+    for place in np.linspace(0, len(points) - 1, 14).astype(int).tolist():
+        copy = shutil.copytree(folder, tmp_path / f"killed-{place}")
+        output = killed_at(points[place], [*program, str(copy), "3", "6"])
+        check(copy, Expected(), lines_of(output))
+
+
+@needs_strace
+def test_nothing_is_acknowledged_before_log_and_watermark_are_synced(folder, tmp_path):
+    """A kill does not lose what the kernel has, a power cut does: so the order of the calls is looked at."""
+    create(folder)
     trace = tmp_path / "trace"
-    strace = ["strace", "-f", "-qq"]
-    run = [*WRITER, str(whole), "3", "6"]
-    traced = [*strace, "-o", str(trace), "-e", "trace=pwrite64,fsync,fdatasync,ftruncate,unlink", *run]
-    subprocess.run(traced, check=True, stdout=subprocess.PIPE)
+    command = [*STRACE, "-y", "-o", str(trace), "-e", "trace=pwrite64,fsync,fdatasync,write", *WRITER]
+    subprocess.run([*command, str(folder), "3", "12"], check=True, stdout=subprocess.PIPE)
+    acknowledged = 0
+    dirty: set[str] = set()
+    written: list[str] = []
+    for line in trace.read_text().splitlines():
+        found = re.search(r"(\w+)\(\d+<([^>]*)>(.*)", line)
+        if found is None:
+            continue
+        call, name, rest = found[1], Path(found[2]).name, found[3]
+        if call == "pwrite64" and name in ("documents.db-wal", "watermark"):
+            if name == "watermark":
+                assert "documents.db-wal" not in dirty  # committed before it is marked
+            dirty.add(name)
+            written.append(name)
+        elif call in ("fsync", "fdatasync"):
+            dirty.discard(name)
+        elif call == "write" and '"ack ' in rest:
+            assert not dirty
+            acknowledged += {"documents.db-wal", "watermark"} <= set(written)
+            written.clear()
+    assert acknowledged >= 8  # the others changed nothing, such as the deletion of what is not there
+
+
+@needs_strace
+def test_killed_while_creating_there_is_a_whole_collection_or_none(tmp_path):
+    """And the name is free or taken accordingly."""
+    create_it = "Store.create(Path(sys.argv[1]), name='papers', encoder={}, dimension=4)"
+    code = f"import sys; from pathlib import Path; from dsearch.store import Store; {create_it}"
+    points = calls_of(["-c", code, str(tmp_path / "whole")], tmp_path)
+    whole = 0
+    for place in np.linspace(0, len(points) - 1, 10).astype(int).tolist():
+        folder = tmp_path / f"killed-{place}" / "papers"
+        killed_at(points[place], ["-c", code, str(folder)])
+        if folder.exists():
+            whole += 1
+        else:
+            Store.create(folder, name="papers", encoder={}, dimension=4).close()
+        with Store.open(folder) as store:
+            assert store.verify().ok
+    assert 0 < whole < 10
+
+
+def calls_of(program: list[str], tmp_path: Path) -> list[tuple[str, int]]:
+    """The calls by which a Python program changes files, in order: (name, how many of that name so far)."""
+    trace = tmp_path / "trace"
+    command = [*STRACE, "-o", str(trace), "-e", f"trace={CALLS}", sys.executable, *program]
+    subprocess.run(command, check=True, stdout=subprocess.PIPE)
     seen: Counter[str] = Counter()
     points: list[tuple[str, int]] = []
     for call in re.findall(r"(\w+)\(", trace.read_text()):
         seen[call] += 1
         points.append((call, seen[call]))
-    sample = np.linspace(0, len(points) - 1, 14).astype(int).tolist()
-    assert {"pwrite64", "unlink"} <= seen.keys()
-    for call, number in [points[place] for place in sample]:
-        copy = shutil.copytree(folder, tmp_path / f"{call}-{number}")
-        inject = ["-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={number}"]
-        command = [*strace, *inject, *WRITER, str(copy), "3", "6"]
-        done = subprocess.run(command, capture_output=True, check=False)
-        assert done.returncode != 0, f"{call} {number} was not reached"
-        check(copy, Expected(), lines_of(done.stdout))
+    return points
+
+
+def killed_at(point: tuple[str, int], program: list[str]) -> bytes:
+    """Run the program until it enters that call, which it never does; returns what it had printed."""
+    call, number = point
+    inject = ["-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={number}"]
+    done = subprocess.run([*STRACE, *inject, sys.executable, *program], capture_output=True, check=False)
+    assert done.returncode != 0, f"{call} {number} was not reached"
+    return done.stdout
 
 
 def test_the_check_can_fail(folder, tmp_path):
