@@ -6,7 +6,7 @@
     l_h  = (q_h · k + w_h · b) / t              logits; b is the keyword score
     weight = Σ_h m_h softmax(l_h)               mixture of heads, after the softmax
 
-All Δ start at zero: an untrained head ranks exactly as the encoder's cosine similarity, plus the keyword score.
+All Δ start at zero: an untrained head ranks as the cosine similarity of the encoder, plus the keyword score.
 With one head Δ is a full matrix. With several, Δ_h = A_h B_h with A_h random and B_h = 0, which is still the
 identity but lets the heads part; equal starts would have equal gradients for ever. Low rank is Hu et al. 2021
 (arXiv:2106.09685); one key space for all query heads is Shazeer 2019 (arXiv:1911.02150).

@@ -1,0 +1,22 @@
+"""Where attention meets index and store: collections, and search as a layer."""
+
+from __future__ import annotations
+
+# torch comes before faiss, which comes with the index: see dsearch/threads.py
+import torch as _torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+from dsearch.engine.collection import Attended, Collection
+from dsearch.engine.engine import SearchEngine
+from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.models import UNTRAINED
+from dsearch.engine.snapshot import Snapshot
+
+__all__ = [
+    "UNTRAINED",
+    "Attended",
+    "Collection",
+    "SearchEngine",
+    "SearchLayer",
+    "SearchOutput",
+    "Snapshot",
+]

@@ -1,0 +1,85 @@
+"""Settings of a process: defaults < dsearch.toml < DSEARCH_* variables < command line.
+
+An unknown key is an error. Configuration stops at the edge: the command line and the service read it and pass
+plain arguments on.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from dsearch.errors import InvalidRequest
+
+DEFAULT_FILE = Path("dsearch.toml")
+_PREFIX = "DSEARCH_"
+_FILE_VARIABLE = "DSEARCH_CONFIG"
+
+
+class Settings(BaseSettings):
+    """Everything that can be set; each field is a key of dsearch.toml and, in capitals, DSEARCH_<FIELD>."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
+
+    home: Path = Field(Path("index"), description="folder of the built collections")
+    encoder: str = Field(
+        "all-MiniLM-L6-v2", description="a sentence-transformers model, or the folder of one"
+    )
+    device: str = Field("cpu", description="where the encoder and training run: cpu, cuda, cuda:N, mps")
+    dtype: str = Field("float32", description="precision of the encoder: float32 or bfloat16")
+    threads: int | None = Field(
+        None, ge=1, description="threads of all native libraries; all cores when unset"
+    )
+    host: str = Field("127.0.0.1", description="address that the service binds to")
+    port: int = Field(8080, ge=0, le=65535, description="port that the service binds to")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Command line first, then variables, then the file."""
+        file = Path(os.environ.get(_FILE_VARIABLE, DEFAULT_FILE))
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
+
+
+def load_settings(**given: Any) -> Settings:
+    """Settings of this process; what is None in `given` was not given.
+
+    Raises:
+        InvalidRequest: an unknown key, or a value that is not allowed; the message names both.
+    """
+    _check_variables()
+    named = os.environ.get(_FILE_VARIABLE)
+    if named and not Path(named).is_file():
+        raise InvalidRequest(f"{_FILE_VARIABLE}={named}: no such file; unset it, or give a TOML file")
+    try:
+        return Settings(**{key: value for key, value in given.items() if value is not None})
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequest(f"{named or DEFAULT_FILE}: not TOML ({error})") from error
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise InvalidRequest(
+            f"settings: {'; '.join(problems)}; use {', '.join(Settings.model_fields)}"
+        ) from error
+
+
+def _check_variables() -> None:
+    known = {_PREFIX + name.upper() for name in Settings.model_fields} | {_FILE_VARIABLE}
+    unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in known)
+    if unknown:
+        raise InvalidRequest(f"unknown variable {', '.join(unknown)}; use {', '.join(sorted(known))}")

@@ -1,0 +1,381 @@
+"""`Collection`: a named set of documents that can be written, searched and, by its models, improved.
+
+A write returns when it is durable, and what it wrote can be found from then on. Readers hold one snapshot and
+one head for a whole request; a write or a promotion replaces them by one assignment.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dsearch.attention.head import Head
+from dsearch.encoder import EncoderIdentity, TextEncoder
+from dsearch.engine.answers import hits_of, summaries_of
+from dsearch.engine.indexing import (
+    Ingested,
+    OnProgress,
+    build_generation,
+    encode_pending,
+    generation_folder,
+    store_documents,
+)
+from dsearch.engine.layer import CANDIDATES, SearchLayer, SearchOutput
+from dsearch.engine.models import UNTRAINED, load_head, save_model
+from dsearch.engine.snapshot import Fresh, Snapshot
+from dsearch.errors import InvalidRequest
+from dsearch.index import Generation, KeywordIndex
+from dsearch.store import Store, WriteReceipt
+from dsearch.types import Document, Mode, SearchResult, Stamp
+
+MAX_LIMIT = 1000
+MAX_OFFSET = 10_000
+# Up to this many documents the exact softmax costs less than the encoder: it is computed without being asked.
+COVERAGE_DOCUMENTS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What `attend` gave, and the candidates' ids in the same order; "" where there is none."""
+
+    output: SearchOutput
+    ids: list[list[str]]
+    stamp: Stamp
+
+
+class Collection:
+    """One collection of a home; made by `SearchEngine`.
+
+    Args:
+        store: its source of truth.
+        encoder: gives the encoder; called when one is needed, so that a keyword search loads none.
+    """
+
+    def __init__(self, store: Store, encoder: Callable[[], TextEncoder]):
+        self.store = store
+        self._give_encoder = encoder
+        self._writing = threading.Lock()
+        self._snapshot: Snapshot | None = None
+        self._heads: dict[str, Head] = {}
+
+    # ---- what it is
+
+    @property
+    def name(self) -> str:
+        """The collection's name."""
+        return self.store.name
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The encoder of this collection.
+
+        Raises:
+            EncoderMismatch: the one at hand is another.
+        """
+        encoder = self._give_encoder()
+        EncoderIdentity.from_dict(self.store.encoder).require_same(encoder.identity, self.name)
+        return encoder
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The present state; hold it for as long as answers should belong together.
+
+        Raises:
+            CorruptData: the live generation is damaged; the message names the way out.
+        """
+        if self._snapshot is None:
+            self._snapshot = self._load_snapshot()
+        return self._snapshot
+
+    @property
+    def live_model(self) -> str:
+        """The version that answers when none is asked for."""
+        return self.store.live_model()
+
+    def describe(self) -> dict[str, Any]:
+        """What it is and holds, as JSON."""
+        counts, generation = self.store.count(), self.store.live_generation()
+        return {
+            "name": self.name,
+            "documents": counts.documents,
+            "pending": counts.pending,
+            "generation": generation.number if generation else 0,
+            "model": self.live_model,
+            "sequence": self.store.sequence,
+            "encoder": self.store.encoder,
+        }
+
+    # ---- index
+
+    def ingest(self, documents: Iterable[Document], on_progress: OnProgress | None = None) -> Ingested:
+        """Index many documents: store, encode what is new, build a generation and make it live.
+
+        Interrupted and called again with the same documents it goes on where it stopped.
+        """
+        started = time.monotonic()
+        encoder = self.encoder
+        with self._writing:
+            inserted, updated, unchanged = store_documents(self.store, documents, on_progress)
+            encoded = encode_pending(self.store, encoder, on_progress)
+            if inserted or updated or encoded or self._stale():
+                self._build(on_progress)
+        return Ingested(inserted, updated, unchanged, encoded, time.monotonic() - started)
+
+    def upsert(self, documents: Sequence[Document]) -> WriteReceipt:
+        """Insert or replace documents; durable, and visible to every later search, on return.
+
+        Raises:
+            InvalidDocument: one cannot be stored; nothing of the batch was.
+        """
+        encoder = self.encoder
+        with self._writing:
+            new = self.store.needs_encoding(documents)
+            embeddings = encoder.encode_documents([documents[i].content for i in new])
+            receipt = self.store.upsert(documents, embeddings, new)
+            self._catch_up()
+        return receipt
+
+    def delete(self, ids: Sequence[str]) -> WriteReceipt:
+        """Delete documents by id; durable, and gone from every later search, on return."""
+        with self._writing:
+            receipt = self.store.delete(ids)
+            self._catch_up()
+        return receipt
+
+    def refresh(self, on_progress: OnProgress | None = None) -> int:
+        """Build a generation of the present documents, its keys projected by the live head; its number."""
+        with self._writing:
+            return self._build(on_progress)
+
+    # ---- search
+
+    def search(
+        self,
+        query: str,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        mode: Mode = "hybrid",
+        model: str | None = None,
+        hops: int = 1,
+        hop_strength: float | None = None,
+        explain: bool = False,
+        coverage: bool | None = None,
+    ) -> SearchResult:
+        """The documents that a query attends to most.
+
+        Args:
+            query: the words.
+            limit: hits wanted, 1 to 1000; fewer come when there are fewer documents.
+            offset: hits left out before the first.
+            mode: "hybrid", "dense" or "keyword".
+            model: a version; the live one when None.
+            hops: rounds of search; see `SearchLayer`.
+            hop_strength: g of the later rounds; the head's own when None.
+            explain: whether hits carry the parts of their scores.
+            coverage: whether to compute covered mass; on small collections when None.
+
+        Raises:
+            InvalidRequest: an empty query, a limit, offset, mode or hops out of range.
+            ModelNotFound: no such version.
+        """
+        return self.search_batch(
+            [query],
+            limit=limit,
+            offset=offset,
+            mode=mode,
+            model=model,
+            hops=hops,
+            hop_strength=hop_strength,
+            explain=explain,
+            coverage=coverage,
+        )[0]
+
+    def search_batch(
+        self,
+        queries: Sequence[str],
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        mode: Mode = "hybrid",
+        model: str | None = None,
+        hops: int = 1,
+        hop_strength: float | None = None,
+        explain: bool = False,
+        coverage: bool | None = False,
+    ) -> list[SearchResult]:
+        """`search` for many queries at once, from one state."""
+        started = time.perf_counter()
+        _check_page(limit, offset)
+        if blank := next((i for i, query in enumerate(queries) if not query.strip()), None) is not None:
+            raise InvalidRequest(f"query {blank} is empty; give at least one word")
+        layer, stamp = self.layer_and_stamp(
+            mode=mode,
+            model=model,
+            hops=hops,
+            hop_strength=hop_strength,
+            candidates=max(CANDIDATES, limit + offset),
+        )
+        with torch.inference_mode():
+            states = self._states(queries, mode)
+            found = layer(states, None if mode == "dense" else queries)
+            if coverage is None:
+                coverage = layer.snapshot.positions <= COVERAGE_DOCUMENTS
+            summaries = summaries_of(found, layer, queries, coverage=coverage)
+        hits = hits_of(found, layer, self.store, limit=limit, offset=offset, explain=explain)
+        took_ms = (time.perf_counter() - started) * 1000
+        return [
+            SearchResult(query, hits, stamp, summary, took_ms)
+            for query, hits, summary in zip(queries, hits, summaries, strict=True)
+        ]
+
+    def attend(
+        self,
+        queries: Sequence[str] | Float[Tensor, "batch encoder_dim"],
+        *,
+        mode: Mode = "hybrid",
+        model: str | None = None,
+        candidates: int = CANDIDATES,
+        hops: int = 1,
+        hop_strength: float | None = None,
+    ) -> Attended:
+        """Attention itself: context, weights and ids for texts or for query states, without gradients."""
+        texts = None if isinstance(queries, Tensor) else queries
+        if texts is None and mode == "hybrid":
+            mode = "dense"
+        layer, stamp = self.layer_and_stamp(
+            mode=mode, model=model, hops=hops, hop_strength=hop_strength, candidates=candidates
+        )
+        with torch.inference_mode():
+            states = queries if isinstance(queries, Tensor) else self._states(queries, mode)
+            output = layer(states, texts)
+        return Attended(output, self.ids_at(layer.snapshot, output.positions), stamp)
+
+    def layer_and_stamp(
+        self,
+        *,
+        mode: Mode = "hybrid",
+        model: str | None = None,
+        hops: int = 1,
+        hop_strength: float | None = None,
+        candidates: int = CANDIDATES,
+    ) -> tuple[SearchLayer, Stamp]:
+        """A layer over the present state and a model's head, and the stamp of its answers."""
+        version = self.live_model if model is None else model
+        snapshot = self.snapshot
+        layer = SearchLayer(
+            snapshot,
+            self.head(version),
+            mode=mode,
+            candidates=candidates,
+            hops=hops,
+            hop_strength=hop_strength,
+        )
+        return layer, Stamp(snapshot.generation.number, version, snapshot.sequence)
+
+    def ids_at(self, snapshot: Snapshot, positions: np.ndarray) -> list[list[str]]:
+        """The documents' ids at each position, "" at −1."""
+        rows = snapshot.rows(positions)
+        wanted = np.unique(rows[rows >= 0])
+        ids = dict(zip(wanted.tolist(), self.store.ids(wanted), strict=True))
+        return [[ids.get(row, "") for row in line] for line in rows.tolist()]
+
+    # ---- models
+
+    def head(self, version: str) -> Head:
+        """The head of a model; kept once loaded. It is shared: train a copy.
+
+        Raises:
+            ModelNotFound, CorruptData.
+        """
+        if version not in self._heads:
+            self._heads[version] = load_head(self.store, version)
+        return self._heads[version]
+
+    def add_model(self, head: Head, record: dict[str, Any], *, parent: str = UNTRAINED) -> str:
+        """Keep a trained head as a new version, which is not live yet."""
+        with self._writing:
+            return save_model(self.store, head, record, parent=parent)
+
+    def promote(self, version: str) -> None:
+        """Let a version answer from now on: one committed row, nothing is rebuilt.
+
+        Raises:
+            ModelNotFound, CorruptData: it cannot be loaded, and the live one stays.
+        """
+        self.head(version)
+        with self._writing:
+            self.store.promote(version)
+            self._catch_up()
+
+    def close(self) -> None:
+        """Close the store; searches in flight elsewhere must have ended."""
+        self.store.close()
+
+    # ---- within
+
+    def _states(self, queries: Sequence[str], mode: Mode) -> Float[Tensor, "batch encoder_dim"]:
+        if mode == "keyword":
+            return torch.zeros(len(queries), self.store.dimension)
+        return torch.as_tensor(self.encoder.encode_queries(queries))
+
+    def _build(self, on_progress: OnProgress | None) -> int:
+        head = load_head(self.store, self.live_model)
+        with torch.inference_mode():
+            projection = head.key_projection().numpy()
+        number = build_generation(self.store, key_projection=_foldable(projection), on_progress=on_progress)
+        self._snapshot = self._load_snapshot()
+        return number
+
+    def _stale(self) -> bool:
+        generation = self.store.live_generation()
+        if generation is None:
+            return True
+        changes = self.store.changes_since(generation.snapshot)
+        return bool(len(changes.added) or len(changes.removed))
+
+    def _load_snapshot(self) -> Snapshot:
+        live = self.store.live_generation()
+        if live is None:
+            raise InvalidRequest(
+                f"collection {self.name!r} was never built; run: dsearch refresh -c {self.name}"
+            )
+        folder = generation_folder(self.store, live.number)
+        generation = Generation.open(folder, digest=live.manifest_digest)
+        changes = self.store.changes_since(live.snapshot)
+        fresh = self._fresh(changes.added, generation.keyword)
+        return Snapshot.of(generation, fresh, changes.removed, changes.sequence)
+
+    def _fresh(self, rows: np.ndarray, keyword: KeywordIndex | None) -> Fresh:
+        return Fresh.of(
+            rows, self.store.embeddings(rows), self.store.contents(rows), keyword or KeywordIndex.build([])
+        )
+
+    def _catch_up(self) -> None:
+        """Let searches see what the store has: a new snapshot, swapped in by one assignment."""
+        if self._snapshot is not None:
+            present = self._snapshot
+            changes = self.store.changes_since(present.generation.manifest.sequence)
+            fresh = self._fresh(changes.added, present.generation.keyword)
+            self._snapshot = Snapshot.of(present.generation, fresh, changes.removed, changes.sequence)
+
+
+def _check_page(limit: int, offset: int) -> None:
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidRequest(f"limit={limit}; use 1 to {MAX_LIMIT}")
+    if not 0 <= offset <= MAX_OFFSET:
+        raise InvalidRequest(f"offset={offset}; use 0 to {MAX_OFFSET}")
+
+
+def _foldable(projection: np.ndarray) -> np.ndarray | None:
+    """W_K as the generation's W_g, or None (the identity) where it could not be undone precisely."""
+    well_conditioned = np.linalg.cond(projection.astype(np.float64)) < 1e3
+    return projection if well_conditioned else None

@@ -1,0 +1,192 @@
+"""`Snapshot`: one immutable state of a collection's documents, and what can be asked of it.
+
+A state is a generation (built, immutable), the rows written after it (fresh: searched exactly beside it) and
+the rows deleted since (excluded). Positions count through both: 0 to n − 1 are the generation's, n and up are
+the fresh ones. A request holds one snapshot from beginning to end; a write makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int64
+
+from dsearch.errors import DimensionMismatch
+from dsearch.index import Generation, KeywordIndex, TokenizedTexts
+
+NONE = -1  # the position and the row of "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Documents that are not in the generation."""
+
+    rows: Int64[np.ndarray, " fresh"]
+    embeddings: Float32[np.ndarray, "fresh encoder_dim"]
+    texts: TokenizedTexts
+
+    @classmethod
+    def of(
+        cls,
+        rows: Int64[np.ndarray, " fresh"],
+        embeddings: Float32[np.ndarray, "fresh encoder_dim"],
+        texts: Sequence[str],
+        keyword: KeywordIndex,
+    ) -> Fresh:
+        """Cut the texts as the generation's were cut."""
+        return cls(rows, embeddings, TokenizedTexts.of(keyword.tokenizer, texts))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is visible after operation `sequence`.
+
+    Attributes:
+        generation: the built part.
+        keyword: its BM25 index.
+        fresh: rows written since.
+        excluded: positions of the generation and of `fresh` that are deleted or replaced, or None.
+        unfold: W_g⁻ᵀ, what turns a query against embeddings into one against the generation's keys; None for
+            a generation whose keys are its embeddings.
+        sequence: the store's last operation that this state contains.
+    """
+
+    generation: Generation
+    keyword: KeywordIndex
+    fresh: Fresh
+    excluded: Bool[np.ndarray, " positions"] | None
+    unfold: Float32[np.ndarray, "encoder_dim key_dim"] | None
+    sequence: int
+
+    @classmethod
+    def of(
+        cls, generation: Generation, fresh: Fresh, removed: Int64[np.ndarray, " rows"], sequence: int
+    ) -> Snapshot:
+        """The state in which `fresh` is there beside `generation`, and the rows `removed` are not.
+
+        Raises:
+            DimensionMismatch: the generation's keys are shorter than its embeddings: those do not unfold.
+        """
+        keyword = generation.keyword or KeywordIndex.build([])
+        unfold = None
+        projection = generation.key_projection
+        if projection is not None:
+            if projection.shape[0] != projection.shape[1]:
+                raise DimensionMismatch(
+                    f"generation {generation.number} has keys of {projection.shape[0]} numbers for "
+                    f"embeddings of {projection.shape[1]}; only square projections serve other heads"
+                )
+            unfold = np.linalg.inv(projection.astype(np.float64)).astype(np.float32)
+        state = cls(generation, keyword, fresh, None, unfold, sequence)
+        return state.without(removed, sequence)
+
+    @property
+    def built(self) -> int:
+        """Documents in the generation, deleted ones too."""
+        return len(self.generation)
+
+    @property
+    def positions(self) -> int:
+        """All positions, deleted ones too."""
+        return self.built + len(self.fresh)
+
+    @property
+    def documents(self) -> int:
+        """Documents that can be found."""
+        return self.positions - (0 if self.excluded is None else int(self.excluded.sum()))
+
+    def without(self, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
+        """This state less the rows `removed`."""
+        excluded = np.zeros(self.positions, bool)
+        if self.excluded is not None:
+            excluded[: len(self.excluded)] = self.excluded
+        at = self.positions_of(removed)
+        excluded[at[at != NONE]] = True
+        return replace(self, excluded=excluded if excluded.any() else None, sequence=sequence)
+
+    def visible(self) -> Int64[np.ndarray, " documents"]:
+        """Every position that can be found, ascending."""
+        everything = np.arange(self.positions)
+        return everything if self.excluded is None else everything[~self.excluded]
+
+    def positions_of(self, rows: Int64[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
+        """The position of each row, −1 where it is not in this state (a deleted row keeps its position)."""
+        found = self.generation.positions_of(rows)
+        if len(self.fresh) == 0:
+            return found
+        at = np.minimum(np.searchsorted(self.fresh.rows, rows), len(self.fresh) - 1)
+        return np.where(self.fresh.rows[at] == rows, self.built + at, found)
+
+    def rows(self, positions: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
+        """The store's row at each position, −1 at −1."""
+        every = np.concatenate([self.generation.rows, self.fresh.rows, [NONE]])
+        return every[positions]
+
+    def embeddings(self, positions: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
+        """The stored embedding at each position, zeros at −1."""
+        flat = positions.ravel()
+        gathered = np.zeros((len(flat), self.generation.embeddings.shape[1]), np.float32)
+        built = (flat >= 0) & (flat < self.built)
+        gathered[built] = self.generation.embeddings[flat[built]]
+        later = flat >= self.built
+        gathered[later] = self.fresh.embeddings[flat[later] - self.built]
+        return gathered.reshape(*positions.shape, gathered.shape[1])
+
+    def dense_candidates(
+        self, folded: Float[np.ndarray, "batch encoder_dim"], k: int
+    ) -> Int64[np.ndarray, "batch found"]:
+        """The positions of highest inner product of each folded query with the embeddings, −1 where none."""
+        queries = np.ascontiguousarray(folded, np.float32)
+        _, found = self.generation.dense.search(
+            queries if self.unfold is None else queries @ self.unfold.T, k, self._excluded_of_generation()
+        )
+        if len(self.fresh) == 0:
+            return found
+        return np.concatenate([found, self._best_fresh(queries @ self.fresh.embeddings.T, k)], axis=1)
+
+    def keyword_candidates(self, queries: Sequence[str], k: int) -> Int64[np.ndarray, "batch found"]:
+        """The positions of highest keyword score above 0 for each query, −1 where none."""
+        _, found = self.keyword.search(queries, k, self._excluded_of_generation())
+        if len(self.fresh) == 0:
+            return found
+        scores = np.stack([self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries])
+        best = self._best_fresh(np.where(scores > 0, scores, -np.inf), k)
+        return np.concatenate([found, best], axis=1)
+
+    def keyword_scores(
+        self, queries: Sequence[str], positions: Int64[np.ndarray, "batch candidates"]
+    ) -> Float32[np.ndarray, "batch candidates"]:
+        """b(q, d) of each query for the documents at its row of positions, 0 at −1."""
+        scores = np.zeros(positions.shape, np.float32)
+        for row, query in enumerate(queries):
+            built = positions[row] < self.built
+            scores[row, built] = self.keyword.scores_at(query, positions[row, built])
+            if not built.all():
+                fresh = self.keyword.scores_of_texts(query, self.fresh.texts)
+                scores[row, ~built] = fresh[positions[row, ~built] - self.built]
+        return scores
+
+    def all_keyword_scores(self, queries: Sequence[str]) -> Float32[np.ndarray, "batch positions"]:
+        """b(q, d) for every position; memory is batch × positions × 4 bytes."""
+        built = self.keyword.scores(queries)
+        if len(self.fresh) == 0:
+            return built
+        fresh = [self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries]
+        return np.concatenate([built, np.array(fresh, np.float32).reshape(len(queries), -1)], axis=1)
+
+    def _excluded_of_generation(self) -> Bool[np.ndarray, " built"] | None:
+        return None if self.excluded is None else self.excluded[: self.built]
+
+    def _best_fresh(
+        self, scores: Float32[np.ndarray, "batch fresh"], k: int
+    ) -> Int64[np.ndarray, "batch found"]:
+        if self.excluded is not None:
+            scores = np.where(self.excluded[self.built :], -np.inf, scores)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        found = np.isfinite(np.take_along_axis(scores, order, 1))
+        return np.where(found, order + self.built, NONE)

@@ -1,0 +1,47 @@
+"""One thread budget for torch, OpenMP, FAISS and the BLAS libraries that come with them.
+
+torch and faiss each bring an OpenMP runtime of their own, numpy and faiss a BLAS, and each of these takes
+every core. Left alone they oversubscribe the machine. torch is loaded first, always: the other order has
+crashed on some platforms, and one order everywhere is one thing less to wonder about.
+"""
+
+from __future__ import annotations
+
+import os
+
+from dsearch.errors import InvalidRequest
+
+# Read by the native libraries when they are loaded; afterwards only their own calls have an effect.
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def set_threads(threads: int | None = None) -> int:
+    """Let every native library in this process use at most `threads` threads; returns the number.
+
+    None takes as many as this process may use cores. Loads torch and faiss, in this order.
+
+    Raises:
+        InvalidRequest: below 1.
+    """
+    threads = available_cores() if threads is None else threads
+    if threads < 1:
+        raise InvalidRequest(f"threads={threads}; use an integer of at least 1")
+    for variable in _VARIABLES:
+        os.environ[variable] = str(threads)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+    import torch  # isort: skip  # before faiss
+    import faiss
+    import threadpoolctl
+
+    torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
+    threadpoolctl.threadpool_limits(limits=threads)  # what was loaded before the variables were set
+    return threads
+
+
+def available_cores() -> int:
+    """Cores that this process may run on; inside a container often fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
