@@ -63,7 +63,7 @@ def wrapped():
     """
 
 def signature():
-    """signature(a, b) -> list
+    """signature(first, second) -> list of pairs
 
     It only repeats how it is called.
     """

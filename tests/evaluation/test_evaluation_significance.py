@@ -98,6 +98,20 @@ def test_report_differences_are_the_paired_bootstrap():
     assert result.cell("hybrid", "RR").difference == expected
 
 
+def test_report_keeps_systems_and_measures_apart():
+    draw = np.random.default_rng(4).uniform
+    systems = {name: {m: values(draw(size=30)) for m in ("AP", "RR")} for name in ("a", "b", "c")}
+    result = build_report(systems, baseline="b", samples=100)
+    for name, by_measure in systems.items():
+        for measure, by_query in by_measure.items():
+            cell = result.cell(name, measure)
+            assert cell.mean == pytest.approx(np.mean(list(by_query.values())))
+            if name != "b":
+                expected = paired_bootstrap(by_query, systems["b"][measure], samples=100)
+                assert cell.difference.mean == pytest.approx(expected.mean)
+                assert cell.difference.low == pytest.approx(expected.low)
+
+
 def test_report_as_text_and_json():
     result = report(baseline="hybrid", left_out=2)
     text = result.to_text()
