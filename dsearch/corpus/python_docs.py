@@ -96,6 +96,7 @@ class _Entry:
     kind: str
     module: str
     signature: str
+    docstring: str
     summary: str
     body: str
     apart: bool  # a blank line stands between summary and body
@@ -129,7 +130,7 @@ def _document(entry: _Entry, without_summary: bool) -> Document:
         "summary": entry.summary,
         "line": entry.line,
     }
-    text = entry.body if without_summary else f"{entry.summary}\n\n{entry.body}".strip()
+    text = entry.body if without_summary else entry.docstring
     return Document(id=entry.name, title=entry.name, text=text, metadata=metadata)
 
 
@@ -180,14 +181,15 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def _documented(node: ast.Module | _Definition, name: str, module: str) -> Iterator[_Entry]:
-    docstring = ast.get_docstring(node)
-    if docstring and docstring.strip() and _encodable(docstring):
-        summary, _, body = docstring.strip().partition("\n")
+    docstring = (ast.get_docstring(node) or "").strip()
+    if docstring and _encodable(docstring):
+        summary, _, body = docstring.partition("\n")
         yield _Entry(
             name=name,
             kind=_kind(node, name, module),
             module=module,
             signature=_signature(node),
+            docstring=docstring,
             summary=summary.strip(),
             body=body.strip(),
             apart=not body.partition("\n")[0].strip(),

@@ -14,6 +14,7 @@ ABBREVIATIONS = frozenset(
 )
 BLOCK_END = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)])\s)")
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+(?=[\"'“‘(\[]*[^\s\"'“‘(\[a-z])|[。！？]+\s*")
+PLAIN_WORD = re.compile(r"[\"'“‘(\[]*[^\W\d_]+(?:['’-][^\W\d_]+)*[\"'”’)\].,;:!?…]*")
 
 
 def sentences(text: str) -> list[str]:
@@ -48,9 +49,11 @@ def inverse_cloze(
     Here the sentence stays in the text, so keyword search finds it by itself: hold the keyword weight while
     training on these.
 
-    Sentences shorter than `min_words`, longer than `max_words`, or standing in more than one document are
-    not drawn; a document gives at most `per_document`, one that is a single sentence gives none. Among its
-    sentences the draw depends on `seed` and the document's id alone, not on the order of the documents.
+    Sentences shorter than `min_words`, longer than `max_words`, standing in more than one document, or made
+    of code and numbers rather than words (fewer than `min_words` or than 60 % plain words) are not drawn. A
+    document gives at most `per_document`; one that is a single sentence gives none. Among its sentences the draw
+    depends on `seed` and the document's id alone, not on the order of the documents. Words are what blanks
+    part, so scripts without blanks need `min_words=1`.
     """
     pools: dict[str, list[str]] = {}
     owners: dict[str, str | None] = {}
@@ -65,11 +68,17 @@ def inverse_cloze(
         pool = [
             sentence
             for sentence in dict.fromkeys(found)
-            if min_words <= len(sentence.split()) <= max_words and owners[sentence.casefold()] == identity
+            if owners[sentence.casefold()] == identity and _is_prose(sentence, min_words, max_words)
         ]
         chance = random.Random(f"{seed}/{identity}")
         drawn += [(sentence, identity) for sentence in chance.sample(pool, min(per_document, len(pool)))]
     return drawn
+
+
+def _is_prose(sentence: str, min_words: int, max_words: int) -> bool:
+    words = sentence.split()
+    plain = sum(PLAIN_WORD.fullmatch(word) is not None for word in words)
+    return len(words) <= max_words and plain >= max(min_words, 0.6 * len(words))
 
 
 def _abbreviated(before: str, end: str) -> bool:

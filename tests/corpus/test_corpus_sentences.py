@@ -62,6 +62,16 @@ def test_shared_short_and_long_sentences_are_not_drawn():
     assert len(inverse_cloze([A], per_document=9)) == 3
 
 
+def test_code_is_not_drawn():
+    code = Document(
+        "code",
+        ">>> counter = Counter(a) >>> print(counter.total())\n\nf(a_1, b_2, c_3, d_4)\n\n1 2 3 4 5 6 7",
+    )
+    assert inverse_cloze([code]) == []
+    prose = Document("prose", "It's a well-known (if slow) way, isn't it?\n\nThe value `x_1` is 3.5 of all.")
+    assert len(inverse_cloze([prose], min_words=3)) == 2
+
+
 def test_draws_depend_on_the_seed_and_not_on_the_order():
     many = [
         article(f"d{n}", *(f"Sentence {m} of document number {n}." for m in range(20))) for n in range(10)
