@@ -16,10 +16,10 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float32, Int64, Shaped
 
 from ..errors import (
     CollectionNotFound,
@@ -137,15 +137,15 @@ class Store:
     def upsert(
         self,
         documents: Sequence[Document],
-        embeddings: Float[np.ndarray, "given dimension"] | None = None,
+        embeddings: Shaped[np.ndarray, "*given_dimension"] | None = None,
         positions: Sequence[int] | None = None,
     ) -> WriteReceipt:
         """Insert documents, or replace those of the same ids; all or nothing, durable on return.
 
-        `embeddings[i]` belongs to `documents[positions[i]]`, without `positions` to `documents[i]` (one
-        each); a document without one is pending. An unchanged document is left alone. When only metadata or
-        value change, the embedding stays. Raises InvalidDocument (with position and id), DimensionMismatch,
-        InvalidRequest.
+        `embeddings` is [given, dimension]; `embeddings[i]` belongs to `documents[positions[i]]`, without
+        `positions` to `documents[i]` (one each); a document without one is pending. An unchanged document is
+        left alone. When only metadata or value change, the embedding stays. Raises InvalidDocument (with
+        position and id), DimensionMismatch, InvalidRequest.
         """
         prepared = prepare(documents)
         vectors = self._vectors(len(prepared), embeddings, positions)
@@ -159,8 +159,8 @@ class Store:
         with self._writer.operation() as operation:
             return write.delete(operation, ids)
 
-    def set_embeddings(self, rows: Rows, embeddings: Float[np.ndarray, "rows dimension"]) -> int:
-        """Store the embeddings of pending rows and return the operation's number.
+    def set_embeddings(self, rows: Rows, embeddings: Shaped[np.ndarray, "*rows_dimension"]) -> int:
+        """Store the embeddings [rows, dimension] of pending rows and return the operation's number.
 
         A row that has one already, or was superseded meanwhile, is passed over. Raises DimensionMismatch,
         InvalidRequest (NaN, infinity, another count), NotFound for a row that never was.
@@ -328,7 +328,7 @@ class Store:
         if self._journal is not None:
             self._journal.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Store:
         return self
 
     def __exit__(
@@ -343,7 +343,10 @@ class Store:
         return self._journal
 
     def _vectors(
-        self, count: int, embeddings: np.ndarray | None, positions: Sequence[int] | None
+        self,
+        count: int,
+        embeddings: Shaped[np.ndarray, "*given_dimension"] | None,
+        positions: Sequence[int] | None,
     ) -> dict[int, bytes]:
         if embeddings is None:
             return {}

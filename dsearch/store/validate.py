@@ -10,10 +10,10 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Shaped
 
 from ..errors import DimensionMismatch, InvalidDocument, InvalidRequest
 from ..types import Document
@@ -76,7 +76,7 @@ def prepare(documents: Sequence[Document]) -> list[Prepared]:
 
 
 def prepare_embeddings(
-    embeddings: np.ndarray, *, count: int, dimension: int
+    embeddings: Shaped[np.ndarray, "*shape"], *, count: int, dimension: int
 ) -> Float32[np.ndarray, "documents dimension"]:
     """Check that `embeddings` is finite and [count, dimension]; returns it as little-endian float32."""
     array = np.asarray(embeddings)
@@ -124,8 +124,11 @@ def _prepare(document: Document) -> Prepared:
     return Prepared(document.id, document.title, document.text, metadata, value, digest, content)
 
 
-def _utf8(text: str, field: str, limit: int) -> bytes:
-    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  (callers are not type-checked)
+# The checks below take `object`: documents come from files and requests, whatever the annotations promise.
+
+
+def _utf8(text: object, field: str, limit: int) -> bytes:
+    if not isinstance(text, str):
         raise _Refused(f"has a {type(text).__name__} as its {field}; use a string")
     try:
         encoded = text.encode("utf-8")
@@ -139,12 +142,12 @@ def _utf8(text: str, field: str, limit: int) -> bytes:
     return encoded
 
 
-def _metadata(metadata: dict[str, Any]) -> str:
-    if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+def _metadata(metadata: object) -> str:
+    if not isinstance(metadata, dict):
         raise _Refused(f"has metadata of type {type(metadata).__name__}; use an object of JSON values")
     if not metadata:
         return "{}"
-    _check_json(metadata, "metadata", MAX_METADATA_DEPTH)
+    _check_json(cast("object", metadata), "metadata", MAX_METADATA_DEPTH)
     return canonical_json(metadata)
 
 
@@ -174,13 +177,12 @@ def _check_json(value: object, where: str, depth: int) -> None:
         )
 
 
-def _value(value: float | list[float]) -> float | list[float]:
+def _value(value: object) -> float | list[float]:
     if isinstance(value, list):
-        if not 1 <= len(value) <= MAX_VALUE_NUMBERS:
-            raise _Refused(
-                f"has a value of {len(value)} numbers; use 1 to {MAX_VALUE_NUMBERS}, or none at all"
-            )
-        return [_number(number) for number in value]
+        numbers = cast("list[object]", value)
+        if not 1 <= len(numbers) <= MAX_VALUE_NUMBERS:
+            raise _Refused(f"has a value of {len(numbers)} numbers; use 1 to {MAX_VALUE_NUMBERS}, or none")
+        return [_number(number) for number in numbers]
     return _number(value)
 
 
