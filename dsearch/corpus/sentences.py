@@ -51,9 +51,9 @@ def inverse_cloze(
 
     Sentences shorter than `min_words`, longer than `max_words`, standing in more than one document, or made
     of code and numbers rather than words (fewer than `min_words` or than 60 % plain words) are not drawn. A
-    document gives at most `per_document`; one that is a single sentence gives none. Among its sentences the draw
-    depends on `seed` and the document's id alone, not on the order of the documents. Words are what blanks
-    part, so scripts without blanks need `min_words=1`.
+    document gives at most `per_document`; one that is a single sentence gives none. Among its sentences the
+    draw depends on `seed` and the document's id alone, not on the order of the documents. Words are what
+    blanks part: scripts without blanks give no queries.
     """
     pools: dict[str, list[str]] = {}
     owners: dict[str, str | None] = {}
