@@ -1,0 +1,222 @@
+"""Hops, kernel regression, squeeze and excitation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+from dsearch.attention import (
+    NadarayaWatson,
+    SqueezeExcite,
+    attend,
+    attend_in_hops,
+    masked_softmax,
+    predict,
+    refine,
+    unit,
+)
+from dsearch.errors import InvalidRequest
+
+
+class TestHops:
+    @given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-3, 1.0, 1e3]))
+    @settings(deadline=None, max_examples=30)
+    def test_strength_zero_gives_the_query_back_bit_for_bit(self, seed, scale):
+        generator = torch.Generator().manual_seed(seed)
+        queries = torch.randn(3, 2, 5, generator=generator) * scale
+        keys = torch.randn(3, 4, 5, generator=generator)
+        weights = masked_softmax(torch.randn(3, 2, 4, generator=generator))
+        assert torch.equal(refine(queries, weights, keys, 0.0), queries)
+        assert torch.equal(refine(queries, weights, keys, torch.zeros(2, 1)), queries)
+
+    def test_by_the_formula(self):
+        queries, keys = torch.randn(3, 2, 5).double(), torch.randn(3, 4, 5).double()
+        weights = masked_softmax(torch.randn(3, 2, 4).double())
+        pooled = weights @ keys
+        norm = queries.norm(dim=-1, keepdim=True)
+        expected = unit(queries / norm + 0.7 * pooled / pooled.norm(dim=-1, keepdim=True)) * norm
+        torch.testing.assert_close(refine(queries, weights, keys, 0.7), expected)
+
+    def test_the_length_of_the_query_is_kept(self):
+        queries, keys = torch.randn(2, 1, 5) * 7, torch.randn(2, 4, 5)
+        refined = refine(queries, torch.full((2, 1, 4), 0.25), keys, 1.5)
+        torch.testing.assert_close(refined.norm(dim=-1), queries.norm(dim=-1))
+
+    def test_an_empty_candidate_set_leaves_the_query_alone(self):
+        queries = torch.randn(2, 3, 4, requires_grad=True)
+        keys = torch.randn(2, 5, 4, requires_grad=True)
+        weights = torch.zeros(2, 3, 5, requires_grad=True)
+        strength = torch.tensor(1.0, requires_grad=True)
+        refined = refine(queries, weights, keys, strength)
+        assert torch.equal(refined, queries)
+        refined.sum().backward()
+        assert all(x.grad.isfinite().all() for x in (queries, keys, weights, strength))
+        assert torch.equal(refine(queries, weights[..., :0], keys[:, :0], 1.0), queries)
+
+    def test_a_zero_query_stays_zero_without_a_nan(self):
+        queries = torch.zeros(1, 1, 3, requires_grad=True)
+        refined = refine(queries, torch.ones(1, 1, 2), torch.randn(1, 2, 3), 1.0)
+        refined.sum().backward()
+        assert refined.abs().sum() == 0
+        assert queries.grad.isfinite().all()
+
+    def test_gradients_reach_everything_even_at_strength_zero(self, draw):
+        for start in (0.0, 0.8):
+            strength = torch.tensor(start, dtype=torch.float64, requires_grad=True)
+            assert gradcheck(
+                lambda q, x, k, g: refine(q, masked_softmax(x), k, g),
+                (draw(2, 3, 4), draw(2, 3, 5), draw(2, 5, 4), strength),
+            )
+        strength = torch.tensor(0.0, dtype=torch.float64, requires_grad=True)
+        refine(draw(2, 3, 4), masked_softmax(draw(2, 3, 5)), draw(2, 5, 4), strength)[0, 0, 0].backward()
+        assert strength.grad != 0, "a hop can be learned from a start without one"
+
+    def test_one_hop_is_plain_attention_and_zero_strength_changes_nothing(self):
+        queries, keys, values = torch.randn(2, 1, 4), torch.randn(2, 6, 4), torch.randn(2, 6, 3)
+        plain = attend(queries, keys, values, score="dot").context
+        assert torch.equal(attend_in_hops(queries, keys, values, hops=1, strength=9.0).context, plain)
+        assert torch.equal(attend_in_hops(queries, keys, values, hops=3, strength=0.0).context, plain)
+
+    def test_strong_hops_are_a_hopfield_network_that_completes_a_pattern(self):
+        """ξ ← X softmax(β Xᵀ ξ): half of a stored pattern retrieves the whole one."""
+        patterns = unit(torch.randn(20, 32))
+        damaged = patterns[7].clone()
+        damaged[16:] = 0
+        state = damaged.expand(1, 1, 32)
+        weights = attend(state, patterns, score="dot", temperature=0.05).weights
+        hopfield = weights @ patterns
+        refined = refine(state, weights, patterns, 1e6)
+        torch.testing.assert_close(unit(refined), unit(hopfield), atol=1e-5, rtol=0)
+        recalled = attend_in_hops(state, patterns, hops=4, strength=1e6, temperature=0.05).context
+        assert torch.cosine_similarity(recalled[0, 0], patterns[7], dim=0) > 0.999
+
+    def test_fewer_than_one_hop_is_refused(self):
+        with pytest.raises(InvalidRequest, match=r"hops=0; use 1 for plain attention"):
+            attend_in_hops(torch.ones(1, 1, 2), torch.ones(1, 3, 2), hops=0)
+
+
+class TestRegression:
+    """f(x) = 2 sin x + x, noisily sampled at 50 points of [0, 5]."""
+
+    @pytest.fixture
+    def samples(self):
+        places = torch.rand(50, 1).sort(0).values * 5
+        values = 2 * places.sin() + places + 0.3 * torch.randn(50, 1)
+        grid = torch.linspace(0, 5, 100).unsqueeze(-1)
+        return places, values, grid, 2 * grid.sin() + grid
+
+    @pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov", "boxcar"])
+    def test_it_recovers_a_curve_better_than_average_pooling(self, kernel, samples):
+        places, values, grid, truth = samples
+        curve = NadarayaWatson(kernel, 0.4)(grid, places, values).context
+        average = (values.mean() - truth).square().mean()
+        assert (curve - truth).square().mean() < average / 5
+
+    @pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+    def test_a_learned_width_beats_the_one_it_started_from(self, kernel, samples):
+        places, values, grid, truth = samples
+        model = NadarayaWatson(kernel, 3.0)
+        before = (model(grid, places, values).context - truth).square().mean()
+        optimiser = torch.optim.Adam(model.parameters(), 0.1)
+        for _ in range(60):
+            optimiser.zero_grad()
+            model.leave_one_out_loss(places, values).backward()
+            optimiser.step()
+        after = (model(grid, places, values).context - truth).square().mean()
+        assert 0.05 < float(model.score.width) < 1.5
+        assert after < before / 4
+
+    def test_a_wide_kernel_is_average_pooling(self, samples):
+        places, values, grid, _ = samples
+        curve = NadarayaWatson("gaussian", 1e4)(grid, places, values).context
+        torch.testing.assert_close(curve, values.mean().expand(100, 1), atol=1e-4, rtol=0)
+
+    def test_away_from_all_keys_it_says_the_mean(self):
+        model = NadarayaWatson("boxcar", 0.5)
+        out = model(torch.tensor([[9.0]]), torch.tensor([[0.0], [1.0]]), torch.tensor([[2.0], [4.0]]))
+        assert out.context.item() == 3.0
+        assert out.weights.sum() == 0
+
+    def test_by_hand(self):
+        out = NadarayaWatson("gaussian", 1.0)(
+            torch.tensor([[0.0]]), torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [1.0]])
+        )
+        assert out.context.item() == pytest.approx(math.exp(-0.5) / (1 + math.exp(-0.5)))
+
+    def test_gradients(self, draw):
+        model = NadarayaWatson("gaussian", 0.7).double()
+        assert gradcheck(lambda q, k, v: model(q, k, v).context, (draw(3, 1), draw(5, 1), draw(5, 2)))
+        assert gradcheck(
+            lambda w: (
+                torch.func.functional_call(
+                    model,
+                    {"score.log_width": w},
+                    (torch.zeros(1, 1).double(), draw(4, 1).detach() * 0 + 1, draw(4, 1).detach()),
+                ).context
+                * 0
+                + w
+            ),
+            torch.tensor(0.1, dtype=torch.float64, requires_grad=True),
+        )
+
+    def test_prediction_has_a_mean_and_a_spread(self):
+        weights = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+        values = torch.tensor([[1.0], [3.0], [7.0]])
+        mean, spread = predict(weights, values)
+        assert mean.flatten().tolist() == [2.0, 7.0, 0.0]
+        assert spread.flatten().tolist() == [1.0, 0.0, 0.0]
+
+    def test_the_spread_does_not_cancel_and_its_gradient_is_finite(self, draw):
+        far = predict(torch.tensor([[0.5, 0.5]]), torch.tensor([[1e4], [1e4 + 1]]))
+        assert far.spread.item() == pytest.approx(0.5)
+        values = torch.tensor([[2.0], [2.0]], requires_grad=True)
+        predict(torch.tensor([[0.5, 0.5]]), values).spread.sum().backward()
+        assert values.grad.tolist() == [[0.0], [0.0]]
+        assert gradcheck(lambda x, v: predict(masked_softmax(x), v), (draw(2, 5), draw(5, 2)))
+
+
+class TestSqueezeExcite:
+    def test_it_is_the_identity_at_start(self):
+        values = torch.randn(3, 5, 8)
+        out = SqueezeExcite(8, 4)(torch.randn(3, 4), values)
+        assert torch.equal(out.values, values)
+        assert torch.equal(out.gate, torch.ones(3, 8))
+
+    def test_the_squeeze_is_the_mean_of_what_is_allowed(self):
+        module = SqueezeExcite(2, 1)
+        torch.nn.init.normal_(module.expand.weight)
+        queries, values = torch.randn(1, 1), torch.randn(1, 4, 2)
+        mask = torch.tensor([[True, True, False, True]])
+        masked = module(queries, values, mask).gate
+        torch.testing.assert_close(masked, module(queries, values[:, [0, 1, 3]]).gate)
+        values[0, 2] = 99.0
+        torch.testing.assert_close(module(queries, values, mask).gate, masked)
+
+    def test_no_candidates(self):
+        out = SqueezeExcite(8, 4)(torch.randn(3, 4), torch.empty(3, 0, 8))
+        assert out.values.shape == (3, 0, 8)
+        assert out.gate.isfinite().all()
+
+    def test_it_learns_which_channel_matters_to_which_query(self):
+        """The query names a channel; the gate learns to silence the other one."""
+        module = SqueezeExcite(2, 2, reduction=1)
+        queries = torch.eye(2).repeat(50, 1)
+        values = torch.rand(100, 3, 2) + 0.5
+        wanted = values * queries.unsqueeze(1)
+        optimiser = torch.optim.Adam(module.parameters(), 0.05)
+        for _ in range(150):
+            optimiser.zero_grad()
+            loss = (module(queries, values).values - wanted).square().mean()
+            loss.backward()
+            optimiser.step()
+        assert loss < (values - wanted).square().mean() / 20
+
+    def test_gradients(self, draw):
+        module = SqueezeExcite(6, 2).double()
+        torch.nn.init.normal_(module.expand.weight)
+        assert gradcheck(module, (draw(2, 2), draw(2, 3, 6)))
