@@ -12,7 +12,7 @@ from jaxtyping import Float32, Int64
 
 from ..errors import CorruptData, NotFound
 from ..types import Document
-from .digest import digest_of, embedding_digest
+from .digest import document_digest, embedding_digest
 from .records import Changes, Pending, Snapshot
 from .schema import read_state
 
@@ -175,7 +175,7 @@ def _known(rows: Rows, found: dict[int, Any]) -> list[int]:
 def _document(fields: tuple[Any, ...]) -> Document:
     row, id, title, text, metadata, value, digest = fields
     parts = [field.encode("utf-8") for field in (id, title, text, metadata, value or "")]
-    if digest_of(*parts) != digest:
+    if document_digest(*parts) != digest:
         raise CorruptData(
             f"row {row} (id {id[:80]!r}): its text or metadata are not what was written; {_REMEDY}"
         )

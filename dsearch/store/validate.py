@@ -17,7 +17,7 @@ from jaxtyping import Float32, Shaped
 
 from ..errors import DimensionMismatch, InvalidDocument, InvalidRequest
 from ..types import Document
-from .digest import canonical_json, digest_of
+from .digest import canonical_json, document_digest
 
 MAX_ID_BYTES = 512
 MAX_TITLE_BYTES = 64 * 1024
@@ -104,23 +104,18 @@ class _Refused(Exception):
 
 
 def _prepare(document: Document) -> Prepared:
-    fields = {"id": document.id, "title": document.title, "text": document.text}
-    limits = {"id": MAX_ID_BYTES, "title": MAX_TITLE_BYTES, "text": MAX_TEXT_BYTES}
-    encoded = {name: _utf8(field, name, limits[name]) for name, field in fields.items()}
-    if not document.id:
+    id = _utf8(document.id, "id", MAX_ID_BYTES)
+    title = _utf8(document.title, "title", MAX_TITLE_BYTES)
+    text = _utf8(document.text, "text", MAX_TEXT_BYTES)
+    if not id:
         raise _Refused("has an empty id; give every document an id of 1 to 512 bytes")
     content = document.content
     if not content:
         raise _Refused("has neither title nor text; give it at least one of them, or leave it out")
     metadata = _metadata(document.metadata)
     value = None if document.value is None else canonical_json(_value(document.value))
-    digest = digest_of(
-        encoded["id"],
-        encoded["title"],
-        encoded["text"],
-        _utf8(metadata, "metadata", MAX_METADATA_BYTES),
-        b"" if value is None else value.encode(),
-    )
+    metadata_bytes = _utf8(metadata, "metadata", MAX_METADATA_BYTES)
+    digest = document_digest(id, title, text, metadata_bytes, (value or "").encode())
     return Prepared(document.id, document.title, document.text, metadata, value, digest, content)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from .digest import (
     add_facts,
-    digest_of,
+    document_digest,
     document_fact,
     embedding_digest,
     embedding_fact,
@@ -87,9 +87,9 @@ def _documents(audit: _Audit) -> None:
         id = parts[0]
         shown = id[:80].decode("utf-8", "replace") if isinstance(id, bytes) else "?"
         blobs = [part if isinstance(part, bytes) else b"" for part in parts]
-        if not isinstance(digest, bytes) or digest_of(*blobs) != digest:
+        if not isinstance(digest, bytes) or document_digest(*blobs) != digest:
             audit.note(f"row {row} (id {shown!r}): text or metadata are not what was written")
-            digest = digest_of(*blobs)
+            digest = document_digest(*blobs)
         if not (isinstance(row, int) and isinstance(written, int) and isinstance(deleted, int | None)):
             audit.note(f"row {row} (id {shown!r}): its operation numbers are not what was written")
             continue
