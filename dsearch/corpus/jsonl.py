@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 
-from dsearch.corpus.lines import decoded_lines
+from dsearch.corpus.lines import ByteStream, decoded_lines
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Fields, Place, to_document
 
 
-def read_jsonl(stream: BinaryIO, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
+def read_jsonl(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
     """The documents of a stream of JSON lines; blank lines are passed over, bad ones are problems."""
     return documents_of_lines(decoded_lines(stream, name, problems), name, problems, fields)
 

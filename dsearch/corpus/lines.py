@@ -8,30 +8,33 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TypeAlias
 
 from dsearch.corpus.problems import Problems
+
+ByteStream: TypeAlias = io.RawIOBase | io.BufferedIOBase
+"""What files, standard input, `io.BytesIO` and open gzip files are."""
 
 GZIP_MARK = b"\x1f\x8b"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[ByteStream]:
     """A file's bytes; gzip is told by its first two bytes, whatever the file is called."""
     with path.open("rb") as file:
         yield unzipped(file)
 
 
-def unzipped(stream: BinaryIO) -> BinaryIO:
+def unzipped(stream: ByteStream) -> ByteStream:
     """`stream`, or what is in it when it is gzip."""
-    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[arg-type]
+    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)
     if buffered.peek(2)[:2] == GZIP_MARK:
-        return gzip.open(buffered, "rb")  # type: ignore[return-value]
+        return gzip.open(buffered, "rb")
     return buffered
 
 
-def decoded_lines(stream: BinaryIO, name: str, problems: Problems) -> Iterator[tuple[int, str]]:
+def decoded_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator[tuple[int, str]]:
     """(line number from 1, line without its end); a line that is not UTF-8 is a problem and left out."""
     for number, raw in raw_lines(stream, name, problems):
         try:
@@ -40,7 +43,7 @@ def decoded_lines(stream: BinaryIO, name: str, problems: Problems) -> Iterator[t
             problems.add(name, number, not_utf8(error))
 
 
-def raw_lines(stream: BinaryIO, name: str, problems: Problems) -> Iterator[tuple[int, bytes]]:
+def raw_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator[tuple[int, bytes]]:
     """(line number from 1, bytes of the line), without the mark that UTF-8 files may begin with.
 
     Bytes that cannot be read (a broken disk, a cut gzip file) are a problem and end the source.

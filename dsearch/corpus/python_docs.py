@@ -44,8 +44,9 @@ def python_corpus(public_only: bool = True, library: str | PathLike[str] | None 
     """The documentation of the running Python, sorted by name.
 
     A document is a module, class, method or function with a docstring; its id and title are its qualified
-    name (`collections.Counter.most_common`), its text is the docstring, its metadata are `kind`, `module`,
-    `signature`, `summary` and `line`. Where the summary line serves as a query, it is not in the text.
+    name (`collections.Counter.most_common`), its text is what `help` shows, the signature and the docstring,
+    its metadata are `kind`, `module`, `signature`, `summary` and `line`. Where the summary line serves as a
+    query, it is not in the text.
 
     A first line is a query when it is a summary as PEP 257 has it: complete (it ends in a stop, or a blank
     line follows), of some words, no signature, and with something said after it that does not repeat it.
@@ -131,7 +132,7 @@ def _document(entry: _Entry, without_summary: bool) -> Document:
         "line": entry.line,
     }
     text = entry.body if without_summary else entry.docstring
-    return Document(id=entry.name, title=entry.name, text=text, metadata=metadata)
+    return Document(entry.name, f"{entry.signature}\n\n{text}".strip(), title=entry.name, metadata=metadata)
 
 
 def _is_query(entry: _Entry) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from typing import cast
 
 from dsearch.corpus.jsonl import documents_of_lines, read_jsonl
-from dsearch.corpus.lines import decoded_lines, opened, unzipped
+from dsearch.corpus.lines import ByteStream, decoded_lines, opened, unzipped
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Fields, Place, content_id
 from dsearch.corpus.tables import read_csv
@@ -24,8 +24,8 @@ from dsearch.types import Document
 STANDARD_INPUT = "-"
 BEIR_CORPUS = "corpus.jsonl"
 
-RecordReader = Callable[[BinaryIO, str, Problems, Fields], Iterator[Place]]
-TextReader = Callable[[BinaryIO, str], Document]
+RecordReader = Callable[[ByteStream, str, Problems, Fields], Iterator[Place]]
+TextReader = Callable[[ByteStream, str], Document]
 
 RECORDS: dict[str, RecordReader] = {
     ".jsonl": read_jsonl,
@@ -51,7 +51,7 @@ def read(
     *,
     problems: Problems | None = None,
     fields: Fields | None = None,
-    stdin: BinaryIO | None = None,
+    stdin: ByteStream | None = None,
 ) -> Iterator[Document]:
     """The documents of one source, as a stream: what is yielded is not kept (but for the ids).
 
@@ -83,7 +83,7 @@ def read_sources(
     *,
     problems: Problems | None = None,
     fields: Fields | None = None,
-    stdin: BinaryIO | None = None,
+    stdin: ByteStream | None = None,
 ) -> Iterator[Document]:
     """The documents of several sources, one after the other; ids are unique across all. Else like `read`."""
     problems = Problems(strict=True) if problems is None else problems
@@ -96,11 +96,13 @@ Located = tuple[str, int | None, Document]
 
 
 def _reader(
-    source: str, problems: Problems, fields: Fields, stdin: BinaryIO | None
+    source: str, problems: Problems, fields: Fields, stdin: ByteStream | None
 ) -> Callable[[], Iterator[Located]]:
     """How to read a source, once it is known that it can be."""
     if source == STANDARD_INPUT:
-        return partial(_read_stream, sys.stdin.buffer if stdin is None else stdin, problems, fields)
+        return partial(
+            _read_stream, cast(ByteStream, sys.stdin.buffer) if stdin is None else stdin, problems, fields
+        )
     path = Path(source)
     if path.is_dir():
         if (path / BEIR_CORPUS).is_file():
@@ -142,7 +144,7 @@ def _read_folder(folder: Path, problems: Problems, fields: Fields) -> Iterator[L
             problems.passed_over[path.suffix.lower()] += 1
 
 
-def _read_stream(stream: BinaryIO, problems: Problems, fields: Fields) -> Iterator[Located]:
+def _read_stream(stream: ByteStream, problems: Problems, fields: Fields) -> Iterator[Located]:
     name = "standard input"
     lines = ((n, line) for n, line in decoded_lines(unzipped(stream), name, problems) if line.strip())
     first = next(lines, None)

@@ -51,25 +51,21 @@ def inverse_cloze(
 
     Sentences shorter than `min_words`, longer than `max_words`, standing in more than one document, or made
     of code and numbers rather than words (fewer than `min_words` or than 60 % plain words) are not drawn. A
-    document gives at most `per_document`; one that is a single sentence gives none. Among its sentences the
-    draw depends on `seed` and the document's id alone, not on the order of the documents. Words are what
-    blanks part: scripts without blanks give no queries.
+    document gives at most `per_document`; one with a single such sentence gives none, for that would be all
+    of it. Among its sentences the draw depends on `seed` and the document's id alone, not on the order of the
+    documents. Words are what blanks part: scripts without blanks give no queries.
     """
     pools: dict[str, list[str]] = {}
     owners: dict[str, str | None] = {}
     for document in documents:
-        found = sentences(document.text)
+        found = [s for s in sentences(document.text) if _is_prose(s, min_words, max_words)]
         pools[document.id] = found if len(found) > 1 else []
         for sentence in found:
             key = sentence.casefold()
             owners[key] = document.id if owners.get(key, document.id) == document.id else None
     drawn: list[tuple[str, str]] = []
     for identity, found in pools.items():
-        pool = [
-            sentence
-            for sentence in dict.fromkeys(found)
-            if owners[sentence.casefold()] == identity and _is_prose(sentence, min_words, max_words)
-        ]
+        pool = [sentence for sentence in dict.fromkeys(found) if owners[sentence.casefold()] == identity]
         chance = random.Random(f"{seed}/{identity}")
         drawn += [(sentence, identity) for sentence in chance.sample(pool, min(per_document, len(pool)))]
     return drawn

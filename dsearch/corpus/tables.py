@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from typing import BinaryIO
 
-from dsearch.corpus.lines import raw_lines
+from dsearch.corpus.lines import ByteStream, raw_lines
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import TEXT_FIELDS, BadRecord, Fields, Place, to_document
 
@@ -14,7 +13,7 @@ DELIMITERS = ",;\t"
 LONGEST_CELL = 2**31 - 1  # Python's own limit of 131,072 characters is shorter than many documents
 
 
-def read_csv(stream: BinaryIO, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
+def read_csv(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
     """The documents of a table. Cells are texts; columns other than id, title, text, value become metadata.
 
     The delimiter is the one of `,`, `;` and tab that the header has most of. Cells in double quotes may hold
@@ -55,7 +54,7 @@ class _Lines(Iterator[str]):
     could tear a quoted cell apart.
     """
 
-    def __init__(self, stream: BinaryIO, name: str, problems: Problems) -> None:
+    def __init__(self, stream: ByteStream, name: str, problems: Problems) -> None:
         self.number = 0
         self._lines = raw_lines(stream, name, problems)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
-from typing import BinaryIO
 
-from dsearch.corpus.lines import UTF16_MARKS, not_utf8
+from dsearch.corpus.lines import UTF16_MARKS, ByteStream, not_utf8
 from dsearch.corpus.records import BadRecord
 from dsearch.types import Document
 
@@ -15,7 +14,7 @@ SETEXT_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
-def read_text(stream: BinaryIO, identity: str) -> Document:
+def read_text(stream: ByteStream, identity: str) -> Document:
     """A text file: the title is the file's name without its suffixes.
 
     Raises:
@@ -24,7 +23,7 @@ def read_text(stream: BinaryIO, identity: str) -> Document:
     return Document(id=identity, title=_stem(identity), text=_content(stream))
 
 
-def read_markdown(stream: BinaryIO, identity: str) -> Document:
+def read_markdown(stream: ByteStream, identity: str) -> Document:
     """A Markdown file: the title is its first heading (which leaves the text), otherwise the file's name.
 
     Raises:
@@ -63,7 +62,7 @@ def _paragraph(lines: list[str], number: int) -> bool:
     return alone and bool(re.match(r" {0,3}[^\s>|*+-]", lines[number]))
 
 
-def _content(stream: BinaryIO) -> str:
+def _content(stream: ByteStream) -> str:
     raw = stream.read()
     if raw[:2] in UTF16_MARKS:
         raise BadRecord("UTF-16; only UTF-8 is read, save the file as UTF-8")

@@ -119,7 +119,8 @@ def test_entries_of_a_small_library(library):
         "demo.wrapped",
     ]
     entry = documents["demo.Counter.most_common"]
-    assert (entry.title, entry.text) == ("demo.Counter.most_common", "With n None all of them are listed.")
+    assert entry.title == "demo.Counter.most_common"
+    assert entry.text == "most_common(n=None)\n\nWith n None all of them are listed."
     assert entry.metadata == {
         "kind": "method",
         "module": "demo",
@@ -130,7 +131,10 @@ def test_entries_of_a_small_library(library):
     assert documents["demo.guarded"].metadata["signature"] == "guarded(a, /, *, b: int=1)"
     assert documents["demo.Counter"].metadata["signature"] == "class Counter(dict)"
     assert documents["demo"].text == "The module in one line."
-    assert documents["demo.wrapped"].text == "This first line goes on\nin the second one, so it is no query."
+    assert (
+        documents["demo.wrapped"].text
+        == "wrapped()\n\nThis first line goes on\nin the second one, so it is no query."
+    )
 
 
 def test_private_entries_are_there_on_request(library):
