@@ -1,15 +1,17 @@
-"""The source of truth of a collection: SQLite and a watermark (DESIGN §4). Neither torch nor faiss.
+"""The source of truth of a collection: SQLite and a watermark. Neither torch nor faiss.
 
-store.py      Store: the public face                    journal.py    how an operation becomes durable
-write.py      statements of upsert and delete           watermark.py  what was acknowledged, outside SQLite
-read.py       documents and embeddings, checked         digest.py     canonical bytes, digests, facts
-registry.py   generations and models, which is live     validate.py   what may be stored
-verify.py     reading everything again                  schema.py     the tables, format numbers
-records.py    what is handed out                        connect.py    connections, SQLite's errors
+store.py      Store: the public face                journal.py    how an operation becomes durable
+write.py      statements of upsert and delete       watermark.py  what was acknowledged, outside SQLite
+read.py       documents and embeddings, checked     digest.py     canonical bytes, digests, facts
+registry.py   generations, models, which is live    validate.py   what may be stored
+verify.py     reading everything again              schema.py     the tables, format numbers
+folders.py    collections made, listed, deleted     connect.py    connections, SQLite's errors
+records.py    what is handed out
 """
 
 from __future__ import annotations
 
+from .folders import collection_names, delete_collection
 from .records import (
     Changes,
     Counts,
@@ -33,5 +35,7 @@ __all__ = [
     "Store",
     "VerifyReport",
     "WriteReceipt",
+    "collection_names",
+    "delete_collection",
     "validate_name",
 ]

@@ -31,7 +31,7 @@ from ..errors import (
 from ..types import Document
 from . import read, registry, write
 from .connect import ReaderPool, readable_errors
-from .creation import create_collection
+from .folders import create_collection
 from .journal import Journal
 from .read import Rows
 from .records import (

@@ -49,12 +49,17 @@ def validate_name(name: str) -> str:
     A name becomes a folder, so nothing that means another path (dots, slashes, capitals on file systems that
     fold them) is let through. Raises InvalidRequest.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise InvalidRequest(
             f"collection name {name[:80]!r}; use 1 to 64 of the characters a-z, 0-9, '_' and '-', "
             "the first a letter or a digit"
         )
     return name
+
+
+def is_name(name: str) -> bool:
+    """Whether `name` may name a collection."""
+    return _NAME.fullmatch(name) is not None
 
 
 def prepare(documents: Sequence[Document]) -> list[Prepared]:

@@ -21,7 +21,8 @@ from crash_writer import DIMENSION, vector
 from dsearch.errors import CorruptData
 from dsearch.store import Store
 
-WRITER = [sys.executable, str(Path(__file__).with_name("crash_writer.py"))]
+PYTHON = [sys.executable, "-B"]  # no byte code is written, so every run makes the same calls
+WRITER = [*PYTHON, str(Path(__file__).with_name("crash_writer.py"))]
 
 STRACE = ["strace", "-f", "-qq"]
 CALLS = "pwrite64,fsync,fdatasync,ftruncate,unlink,rename,mkdir"
@@ -176,11 +177,11 @@ def test_killed_while_creating_there_is_a_whole_collection_or_none(tmp_path):
 def calls_of(program: list[str], tmp_path: Path) -> list[tuple[str, int]]:
     """The calls by which a Python program changes files, in order: (name, how many of that name so far)."""
     trace = tmp_path / "trace"
-    command = [*STRACE, "-o", str(trace), "-e", f"trace={CALLS}", sys.executable, *program]
+    command = [*STRACE, "-o", str(trace), "-e", f"trace={CALLS}", *PYTHON, *program]
     subprocess.run(command, check=True, stdout=subprocess.PIPE)
     seen: Counter[str] = Counter()
     points: list[tuple[str, int]] = []
-    for call in re.findall(r"(\w+)\(", trace.read_text()):
+    for call in re.findall(r"^\d+ +(\w+)\(", trace.read_text(errors="replace"), re.MULTILINE):
         seen[call] += 1
         points.append((call, seen[call]))
     return points
@@ -190,7 +191,7 @@ def killed_at(point: tuple[str, int], program: list[str]) -> bytes:
     """Run the program until it enters that call, which it never does; returns what it had printed."""
     call, number = point
     inject = ["-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={number}"]
-    done = subprocess.run([*STRACE, *inject, sys.executable, *program], capture_output=True, check=False)
+    done = subprocess.run([*STRACE, *inject, *PYTHON, *program], capture_output=True, check=False)
     assert done.returncode != 0, f"{call} {number} was not reached"
     return done.stdout
 

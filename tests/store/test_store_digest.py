@@ -1,4 +1,4 @@
-"""The digests of format 1, computed here from their description alone: whoever changes one changes the format."""
+"""The digests of format 1, computed from their description alone: to change one is to change the format."""
 
 from __future__ import annotations
 

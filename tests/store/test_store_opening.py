@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from dsearch.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from dsearch.store import Store
+from dsearch.store import Store, collection_names, delete_collection
 from dsearch.types import Document
 
 
@@ -59,12 +61,12 @@ def test_creation_refuses_what_is_there_and_leaves_no_trace(folder):
 
 
 def test_a_failed_creation_removes_what_it_began(folder, monkeypatch):
-    import dsearch.store.creation as creation
+    import dsearch.store.folders as folders
 
     def fail(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(creation, "create_watermark", fail)
+    monkeypatch.setattr(folders, "create_watermark", fail)
     with pytest.raises(OSError, match="no space"):
         create(folder)
     assert list(folder.parent.iterdir()) == []
@@ -141,3 +143,36 @@ def test_a_folder_may_have_characters_that_mean_something_in_a_uri(tmp_path):
 def test_neither_torch_nor_faiss_is_loaded():
     program = "import sys, dsearch.store; assert not {'torch', 'faiss', 'fastapi'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_collections_are_listed_and_deleted_whole(folder):
+    home = folder.parent
+    assert collection_names(home) == []
+    for name in ("papers", "notes"):
+        create(home / name, name=name).close()
+    (home / "models.bak").mkdir()
+    (home / "empty").mkdir()
+    (home / "LOCK").touch()
+    assert collection_names(home) == ["notes", "papers"]
+    with Store.open(folder), pytest.raises(HomeLocked):
+        delete_collection(folder)
+    (home / "notes" / "watermark").unlink()
+    for name in ("papers", "notes"):
+        delete_collection(home / name)
+    assert collection_names(home) == []
+    assert sorted(path.name for path in home.iterdir()) == ["LOCK", "empty", "models.bak"]
+    with pytest.raises(CollectionNotFound, match="nothing was deleted"):
+        delete_collection(folder)
+
+
+def test_what_a_kill_left_is_swept_away_but_not_what_is_at_work(folder):
+    home = folder.parent
+    (home / ".aside-killed" / "x").mkdir(parents=True)
+    (home / ".aside-working").mkdir()
+    lock = os.open(home / ".aside-working", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    create(folder).close()
+    assert sorted(path.name for path in home.iterdir()) == [".aside-working", "papers"]
+    os.close(lock)
+    delete_collection(folder)
+    assert list(home.iterdir()) == []
