@@ -87,11 +87,11 @@ class Store:
             with readers.reading() as connection:
                 meta = _read_meta(connection, path)
             journal = None
-            if readonly:
-                _check_watermark(readers, path)
-            else:
+            if not readonly:
                 with readable_errors(path):
                     journal = Journal(path, accept_loss=accept_loss)
+            elif not accept_loss:
+                _check_watermark(readers, path)
         except BaseException:
             readers.close()
             raise

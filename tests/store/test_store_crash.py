@@ -99,11 +99,11 @@ def test_killed_at_random_moments_again_and_again(folder):
     create(folder)
     generator = random.Random(11)
     expected, acknowledged = Expected(), 0
-    for kill in range(24):
+    for kill in range(21):
         writer = subprocess.Popen([*WRITER, str(folder), str(kill)], stdout=subprocess.PIPE)
         assert writer.stdout is not None
         # Wait for the first line at least: before it there is nothing but the start of Python.
-        begun = b"".join(writer.stdout.readline() for _ in range(2 * generator.randint(0, 12) + 1))
+        begun = b"".join(writer.stdout.readline() for _ in range(2 * generator.randint(0, 9) + 1))
         time.sleep(generator.random() * 0.02)
         writer.kill()
         log = lines_of(begun + writer.communicate()[0])
@@ -120,7 +120,7 @@ def test_killed_on_entry_to_calls_that_change_files(folder, tmp_path):
     program = [str(Path(__file__).with_name("crash_writer.py"))]
     points = calls_of([*program, str(shutil.copytree(folder, tmp_path / "whole")), "3", "6"], tmp_path)
     assert {"pwrite64", "unlink"} <= {call for call, _ in points}
-    for place in np.linspace(0, len(points) - 1, 14).astype(int).tolist():
+    for place in np.linspace(0, len(points) - 1, 11).astype(int).tolist():
         copy = shutil.copytree(folder, tmp_path / f"killed-{place}")
         output = killed_at(points[place], [*program, str(copy), "3", "6"])
         check(copy, Expected(), lines_of(output))
@@ -162,7 +162,7 @@ def test_killed_while_creating_there_is_a_whole_collection_or_none(tmp_path):
     code = f"import sys; from pathlib import Path; from dsearch.store import Store; {create_it}"
     points = calls_of(["-c", code, str(tmp_path / "whole")], tmp_path)
     whole = 0
-    for place in np.linspace(0, len(points) - 1, 10).astype(int).tolist():
+    for place in np.linspace(0, len(points) - 1, 8).astype(int).tolist():
         folder = tmp_path / f"killed-{place}" / "papers"
         killed_at(points[place], ["-c", code, str(folder)])
         if folder.exists():
@@ -171,7 +171,7 @@ def test_killed_while_creating_there_is_a_whole_collection_or_none(tmp_path):
             Store.create(folder, name="papers", encoder={}, dimension=4).close()
         with Store.open(folder) as store:
             assert store.verify().ok
-    assert 0 < whole < 10
+    assert 0 < whole < 8
 
 
 def calls_of(program: list[str], tmp_path: Path) -> list[tuple[str, int]]:
