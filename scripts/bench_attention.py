@@ -33,8 +33,8 @@ from pathlib import Path
 TEMPERATURE = 0.05
 TOP = 10
 BLOCK = 65_536
-# Passes of [batch, dim] × [dim, documents] that a line needs. A backward takes two more than its forward for the
-# gradient of the queries, and the blocked one a third to recompute the logits that it did not keep.
+# Passes of [batch, dim] × [dim, documents] that a line needs. A backward takes two more than its forward, for
+# the gradient of the queries; the blocked one a third, to recompute the logits that it did not keep.
 PRODUCTS = {
     "blocked": 2,
     "blocked + backward": 5,

@@ -42,7 +42,7 @@ def covered_mass(
 def estimate_covered_mass(
     candidate_logits: Float[Tensor, "*batch candidates"],
     sampled_logits: Float[Tensor, "*batch samples"],
-    rest: int | Int[Tensor, "*batch"],
+    rest: int | Int[Tensor, "*#batch"],
 ) -> CoveredMass:
     """The share, estimated from a uniform sample of the documents that are no candidates.
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from dsearch.attention.pooling import pool
 from dsearch.attention.softmax import masked_softmax
 
-Rest = int | Int[Tensor, "*batch"]
+Rest = int | Int[Tensor, "*#batch"]
 
 
 class Sampled(NamedTuple):
