@@ -59,7 +59,7 @@ def top_k(
         raise InvalidRequest(f"k={k}, block_size={block_size}; use 1 or more for both")
     if keys.shape[1] != queries.shape[1]:
         raise DimensionMismatch(f"queries of dimension {queries.shape[1]}, keys of {keys.shape[1]}")
-    queries = queries.detach()
+    queries = _accumulated(queries.detach())
     scores = queries.new_empty(len(queries), 0)
     rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for start in range(0, keys.shape[0], block_size):
@@ -104,22 +104,28 @@ def top_k_attention(
     if samples < 0:
         raise InvalidRequest(f"samples={samples}; use 0 for bare top-k, or more")
     values = keys if values is None else values
+    queries = _accumulated(queries)
     rows = top_k(queries, keys, k, block_size=block_size).rows
     # An empty corpus has no row that a place without a sample could point to.
     sampled, rest = sample_rest(rows, len(keys), samples if len(keys) else 0, generator)
 
     def logits_of(chosen: Tensor) -> Tensor:
-        logits = (keys[chosen.clamp_min(0)] @ queries.unsqueeze(-1)).squeeze(-1) / temperature
+        logits = (keys[chosen.clamp_min(0)].to(queries) @ queries.unsqueeze(-1)).squeeze(-1) / temperature
         return logits.masked_fill(chosen < 0, -math.inf)
 
     context, log_partition, weights = sampled_attention(
         logits_of(rows),
-        values[rows],
+        values[rows].to(queries),
         logits_of(sampled),
-        values[sampled.clamp_min(0)],
+        values[sampled.clamp_min(0)].to(queries),
         rest,
     )
     return TopKAttention(context, log_partition, rows, weights[:, : rows.shape[1]])
+
+
+def _accumulated(queries: Tensor) -> Tensor:
+    """Half precision as float32: rounded to bfloat16, the scores of the best would mostly be ties."""
+    return queries if queries.dtype == torch.float64 else queries.float()
 
 
 def _best(scores: Tensor, k: int) -> TopK:

@@ -11,7 +11,12 @@ jaxtyping.install_import_hook("dsearch.attention", "beartype.beartype")
 
 @pytest.fixture(autouse=True)
 def seeded():
+    """The same seed, and one thread: on tensors this small more would only wait for each other."""
     torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

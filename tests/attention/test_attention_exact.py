@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -223,6 +225,25 @@ def test_nothing_of_the_size_of_the_corpus_is_made():
     with Largest() as largest:
         exact_attention(queries, keys, block_size=block).context.sum().backward()
     assert largest.numel <= block * max(batch, dim)
+
+
+def test_it_works_inside_a_compiled_function():
+    """In a process of its own: the checks of shapes that this suite adds cannot be traced."""
+    code = """
+import torch
+from dsearch.attention import exact_attention
+
+queries, keys = torch.randn(3, 4, requires_grad=True), torch.randn(13, 4)
+
+def loss(queries):
+    context, log_z = exact_attention(torch.tanh(queries), keys, block_size=5)
+    return context.square().sum() + log_z.sum()
+
+plain, compiled = loss(queries), torch.compile(loss, backend="aot_eager")(queries)
+torch.testing.assert_close(compiled, plain)
+torch.testing.assert_close(torch.autograd.grad(compiled, queries), torch.autograd.grad(plain, queries))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_a_gaussian_kernel_is_an_inner_product_and_a_bias():

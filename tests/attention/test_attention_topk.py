@@ -64,6 +64,13 @@ class TestSearch:
         queries = torch.randn(2, 3)
         assert torch.equal(top_k(queries, on_disk, 4, block_size=6).rows, top_k(queries, keys, 4).rows)
 
+    def test_half_precision_is_scored_in_single(self):
+        queries, keys = torch.randn(4, 64).bfloat16(), torch.randn(500, 64).bfloat16()
+        single = top_k(queries.float(), keys.float(), 10)
+        assert torch.equal(top_k(queries, keys, 10, block_size=64).rows, single.rows)
+        out = top_k_attention(queries, keys, k=10, samples=3)
+        assert out.context.dtype == torch.float32
+
     def test_errors(self, unchecked):
         with pytest.raises(InvalidRequest, match=r"k=0, block_size=8192; use 1 or more"):
             top_k(torch.ones(1, 2), torch.ones(3, 2), 0)
