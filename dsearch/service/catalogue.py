@@ -1,0 +1,124 @@
+"""`Catalogue`: the engine's collections, held by requests, so that none is deleted under one's hands."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import CollectionNotFound, DsearchError
+
+
+class Catalogue:
+    """The collections of an engine, for many threads.
+
+    The engine opens a collection and loads its encoder when they are first asked for; here two threads
+    that ask at once get the same one.
+    """
+
+    def __init__(self, engine: SearchEngine):
+        self._engine = engine
+        self._changed = threading.Condition()
+        self._holds: Counter[str] = Counter()
+        self._leaving: set[str] = set()
+        self._loading = threading.Lock()
+
+    @contextmanager
+    def using(self, name: str, *, encoder: bool = False) -> Generator[Collection]:
+        """The collection called `name`, which stays until the block ends.
+
+        Args:
+            name: a collection.
+            encoder: whether the block encodes.
+
+        Raises:
+            CollectionNotFound, InvalidRequest (not a name), CorruptData, EncoderUnavailable.
+        """
+        if encoder:
+            self.load_encoder()
+        with self._changed:
+            self._changed.wait_for(lambda: name not in self._leaving)
+            collection = self._existing(name)
+            self._holds[name] += 1
+        try:
+            yield collection
+        finally:
+            with self._changed:
+                self._holds[name] -= 1
+                self._changed.notify_all()
+
+    def names(self) -> list[str]:
+        """The collections, sorted."""
+        return self._engine.names()
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """What a collection is and holds."""
+        with self.using(name) as collection:
+            return collection.describe()
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        """Every collection; of one that cannot be opened its name and why."""
+        described: list[dict[str, Any]] = []
+        for name in self.names():
+            try:
+                described.append(self.describe(name))
+            except CollectionNotFound:
+                continue  # deleted since it was listed
+            except DsearchError as error:
+                described.append({"name": name, "problem": {"code": error.code, "detail": str(error)}})
+        return described
+
+    def create(self, name: str) -> bool:
+        """Make a collection unless it is there; whether it was made.
+
+        Raises:
+            InvalidRequest: not a name.
+            Conflict: the engine is readonly.
+        """
+        self.load_encoder()
+        with self._changed:
+            self._changed.wait_for(lambda: name not in self._leaving)
+            if name in self.names():
+                return False
+            self._engine.create(name)
+            return True
+
+    def drop(self, name: str) -> None:
+        """Delete a collection, when the last request that holds it is done; new ones wait and do not find it.
+
+        Raises:
+            CollectionNotFound, Conflict (the engine is readonly).
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: name not in self._leaving)
+            self._existing(name)
+            self._leaving.add(name)
+            try:
+                self._changed.wait_for(lambda: not self._holds[name])
+                self._engine.drop(name)
+            finally:
+                self._leaving.discard(name)
+                self._changed.notify_all()
+
+    def load_encoder(self) -> None:
+        """Load the engine's encoder, once.
+
+        Raises:
+            EncoderUnavailable: its weights are not on this machine.
+        """
+        with self._loading:
+            _ = self._engine.encoder
+
+    def _existing(self, name: str) -> Collection:
+        try:
+            return self._engine.collection(name)
+        except CollectionNotFound:
+            # The engine's message names a folder of the server and a command: neither is the client's.
+            there = self.names()
+            known = f"there are: {', '.join(there[:20])}" if there else "there is none yet"
+            raise CollectionNotFound(
+                f"no collection {name!r}; {known}. Make one with: PUT /v1/collections/{name}"
+            ) from None

@@ -1,0 +1,63 @@
+"""Errors that only the service raises; the rest of the tree is in dsearch/errors.py."""
+
+from __future__ import annotations
+
+from dsearch.errors import DsearchError, InvalidRequest, Unavailable
+
+
+class InvalidJson(InvalidRequest):
+    """A body that is not JSON, or is JSON that two readers could understand differently."""
+
+    code = "invalid_json"
+
+
+class InvalidCursor(InvalidRequest):
+    """A cursor that did not come from an answer."""
+
+    code = "invalid_cursor"
+
+
+class OriginNotAllowed(DsearchError):
+    """A request that a page of another site makes."""
+
+    code = "origin_not_allowed"
+    status = 403
+
+
+class BodyTooLarge(DsearchError):
+    """A body, a line or a batch above its limit."""
+
+    code = "body_too_large"
+    status = 413
+
+
+class UnsupportedMediaType(DsearchError):
+    """A body of a type or an encoding that the route does not read."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class HostNotAllowed(DsearchError):
+    """A request for a host name that is not this server's."""
+
+    code = "host_not_allowed"
+    status = 421
+
+
+class RetryLater(Unavailable):
+    """The service cannot answer just now; the answer's Retry-After says when to ask again."""
+
+    retry_after_s = 1
+
+
+class Overloaded(RetryLater):
+    """More requests wait than the queue takes."""
+
+    code = "overloaded"
+
+
+class NotReady(RetryLater):
+    """The service is starting or stopping."""
+
+    code = "not_ready"

@@ -1,0 +1,55 @@
+"""What the models of requests share: fields that say what is allowed, objects that refuse unknown names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+SHOWN = 80  # characters of a given value that a message repeats
+
+
+def allowed(what: str) -> WrapValidator:
+    """Annotates a field: whatever its type refuses is answered with `use {what}`."""
+
+    def validate(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return inner(value)
+        except ValidationError:
+            raise PydanticCustomError("not_allowed", "use {allowed}", {"allowed": what}) from None
+
+    return WrapValidator(validate)
+
+
+def shown(value: Any) -> str:
+    """A given value as a message repeats it: as Python writes it, cut when it is long."""
+    if isinstance(value, list | dict) and len(value) > SHOWN:
+        return f"a {'list' if isinstance(value, list) else 'object'} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+class Given(BaseModel):
+    """An object that a client sends: unknown names are refused, and the message lists the known ones."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, given: Any) -> Any:
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        if isinstance(given, dict) and (unknown := [str(name) for name in given if name not in known]):
+            raise PydanticCustomError(
+                "unknown_field",
+                "unknown field {unknown}; use {known}",
+                {"unknown": ", ".join(shown(name) for name in unknown[:3]), "known": ", ".join(known)},
+            )
+        return given

@@ -1,0 +1,210 @@
+"""Errors as RFC 9457 problem documents: `{type, title, status, code, detail, …}`.
+
+`code` is stable and names the kind; `detail` says what was given, what is allowed and what to do. `type` is a
+relative URL that leads to the kind's description. An unexpected error shows a request id and nothing else.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from dsearch.errors import DsearchError, NotFound
+from dsearch.service import errors as service_errors
+from dsearch.service.errors import RetryLater
+from dsearch.service.fields import shown
+
+MEDIA_TYPE = "application/problem+json"
+SHOWN_ERRORS = 100
+_SHAPES = {"model_attributes_type": "a JSON object", "model_type": "a JSON object", "list_type": "an array"}
+
+
+class FieldError(BaseModel):
+    """One field that was refused."""
+
+    field: str = Field(description="where it stands, such as `limit` or `0.text`")
+    detail: str
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem document."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "/problems/invalid_request",
+                    "title": "A value out of range, of the wrong type or of the wrong shape.",
+                    "status": 422,
+                    "code": "invalid_request",
+                    "detail": "limit=0; use an integer from 1 to 1000",
+                    "errors": [{"field": "limit", "detail": "limit=0; use an integer from 1 to 1000"}],
+                }
+            ]
+        }
+    )
+
+    type: str = Field(description="where the kind is described")
+    title: str = Field(description="the kind in words; the same for every problem of this code")
+    status: int
+    code: str = Field(description="the kind, stable: program against this")
+    detail: str = Field(description="what was given, what is allowed, what to do")
+    errors: list[FieldError] | None = Field(None, description="each refused field")
+    written: dict[str, Any] | None = Field(None, description="of a stream: what was stored before it failed")
+    request_id: str | None = Field(
+        None, description="of an unexpected error: look for it in the server's log"
+    )
+
+
+# ---- what can be answered
+
+
+def kinds() -> dict[str, tuple[int, str]]:
+    """Every code that an answer can have, with its status and title."""
+    found = {"internal_error": (500, "An unexpected error of the server.")}
+    found["method_not_allowed"] = (405, "The route is there, but not for this method.")
+    for kind in _tree(DsearchError):
+        found.setdefault(kind.code, (kind.status, (inspect.getdoc(kind) or "").split("\n")[0]))
+    return dict(sorted(found.items()))
+
+
+def documented(*kinds_of_error: type[DsearchError]) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that raises these."""
+    by_status: dict[int | str, dict[str, Any]] = {}
+    for kind in kinds_of_error:
+        title = kinds()[kind.code][1]
+        known = by_status.setdefault(
+            kind.status,
+            {
+                "description": "",
+                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            },
+        )
+        examples = known["content"][MEDIA_TYPE].setdefault("examples", {})
+        examples[kind.code] = {
+            "value": {
+                "type": f"/problems/{kind.code}",
+                "title": title,
+                "status": kind.status,
+                "code": kind.code,
+            }
+            | {"detail": "…"}
+        }
+        known["description"] = ", ".join(f"`{code}`" for code in examples)
+    return by_status
+
+
+# ---- answers
+
+
+def problem(
+    code: str, detail: str, *, status: int | None = None, headers: dict[str, str] | None = None, **more: Any
+) -> Response:
+    """A problem document as an answer; members of `more` that are None are left out."""
+    known_status, title = kinds()[code]
+    content = {"type": f"/problems/{code}", "title": title, "status": status or known_status, "code": code}
+    content |= {"detail": detail} | {name: value for name, value in more.items() if value is not None}
+    return Response(orjson.dumps(content), status or known_status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: DsearchError, **more: Any) -> Response:
+    """The answer to a request that raised `error`."""
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, RetryLater) else None
+    return problem(error.code, str(error), status=error.status, headers=headers, **more)
+
+
+def install(app: FastAPI) -> None:
+    """Let every error that a route of `app` raises on purpose be answered as a problem."""
+    app.add_exception_handler(DsearchError, _of_dsearch)
+    app.add_exception_handler(RequestValidationError, _of_validation)
+    app.add_exception_handler(HTTPException, _of_routing)
+
+
+async def _of_dsearch(request: Request, error: Exception) -> Response:
+    assert isinstance(error, DsearchError)
+    return problem_of(error)
+
+
+async def _of_validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = field_errors(error.errors())
+    detail = errors[0]["detail"]
+    if len(errors) > 1:
+        detail += f" (and {len(errors) - 1} more, see errors)"
+    return problem("invalid_request", detail, errors=errors[:SHOWN_ERRORS])
+
+
+def field_errors(errors: Sequence[Any]) -> list[dict[str, str]]:
+    """pydantic's errors as `{field, detail}`: what was given and what is allowed."""
+    return [_field_error(one) for one in errors]
+
+
+def _field_error(error: dict[str, Any]) -> dict[str, str]:
+    # FastAPI puts "body", "query" or "path" in front; pydantic alone does not.
+    place = [str(part) for part in error["loc"] if part not in ("body", "query", "path")]
+    field = ".".join(place) or str(error["loc"][0] if error["loc"] else "body")
+    kind, message = error["type"], error["msg"]
+    if kind == "missing":
+        return {"field": field, "detail": f"{field} is missing; see /docs for what the request has"}
+    if kind == "unknown_field":
+        return {"field": field, "detail": message if not place else f"{field}: {message}"}
+    if kind == "value_error":  # raised by a model of ours: the whole sentence is in it
+        return {"field": field, "detail": str(error["ctx"]["error"])}
+    if kind in _SHAPES:
+        message = f"use {_SHAPES[kind]}"
+    said = message[:1].lower() + message[1:]
+    if not place:
+        given = f"a {field} of type {_json_type(error.get('input'))}"
+        return {"field": field, "detail": f"{given}; {said}"}
+    return {"field": field, "detail": f"{field}={shown(error.get('input'))}; {said}"}
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number" if isinstance(value, int | float) else "nothing")
+
+
+async def _of_routing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = shown(request.url.path)
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return problem("not_found", f"no route {path}; see /docs for those that there are", headers=headers)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        use = headers.get("Allow", "another method")
+        detail = f"{request.method[:20]} {path}; use {use}, or see /docs"
+        return problem("method_not_allowed", detail, headers=headers)
+    status = HTTPStatus(error.status_code)
+    code = "invalid_request" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "internal_error"
+    return problem(code, status.description or status.phrase, status=status, headers=headers)
+
+
+def _tree(root: type[DsearchError]) -> Iterator[type[DsearchError]]:
+    """`root` and all below it that belong to dsearch, the service's own included."""
+    assert service_errors  # imported, so that its classes are in the tree
+    if root is not DsearchError:
+        yield root
+    for kind in root.__subclasses__():
+        if kind.__module__.startswith("dsearch."):
+            yield from _tree(kind)
+
+
+def describe(code: str) -> dict[str, Any]:
+    """What `type` of a problem leads to.
+
+    Raises:
+        NotFound: no such code.
+    """
+    known = kinds()
+    if code not in known:
+        raise NotFound(f"no problem {code[:80]!r}; there are: {', '.join(known)}")
+    status, title = known[code]
+    return {"code": code, "status": status, "title": title}

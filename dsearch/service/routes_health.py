@@ -1,0 +1,35 @@
+"""Liveness and readiness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from dsearch.errors import EncoderUnavailable, NotFound
+from dsearch.service import problems
+from dsearch.service.errors import NotReady
+from dsearch.service.respond import json_answer
+from dsearch.service.schemas import Health
+from dsearch.service.service import TheService
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz", response_model=Health)
+async def healthz() -> Response:
+    """Whether the process lives."""
+    return json_answer({"status": "ok"})
+
+
+@router.get("/readyz", response_model=Health, responses=problems.documented(NotReady, EncoderUnavailable))
+async def readyz(service: TheService) -> Response:
+    """Whether searches are answered now."""
+    service.require_ready()
+    return json_answer({"status": "ready"})
+
+
+@router.get("/problems/{code}", responses=problems.documented(NotFound))
+async def describe_problem(code: str) -> dict[str, Any]:
+    """What a problem's `type` leads to: its code, status and title."""
+    return problems.describe(code)

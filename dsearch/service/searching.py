@@ -1,0 +1,136 @@
+"""What the search worker computes: micro-batches of searches, and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dsearch.engine import Attended, Collection, SearchLayer
+from dsearch.errors import DimensionMismatch, Unavailable
+from dsearch.service.catalogue import Catalogue
+from dsearch.service.schemas import AttendRequest
+from dsearch.types import Mode, SearchResult, Stamp
+
+LARGEST_BATCH = 64
+LARGEST_BATCH_CANDIDATES = 16_384  # bounds a batch's embeddings: 25 MB a leg and head at 384 numbers
+_CANDIDATES = 100  # of a leg, at least; see the engine's SearchLayer
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Searches:
+    """Searches of one collection with the same options; the items are queries.
+
+    Equal ones are one batch: one call of the encoder, one of FAISS.
+    """
+
+    catalogue: Catalogue
+    collection: str
+    limit: int
+    offset: int
+    mode: Mode
+    model: str | None
+    explain: bool
+    hops: int
+    hop_strength: float | None
+
+    @property
+    def largest_batch(self) -> int:
+        """Fewer queries at once when each has many candidates."""
+        candidates = max(_CANDIDATES, self.limit + self.offset)
+        return max(1, min(LARGEST_BATCH, LARGEST_BATCH_CANDIDATES // candidates))
+
+    def __call__(self, items: Sequence[str]) -> list[SearchResult]:
+        """One result for each query, all from one state."""
+        with self.catalogue.using(self.collection, encoder=self.mode != "keyword") as collection:
+            return collection.search_batch(
+                items,
+                limit=self.limit,
+                offset=self.offset,
+                mode=self.mode,
+                model=self.model,
+                hops=self.hops,
+                hop_strength=self.hop_strength,
+                explain=self.explain,
+                coverage=None,
+            )
+
+
+def attend(catalogue: Catalogue, name: str, asked: AttendRequest) -> dict[str, Any]:
+    """The answer to an `attend` request, less what the route adds; arrays stay arrays.
+
+    Raises:
+        DimensionMismatch: vectors of another length than the collection's embeddings.
+        InvalidRequest: mode "keyword" with vectors.
+    """
+    with catalogue.using(name, encoder=asked.queries is not None and asked.mode != "keyword") as collection:
+        attended, layer = _attend(collection, asked)
+        candidates = None
+        if asked.include:
+            positions = attended.output.positions
+            candidates = torch.as_tensor(layer.snapshot.embeddings(positions))
+        with torch.inference_mode():
+            keys = layer.head.keys(candidates).numpy() if "keys" in asked.include else None  # type: ignore[arg-type]
+            values = layer.head.values(candidates).numpy() if "values" in asked.include else None  # type: ignore[arg-type]
+    results = [_result(attended, query, keys, values) for query in range(len(attended.ids))]
+    return {**_stamped(attended.stamp), "results": results}
+
+
+def _attend(collection: Collection, asked: AttendRequest) -> tuple[Attended, SearchLayer]:
+    """Attention, and the layer over the very state that it came from (equal stamps are the same state)."""
+    options: dict[str, Any] = {
+        "mode": asked.mode,
+        "model": asked.model,
+        "candidates": asked.candidates,
+        "hops": asked.hops,
+        "hop_strength": asked.hop_strength,
+    }
+    queries = asked.queries if asked.queries is not None else _states(asked.vectors or [], collection)
+    for _ in range(_TRIES):
+        attended = collection.attend(queries, **options)
+        layer, stamp = collection.layer_and_stamp(**options)
+        if stamp == attended.stamp:
+            return attended, layer
+    raise Unavailable(f"collection {collection.name!r} changes with every attempt; try again in a moment")
+
+
+def _states(vectors: Sequence[Sequence[float]], collection: Collection) -> torch.Tensor:
+    dimension = collection.store.dimension
+    for position, vector in enumerate(vectors):
+        if len(vector) != dimension:
+            raise DimensionMismatch(
+                f"vectors.{position} has {len(vector)} numbers; this collection's embeddings have {dimension}"
+            )
+    return torch.tensor(vectors, dtype=torch.float32)
+
+
+def _result(
+    attended: Attended, query: int, keys: np.ndarray | None, values: np.ndarray | None
+) -> dict[str, Any]:
+    found = attended.output
+    ids = [
+        id for id, position in zip(attended.ids[query], found.positions[query], strict=True) if position >= 0
+    ]
+    count = len(ids)  # the padding is last
+    result: dict[str, Any] = {
+        "ids": ids,
+        "weights": _numbers(found.weights[query, :count]),
+        "scores": _numbers(found.scores[query, :count]),
+        "context": _numbers(found.context[query]),
+    }
+    for name, rows in (("keys", keys), ("values", values)):
+        if rows is not None:
+            result[name] = np.ascontiguousarray(rows[query, :count])
+    return result
+
+
+def _numbers(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.contiguous().cpu().numpy()
+
+
+def _stamped(stamp: Stamp) -> dict[str, Any]:
+    return {"generation": stamp.generation, "model": stamp.model, "sequence": stamp.sequence}

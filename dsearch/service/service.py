@@ -1,0 +1,89 @@
+"""`Service`: what the routes share. One thread searches, one writes; neither is the event loop's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
+
+from dsearch.engine import SearchEngine
+from dsearch.errors import DsearchError
+from dsearch.service.catalogue import Catalogue
+from dsearch.service.errors import NotReady
+from dsearch.service.worker import Worker
+
+SEARCHES_WAITING = 256
+WRITES_WAITING = 64
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Service:
+    """An engine behind two workers.
+
+    Searches never wait for writes: documents are encoded in the writing thread. Reads by id go to the
+    framework's thread pool.
+
+    Args:
+        engine: opened by the caller, who closes it after the last request.
+    """
+
+    def __init__(self, engine: SearchEngine):
+        self.catalogue = Catalogue(engine)
+        self.searching = Worker("search", waiting=SEARCHES_WAITING)
+        self.writing = Worker("write", waiting=WRITES_WAITING)
+        self._warming: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start the workers, and load encoder and indexes before the first search."""
+        self.searching.start()
+        self.writing.start()
+        self._warming = asyncio.get_running_loop().create_task(self.searching.run(self._warm))
+
+    async def stop(self) -> None:
+        """Finish what waits, end the workers."""
+        for worker in (self.searching, self.writing):
+            await run_in_threadpool(worker.stop)
+        if self._warming is not None:
+            with contextlib.suppress(BaseException):
+                await self._warming
+
+    def require_ready(self) -> None:
+        """Return if searches are answered now.
+
+        Raises:
+            NotReady: it is starting or stopping, or it failed to start (the log says why).
+            EncoderUnavailable: the encoder's weights are not there.
+        """
+        if self._warming is None or not self._warming.done() or not self.searching.alive:
+            raise NotReady("the service loads its encoder and indexes, or is stopping; ask again in a moment")
+        error = self._warming.exception()
+        if isinstance(error, DsearchError):
+            raise error
+        if error is not None:
+            _log.error("the service did not start", exc_info=error)
+            raise NotReady("the encoder could not be loaded; the server's log says why")
+
+    async def read(self, compute: Callable[[], T]) -> T:
+        """The result of a read that needs neither encoder nor index."""
+        return await run_in_threadpool(compute)
+
+    def _warm(self) -> None:
+        for name in self.catalogue.names():
+            # A damaged collection says so when it is asked; the others are ready all the same.
+            with contextlib.suppress(DsearchError), self.catalogue.using(name) as collection:
+                _ = collection.snapshot
+        self.catalogue.load_encoder()
+
+
+async def _service(request: Request) -> Service:
+    return request.app.state.service
+
+
+TheService = Annotated[Service, Depends(_service)]

@@ -1,0 +1,92 @@
+"""`StrictRoute`: bodies are read up to a limit, must be what they say, and are strict JSON."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
+
+from dsearch.service import strict_json
+from dsearch.service.errors import BodyTooLarge, UnsupportedMediaType
+
+MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_STREAM_BYTES = 64 * 1024 * 1024
+JSON_TYPES = ("application/json",)
+NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+_PARSED_AT_ONCE = 64 * 1024  # larger bodies are parsed beside the event loop
+
+
+class _JsonRequest(Request):
+    """A request whose body was read and parsed."""
+
+    def __init__(self, request: Request, body: bytes, value: Any):
+        super().__init__(request.scope, request.receive)
+        self._body = body
+        self._value = value
+
+    async def json(self) -> Any:
+        return self._value
+
+
+class StrictRoute(APIRoute):
+    """A route that parses its JSON body strictly, before anything of it is used."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, given a request that is parsed already."""
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def strict(request: Request) -> Response:
+            return await handle(await read_json(request))
+
+        return strict
+
+
+async def read_json(request: Request) -> Request:
+    """Read and parse the body; an empty one stays empty.
+
+    Raises:
+        UnsupportedMediaType: not JSON by its type, or compressed.
+        BodyTooLarge, InvalidJson.
+    """
+    body = b"".join([part async for part in limited(request, MAX_BODY_BYTES)])
+    if not body:
+        return _JsonRequest(request, b"", None)
+    require_type(request, JSON_TYPES)
+    if len(body) <= _PARSED_AT_ONCE:
+        return _JsonRequest(request, body, strict_json.parse(body))
+    return _JsonRequest(request, body, await run_in_threadpool(strict_json.parse, body))
+
+
+async def limited(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
+    """The body part by part, refused as soon as it is seen to be larger than `limit_bytes`."""
+    allowed = f"use at most {limit_bytes} in one request"
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared[:20]) > limit_bytes:
+        raise BodyTooLarge(f"a body of {declared[:20]} bytes; {allowed}")
+    received = 0
+    async for part in request.stream():
+        received += len(part)
+        if received > limit_bytes:
+            raise BodyTooLarge(f"a body of more than {limit_bytes} bytes; {allowed}")
+        yield part
+
+
+def require_type(request: Request, types: tuple[str, ...]) -> str:
+    """The body's media type, which is one of `types`.
+
+    Raises:
+        UnsupportedMediaType: it is not, or the body is compressed.
+    """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise UnsupportedMediaType(f"Content-Encoding: {encoding[:80]}; send the body uncompressed")
+    given = request.headers.get("content-type", "")
+    media_type = given.partition(";")[0].strip().lower()
+    if media_type not in types:
+        raise UnsupportedMediaType(f"Content-Type: {given[:80] or 'none'}; use {' or '.join(types)}")
+    return media_type
