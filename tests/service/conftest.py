@@ -56,7 +56,10 @@ class WordEncoder:
         return np.sum([np.random.default_rng(seed).normal(size=DIMENSION) for seed in seeds], axis=0)
 
 
-WORDS = ["attention", "query", "key", "value", "softmax", "head", "pool", "search", "index", "cat", "dog", "river", "stone", "lamp", "music"]
+WORDS = (
+    *("attention", "query", "key", "value", "softmax", "head", "pool", "search"),
+    *("index", "cat", "dog", "river", "stone", "lamp", "music", "index"),
+)
 
 
 def documents(count: int, *, seed: int = 0) -> list[Document]:

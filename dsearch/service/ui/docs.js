@@ -1,0 +1,10 @@
+// Swagger UI over our own OpenAPI document; its files come from this server too.
+
+SwaggerUIBundle({
+  url: "/openapi.json",
+  dom_id: "#api",
+  deepLinking: true,
+  defaultModelsExpandDepth: 0,
+  tryItOutEnabled: true,
+  validatorUrl: null, // asks another host otherwise
+});

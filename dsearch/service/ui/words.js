@@ -1,0 +1,59 @@
+// Numbers as words. No DOM here.
+
+export function count(number, noun) {
+  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+export function percent(share) {
+  if (share >= 0.9995) return "100 %";
+  if (share < 0.001) return share > 0 ? "< 0.1 %" : "0 %";
+  return `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
+}
+
+// e^entropy is the number of documents that equal weights of the same entropy would be spread over.
+export function attentionInWords({ hits, attention }) {
+  if (attention.candidates === 0) return "Nothing found.";
+  const torn = Math.exp(attention.entropy);
+  const verdict =
+    attention.candidates === 1 || torn < 1.5 ? "Confident: one document holds the attention"
+      : torn < 12 ? `Torn between ${Math.round(torn)} documents`
+        : `Spread over about ${Math.round(torn)} documents`;
+  const shown = hits.reduce((sum, hit) => sum + hit.weight, 0);
+  const candidates = count(attention.candidates, "candidate");
+  const hold = attention.candidates === 1 ? "holds" : "hold";
+  const covered =
+    attention.covered_mass === null ? "" : `, which ${hold} ${percent(attention.covered_mass)} of the collection's`;
+  return `${verdict}. Shown is ${percent(shown)} of the attention of ${candidates}${covered}.`;
+}
+
+// The score's parts, when one head makes them a sum.
+export function partsInWords({ score, explain }) {
+  const number = score.toFixed(3);
+  if (!explain || explain.dense.length !== 1) return `score ${number}`;
+  const [meaning] = explain.dense, [words] = explain.keyword;
+  const parts = [];
+  if (meaning !== 0) parts.push(`meaning ${meaning.toFixed(3)}`);
+  if (words !== 0) parts.push(`words ${words.toFixed(3)}`);
+  return parts.length > 1 ? `score ${number} = ${parts.join(" + ")}` : `score ${number}`;
+}
+
+// The stretch of a text to show: around the first word of the query that stands in it.
+export function snippet(text, query, length) {
+  if (text.length <= length) return text;
+  const first = text.search(pattern(query));
+  const start = first > length * 0.7 ? Math.max(0, text.lastIndexOf(" ", first - length / 4)) : 0;
+  const end = text.lastIndexOf(" ", start + length);
+  const cut = text.slice(start, end > start ? end : start + length).trim();
+  return `${start > 0 ? "… " : ""}${cut}${start + length < text.length ? " …" : ""}`;
+}
+
+// A text in pieces, those that are words of the query marked.
+export function pieces(text, query) {
+  return text.split(pattern(query)).map((piece, i) => ({ text: piece, marked: i % 2 === 1 }));
+}
+
+function pattern(query) {
+  const words = [...new Set(query.toLowerCase().match(/[\p{L}\p{N}_]{3,}/gu) ?? [])].slice(0, 32);
+  if (words.length === 0) return /(?!)/;
+  return new RegExp(`(?<![\\p{L}\\p{N}_])(${words.join("|")})(?![\\p{L}\\p{N}_])`, "giu");
+}
