@@ -28,6 +28,8 @@ def set_threads(threads: int | None = None) -> int:
         raise InvalidRequest(f"threads={threads}; use an integer of at least 1")
     for variable in _VARIABLES:
         os.environ[variable] = str(threads)
+    # Waiting threads sleep: spinning ones take the cores from whoever else has work on this machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
     import torch  # isort: skip  # before faiss

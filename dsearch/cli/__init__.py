@@ -1,0 +1,28 @@
+"""The command line: thin verbs over the library. stdout carries the answer, stderr everything else.
+
+Exit codes: 0 done, 1 it could not be done (the message says why and what to do), 2 the command was not
+understood.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    from dsearch.cli.app import app
+    from dsearch.errors import DsearchError
+
+    try:
+        app()
+    except DsearchError as error:
+        print(f"dsearch: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("dsearch: interrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        # Whoever read the answer has seen enough (`| head`). Closing stdout again at exit would complain.
+        sys.stderr.close()
+        sys.exit(1)

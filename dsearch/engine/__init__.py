@@ -9,6 +9,7 @@ from dsearch.engine.collection import Attended, Collection
 from dsearch.engine.engine import SearchEngine
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.models import UNTRAINED
+from dsearch.engine.runs import System, encode_queries, make_run
 from dsearch.engine.snapshot import Snapshot
 
 __all__ = [
@@ -19,4 +20,7 @@ __all__ = [
     "SearchLayer",
     "SearchOutput",
     "Snapshot",
+    "System",
+    "encode_queries",
+    "make_run",
 ]

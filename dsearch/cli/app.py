@@ -1,0 +1,50 @@
+"""The commands, in the order in which a newcomer needs them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import dsearch
+from dsearch.cli import demo, doctor, evaluate, index, models, run, search, serve, train
+
+app = typer.Typer(
+    name="dsearch",
+    help="A differentiable search engine: index a corpus, query it over HTTP, fine-tune its retrieval.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+for command in (
+    demo.demo,
+    index.index,
+    search.search,
+    serve.serve,
+    train.train,
+    evaluate.evaluate,
+    run.run,
+    models.models,
+    models.promote,
+    models.refresh,
+    index.collections,
+    doctor.doctor,
+):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(dsearch.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A differentiable search engine: index a corpus, query it over HTTP, fine-tune its retrieval."""

@@ -1,0 +1,112 @@
+"""`dsearch evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.judgements import Judgements, read_judgements
+from dsearch.cli.session import opened_engine, print_json, say
+
+if TYPE_CHECKING:
+    from dsearch.engine import Collection
+    from dsearch.evaluation import EvaluationReport, Run
+
+TRAINED = "trained"
+
+
+def evaluate(
+    data: options.BeirData,
+    collection: options.CollectionName = "default",
+    split: Annotated[str, typer.Option(help="Judgements to score against: qrels/SPLIT.tsv.")] = "test",
+    exclude: options.ExcludePairs = None,
+    folds: Annotated[
+        Path | None,
+        typer.Option(help="JSON of query → fold: a head is trained without each fold and scored on it."),
+    ] = None,
+    model: options.ModelVersion = None,
+    hops: options.Hops = 1,
+    hop_strength: options.HopStrength = None,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Score dense, keyword, hybrid and trained search side by side, seen and unseen documents apart."""
+    judged = read_judgements(data, split, exclude)
+    with opened_engine(home, readonly=True, encoder=encoder, device=device, threads=threads) as (engine, _):
+        target = engine.collection(collection)
+        report = compare(target, judged, folds=folds, model=model, hops=hops, hop_strength=hop_strength)
+    if json:
+        print_json(report.to_dict())
+        return
+    typer.echo(report.to_text())
+    if judged.training is None and folds is None:
+        say("seen and unseen documents are not told apart: this data has no split named train")
+
+
+def compare(
+    collection: Collection,
+    judged: Judgements,
+    *,
+    folds: Path | None = None,
+    model: str | None = None,
+    hops: int = 1,
+    hop_strength: float | None = None,
+) -> EvaluationReport:
+    """The four systems on the same queries. Differences are to the untrained hybrid search."""
+    from dsearch.engine import UNTRAINED, System, encode_queries, make_run
+    from dsearch.evaluation import build_report, split_seen, without_pairs, without_positives
+    from dsearch.evaluation import evaluate as score
+
+    states = encode_queries(collection, judged.queries)
+
+    def ranked(system: System) -> Run:
+        return make_run(collection, judged.queries, system, states=states, exclude=judged.exclude)
+
+    runs = {
+        "dense": ranked(System("dense")),
+        "keyword": ranked(System("keyword")),
+        "hybrid": ranked(System("hybrid")),
+    }
+    if hops > 1:
+        runs[f"hybrid, {hops} hops"] = ranked(System("hybrid", hops=hops, hop_strength=hop_strength))
+    version = collection.live_model if model is None else model
+    groups = {}
+    if folds is not None:
+        runs[TRAINED], groups = _cross_validated(collection, judged, folds)
+    else:
+        if version != UNTRAINED:
+            runs[f"{TRAINED} {version}"] = ranked(System("hybrid", version, hops, hop_strength))
+        if judged.training is not None:
+            seen, unseen = split_seen(judged.qrels, judged.training)
+            groups = {"seen": seen, "unseen": unseen}
+    systems = {name: score(run, judged.qrels, exclude=judged.exclude) for name, run in runs.items()}
+    left_out = len(without_positives(without_pairs(judged.qrels, judged.exclude)))
+    return build_report(systems, baseline="hybrid", groups=groups, left_out=left_out)
+
+
+def _cross_validated(
+    collection: Collection, judged: Judgements, folds: Path
+) -> tuple[Run, dict[str, list[str]]]:
+    """Every query ranked by a head that was trained without its fold; nothing is published."""
+    from dsearch.engine import make_run
+    from dsearch.evaluation import cross_validation, read_folds, split_seen, without_pairs
+    from dsearch.training import examples_from_judgements, finetune
+
+    texts = {query.id: query.text for query in judged.queries}
+    qrels = without_pairs(judged.qrels, judged.exclude)
+    run: Run = {}
+    groups: dict[str, list[str]] = {"seen": [], "unseen": []}
+    for fold in cross_validation(qrels, read_folds(folds)):
+        say(f"fold {fold.number}: training on {len(fold.train)} queries, scoring {len(fold.test)}")
+        trained = finetune(examples_from_judgements(collection, texts, fold.train))
+        queries = [query for query in judged.queries if query.id in fold.test]
+        run |= make_run(collection, queries, head=trained.head, exclude=judged.exclude)
+        for name, members in zip(groups, split_seen(fold.test, fold.train), strict=True):
+            groups[name].extend(members)
+    return run, groups

@@ -1,0 +1,84 @@
+"""`dsearch index` and `dsearch collections`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+
+
+def index(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="BEIR folders, JSONL, CSV, text and Markdown, folders of these, or - for standard input."
+        ),
+    ],
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    id_column: Annotated[str | None, typer.Option(help="Field or column that holds the id.")] = None,
+    title_column: Annotated[str | None, typer.Option(help="Field or column that holds the title.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Field or column that holds the text.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")] = False,
+    json: options.AsJson = False,
+) -> None:
+    """Index documents. Run again, it goes on where it stopped and encodes only what is new."""
+    from dsearch.corpus import Fields, Problems, read_sources
+
+    problems = Problems(strict=strict, keep=20, on_problem=_Warner())
+    fields = Fields(id=id_column, title=title_column, text=text_column)
+    documents = read_sources(sources, problems=problems, fields=fields)  # a missing file is noticed here
+    with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
+        target = engine.collection_or_new(collection)
+        with ProgressBars() as on_progress:
+            report = target.ingest(documents, on_progress)
+        described = target.describe()
+    if json:
+        print_json({**described, **asdict(report), "skipped": problems.count})
+        return
+    rate = f" ({report.encoded / report.elapsed_s:.0f} documents/s)" if report.encoded else ""
+    skipped = f", {problems.count} skipped" if problems.count else ""
+    typer.echo(
+        f"{collection}: {described['documents']} documents, generation {described['generation']}: "
+        f"{report.inserted} new, {report.updated} changed, {report.unchanged} unchanged{skipped}, "
+        f"{report.encoded} encoded in {report.elapsed_s:.1f} s{rate}"
+    )
+    if described["documents"] == 0:
+        say(
+            "nothing was found to index; see the messages above, or dsearch index --help for what can be read"
+        )
+
+
+def collections(home: options.HomeFolder = None, json: options.AsJson = False) -> None:
+    """List the collections."""
+    with opened_engine(home, readonly=True) as (engine, _):
+        described = [engine.collection(name).describe() for name in engine.names()]
+    if json:
+        print_json(described)
+        return
+    for one in described:
+        state = f"generation {one['generation']}, model {one['model']}"
+        typer.echo(f"{one['name']}: {one['documents']} documents, {state}")
+    if not described:
+        say("no collection yet; make one with: dsearch index SOURCE -c NAME")
+
+
+class _Warner:
+    """Shows the first problems and says when it stops."""
+
+    def __init__(self, shown: int = 20):
+        self._left = shown
+
+    def __call__(self, problem: object) -> None:
+        self._left -= 1
+        if self._left >= 0:
+            say(f"skipped {problem}")
+        elif self._left == -1:
+            say("more records were skipped; only their number follows")

@@ -1,0 +1,38 @@
+"""Options that several commands share, each described once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CollectionName = Annotated[str, typer.Option("--collection", "-c", help="The collection's name.")]
+HomeFolder = Annotated[
+    Path | None, typer.Option("--home", help="Folder of the collections [default: index].")
+]
+EncoderName = Annotated[
+    str | None, typer.Option("--encoder", help="A sentence-transformers model, or the folder of one.")
+]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:N or mps [default: cpu].")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Threads of all native libraries [default: all cores].")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+SearchMode = Annotated[str, typer.Option("--mode", help="hybrid, dense or keyword.")]
+ModelVersion = Annotated[
+    str | None, typer.Option("--model", help="A model's version [default: the live one].")
+]
+Hops = Annotated[
+    int, typer.Option("--hops", help="Rounds of search; from the second on, hits refine the query.")
+]
+HopStrength = Annotated[
+    float | None, typer.Option("--hop-strength", help="How far a hop turns the query [default: the model's].")
+]
+BeirData = Annotated[
+    Path, typer.Option("--data", help="A BEIR folder: corpus.jsonl, queries.jsonl, qrels/*.tsv.")
+]
+ExcludePairs = Annotated[
+    Path | None,
+    typer.Option("--exclude", help="TSV of query and document ids that are left out of rankings and scores."),
+]

@@ -1,0 +1,128 @@
+"""What every command does first: settings, thread budget, the engine; and how it shows that work goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsearch.config import Settings, load_settings
+from dsearch.types import Progress
+
+if TYPE_CHECKING:
+    from dsearch.engine import SearchEngine
+
+STAGES = {
+    "read": "reading",
+    "encode": "encoding",
+    "embeddings": "writing embeddings",
+    "keys": "building keys",
+    "keyword": "building keywords",
+    "digests": "checking",
+    "validate": "training, some held out",
+    "train": "training on all",
+    "search": "searching",
+}
+
+
+def say(message: str) -> None:
+    """Tell the person at the terminal something that is not the answer."""
+    print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def opened_engine(
+    home: Path | None,
+    *,
+    readonly: bool,
+    encoder: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+) -> Iterator[tuple[SearchEngine, Settings]]:
+    """An engine by the settings; heavy imports happen here, not when the command line is parsed."""
+    settings = load_settings(home=home, encoder=encoder, device=device, threads=threads)
+    from dsearch.threads import set_threads
+
+    set_threads(settings.threads)
+
+    from dsearch.encoder import Encoder
+    from dsearch.engine import SearchEngine
+
+    def load() -> Encoder:
+        return Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
+
+    with SearchEngine(settings.home, readonly=readonly, encoder=load) as engine:
+        yield engine, settings
+
+
+class ProgressBars:
+    """One bar a stage on stderr, with rate and time left; nothing but a line a stage where nobody watches."""
+
+    def __init__(self, unit: str = "documents"):
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import Progress as Bars
+
+        self._console = Console(stderr=True)
+        self._bars = Bars(
+            TextColumn("{task.description:<24}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._unit = unit
+        self._tasks: dict[str, Any] = {}
+        self._told = 0.0
+
+    def __enter__(self) -> Callable[[Progress], None]:
+        self._bars.start()
+        return self._show
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    def _show(self, progress: Progress) -> None:
+        rate = f"{progress.done / progress.elapsed_s:,.0f} {self._unit}/s" if progress.elapsed_s > 0.5 else ""
+        if progress.stage not in self._tasks:
+            name = STAGES.get(progress.stage, progress.stage)
+            self._tasks[progress.stage] = self._bars.add_task(name, total=progress.total or None, rate="")
+        self._bars.update(
+            self._tasks[progress.stage], completed=progress.done, total=progress.total or None, rate=rate
+        )
+        if not self._console.is_terminal:
+            self._tell(progress, rate)
+
+    def _tell(self, progress: Progress, rate: str) -> None:
+        """A line now and then, for logs."""
+        finished = progress.total and progress.done >= progress.total
+        due = progress.elapsed_s - self._told >= 10
+        if progress.elapsed_s < self._told:
+            self._told = 0.0
+        if (finished and progress.elapsed_s >= 1) or due:
+            self._told = progress.elapsed_s
+            left = ""
+            if progress.total and progress.done:
+                left_s = progress.elapsed_s * (progress.total - progress.done) / progress.done
+                left = f", ETA {left_s:.0f} s"
+            name = STAGES.get(progress.stage, progress.stage)
+            say(f"{name}: {progress.done}/{progress.total or '?'} {rate}{left}")
+
+
+def print_json(content: Any) -> None:
+    """The answer as JSON on stdout."""
+    import orjson
+
+    sys.stdout.write(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode() + "\n")

@@ -1,0 +1,122 @@
+"""`dsearch train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.session import ProgressBars, opened_engine, print_json
+from dsearch.errors import InvalidRequest
+from dsearch.types import Progress
+
+if TYPE_CHECKING:
+    from dsearch.engine import Collection
+    from dsearch.training import Examples, Trained, TrainingOptions
+
+
+def train(
+    collection: options.CollectionName = "default",
+    data: Annotated[
+        Path | None, typer.Option("--data", help="A BEIR folder with judgements to learn from.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Judgements to learn from: qrels/SPLIT.tsv.")] = "train",
+    exclude: options.ExcludePairs = None,
+    self_supervised: Annotated[
+        bool, typer.Option("--self-supervised", help="Learn from the corpus alone, without judgements.")
+    ] = False,
+    heads: Annotated[int, typer.Option(help="Query heads.")] = 1,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the queries at most.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of the projections.")] = None,
+    seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
+    promote: Annotated[
+        bool, typer.Option(help="Let the new head answer, if it did better on held-out queries.")
+    ] = True,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Let the new head answer, whatever held-out queries say.")
+    ] = False,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Fine-tune retrieval: a new head, live at once. Nothing is encoded again."""
+    if (data is None) == (not self_supervised):
+        raise InvalidRequest("give either --data BEIR_FOLDER or --self-supervised")
+    with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (
+        engine,
+        settings,
+    ):
+        from dsearch.training import TrainingOptions, examples_from_corpus, self_supervised_options
+
+        target = engine.collection(collection)
+        given: dict[str, Any] = {
+            "epochs": epochs,
+            "learning_rate": learning_rate,
+            "seed": seed,
+            "heads": heads,
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        if data is None:
+            examples = examples_from_corpus(target, seed=seed)
+            training = self_supervised_options(**chosen)
+        else:
+            examples = _judged(target, data, split, exclude)
+            training = TrainingOptions(**chosen)
+        trained = train_with_progress(examples, training, settings.device)
+        version, live, reason = keep(target, trained, promote=promote, accept=accept)
+    if json:
+        print_json({"version": version, "live": live, "reason": reason, **trained.record})
+        return
+    typer.echo(
+        f"{collection}: {version} trained on {len(examples)} queries in {trained.seconds:.1f} s "
+        f"({trained.epochs} epochs); {reason}"
+    )
+    for unused, count in examples.left_out.items():
+        typer.echo(f"left out: {count} {unused}")
+    typer.echo(
+        f"{version} answers now; back with: dsearch promote v0 -c {collection}"
+        if live
+        else f"{version} is kept but does not answer; try it with --model {version}, or: "
+        f"dsearch promote {version} -c {collection}"
+    )
+
+
+def train_with_progress(examples: Examples, training: TrainingOptions, device: str) -> Trained:
+    """Train, with a bar for each of the two passes."""
+    from dsearch.training import finetune
+
+    with ProgressBars("epochs") as on_progress:
+        return finetune(
+            examples,
+            training,
+            device=device,
+            on_epoch=lambda stage, epoch: on_progress(
+                Progress(stage, epoch.number, epoch.of, epoch.elapsed_s)
+            ),
+        )
+
+
+def keep(
+    collection: Collection, trained: Trained, *, promote: bool, accept: bool = False
+) -> tuple[str, bool, str]:
+    """Register the head and, if it may, let it answer: (version, whether it is live, why)."""
+    helped, reason = trained.verdict
+    live = accept or (promote and helped)
+    record = {**trained.record, "verdict": reason, "accepted": accept}
+    version = collection.add_model(trained.head, record)
+    if live:
+        collection.promote(version)
+    return version, live, reason
+
+
+def _judged(collection: Collection, data: Path, split: str, exclude: Path | None) -> Examples:
+    from dsearch.cli.judgements import read_judgements
+    from dsearch.training import examples_from_judgements
+
+    judged = read_judgements(data, split, exclude)
+    texts = {query.id: query.text for query in judged.queries}
+    return examples_from_judgements(collection, texts, judged.qrels, judged.exclude)

@@ -1,0 +1,96 @@
+"""Runs: how a collection ranks many queries, by the served path, for any evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection as Ids
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from dsearch.attention.head import Head
+from dsearch.engine.collection import Collection
+from dsearch.engine.layer import CANDIDATES, SearchLayer
+from dsearch.evaluation import Run
+from dsearch.types import Mode, Query
+
+_QUERIES_AT_A_TIME = 32
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One way to search: a mode and a model, and what may differ from the model's own settings."""
+
+    mode: Mode = "hybrid"
+    model: str = "v0"
+    hops: int = 1
+    hop_strength: float | None = None
+
+
+def encode_queries(
+    collection: Collection, queries: Sequence[Query]
+) -> Float32[np.ndarray, "queries encoder_dim"]:
+    """The embeddings of queries, so that several systems can share them."""
+    return collection.encoder.encode_queries([query.text for query in queries])
+
+
+def make_run(
+    collection: Collection,
+    queries: Sequence[Query],
+    system: System | None = None,
+    *,
+    states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+    head: Head | None = None,
+    depth: int = 100,
+    exclude: Mapping[str, Ids[str]] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Rank the collection for every query: query id → (document id, score), best first.
+
+    Args:
+        collection: what is searched.
+        queries: ids and texts.
+        system: how.
+        states: the queries' embeddings, when they are known.
+        head: a head that is no registered model, in place of the system's.
+        depth: documents per query.
+        exclude: query id → documents that are left out of its ranking.
+        on_progress: told the number of queries done.
+
+    Raises:
+        ModelNotFound, InvalidRequest: as in a search.
+    """
+    system, exclude = system or System(), exclude or {}
+    if states is None:
+        states = encode_queries(collection, queries)
+    spare = max((len(ids) for ids in exclude.values()), default=0)
+    layer = SearchLayer(
+        collection.snapshot,
+        collection.head(system.model) if head is None else head,
+        mode=system.mode,
+        candidates=max(CANDIDATES, depth + spare),
+        hops=system.hops,
+        hop_strength=system.hop_strength,
+    )
+    run: Run = {}
+    for start in range(0, len(queries), _QUERIES_AT_A_TIME):
+        block = queries[start : start + _QUERIES_AT_A_TIME]
+        with torch.inference_mode():
+            found = layer(
+                torch.as_tensor(states[start : start + len(block)]), [query.text for query in block]
+            )
+        ids = collection.ids_at(layer.snapshot, found.positions[:, : depth + spare])
+        scores = found.scores.numpy()
+        for row, query in enumerate(block):
+            left_out = exclude.get(query.id, ())
+            ranked = [
+                (id, float(score))
+                for id, score in zip(ids[row], scores[row], strict=False)
+                if id and id not in left_out
+            ]
+            run[query.id] = ranked[:depth]
+        if on_progress is not None:
+            on_progress(start + len(block))
+    return run

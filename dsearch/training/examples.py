@@ -1,0 +1,119 @@
+"""`Examples`: queries with the documents that answer them, as the trainer takes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from dsearch.engine import Collection, Snapshot
+from dsearch.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Training queries over the documents of one snapshot.
+
+    Attributes:
+        snapshot: the documents.
+        texts: the words of each query.
+        states: the encoder's embedding of each query.
+        relevant: for each query, positions in the snapshot and grades > 0.
+        left_out: how many queries or judgements were not usable, by reason.
+        digest: SHA-256 over queries and judgements: what the model was trained on.
+    """
+
+    snapshot: Snapshot
+    texts: list[str]
+    states: Float32[np.ndarray, "queries encoder_dim"]
+    relevant: list[tuple[Int64[np.ndarray, " positives"], Float32[np.ndarray, " positives"]]]
+    left_out: dict[str, int]
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def subset(self, which: Sequence[int]) -> Examples:
+        """The examples at these indices."""
+        return Examples(
+            self.snapshot,
+            [self.texts[i] for i in which],
+            self.states[np.asarray(which, np.int64)],
+            [self.relevant[i] for i in which],
+            {},
+            self.digest,
+        )
+
+
+def examples_from_judgements(
+    collection: Collection,
+    queries: Mapping[str, str],
+    qrels: Mapping[str, Mapping[str, float]],
+    exclude: Mapping[str, set[str]] | None = None,
+) -> Examples:
+    """Judgements (query id → document id → grade) as examples; what cannot be used is counted, not fatal.
+
+    Raises:
+        InvalidRequest: nothing is left to learn from.
+    """
+    exclude = exclude or {}
+    ids = {document for grades in qrels.values() for document in grades}
+    rows = collection.store.rows_of(sorted(ids))
+    snapshot = collection.snapshot
+    known = list(rows)
+    positions = snapshot.positions_of(np.array([rows[id] for id in known], np.int64))
+    position_of = {id: int(at) for id, at in zip(known, positions, strict=True) if at >= 0}
+    left_out = {"queries without text": 0, "queries without a known positive": 0, "unknown documents": 0}
+    texts: list[str] = []
+    relevant: list[tuple[np.ndarray, np.ndarray]] = []
+    for query in sorted(qrels):
+        text = queries.get(query, "").strip()
+        if not text:
+            left_out["queries without text"] += 1
+            continue
+        positive = {
+            document: grade
+            for document, grade in qrels[query].items()
+            if grade > 0 and document not in exclude.get(query, ())
+        }
+        found = {
+            position_of[document]: grade for document, grade in positive.items() if document in position_of
+        }
+        left_out["unknown documents"] += len(positive) - len(found)
+        if not found:
+            left_out["queries without a known positive"] += 1
+            continue
+        texts.append(text)
+        relevant.append((np.array(list(found), np.int64), np.array(list(found.values()), np.float32)))
+    return make_examples(collection, snapshot, texts, relevant, left_out)
+
+
+def make_examples(
+    collection: Collection,
+    snapshot: Snapshot,
+    texts: list[str],
+    relevant: list[tuple[Int64[np.ndarray, " positives"], Float32[np.ndarray, " positives"]]],
+    left_out: dict[str, int],
+) -> Examples:
+    """Encode the queries.
+
+    Raises:
+        InvalidRequest: no example.
+    """
+    left_out = {reason: count for reason, count in left_out.items() if count}
+    if not texts:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items()) or "there are none"
+        raise InvalidRequest(
+            f"no usable training query: {reasons}. Give queries with a relevant document of "
+            f"collection {collection.name!r}"
+        )
+    states = collection.encoder.encode_queries(texts)
+    content = [
+        [text, at.tolist(), grades.tolist()] for text, (at, grades) in zip(texts, relevant, strict=True)
+    ]
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return Examples(snapshot, texts, states, relevant, left_out, digest)

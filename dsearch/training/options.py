@@ -1,0 +1,59 @@
+"""What can be chosen about a training run of a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsearch.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """The defaults were fixed by cross-validation within SciFact's training split (see README, Decisions).
+
+    Attributes:
+        epochs: passes over the queries; fewer are kept where held-out queries say so clearly.
+        batch_size: queries a step.
+        learning_rate: of the projections, Adam; the two scalars learn three times as fast.
+        retention: weight of the term that keeps the ranking of stored documents taken as queries.
+        retention_batch: such documents a step.
+        decay: weight of Σ |Δ|²: pulls projections towards the identity, never towards zero.
+        heads: query heads.
+        train_keys: learn the key projection too; without it only the query side moves.
+        keywords: whether the keyword head has a part: without, its weight stays as it is.
+        validation_share: of the queries, held out to judge each epoch by; 0 holds none out.
+        seed: of every random choice.
+    """
+
+    epochs: int = 30
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    retention: float = 3.0
+    retention_batch: int = 64
+    decay: float = 1e-3
+    heads: int = 1
+    train_keys: bool = True
+    keywords: bool = True
+    validation_share: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "retention_batch", "heads"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 1")
+        if not 0 < self.learning_rate < 1:
+            raise InvalidRequest(f"learning_rate={self.learning_rate}; use a number between 0 and 1")
+        for name in ("retention", "decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InvalidRequest(f"{name}={getattr(self, name)}; use a number of at least 0")
+        if not 0 <= self.validation_share <= 0.5:
+            raise InvalidRequest(f"validation_share={self.validation_share}; use 0 to 0.5")
+
+
+def self_supervised_options(**chosen: Any) -> TrainingOptions:
+    """The defaults for learning from the corpus alone: a short run, without keywords.
+
+    A sentence stands in the document that it was taken from, so keywords would answer every such query.
+    """
+    return TrainingOptions(**{"epochs": 2, "keywords": False, **chosen})

@@ -1,0 +1,164 @@
+"""The loop: batches of queries, two losses, Adam, a schedule. It knows neither qrels nor models on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dsearch.attention.head import Head
+from dsearch.engine import Snapshot
+from dsearch.errors import DsearchError
+from dsearch.training.examples import Examples
+from dsearch.training.objectives import listwise_cross_entropy, retention
+from dsearch.training.options import TrainingOptions
+
+_WARM_UP_SHARE = 0.1
+_SCALARS_LEARN_FASTER = 3.0
+# Keyword scores of all queries over all documents are kept between epochs up to this size.
+_KEYWORD_CACHE_BYTES = 2 << 30
+
+
+class TrainingDiverged(DsearchError):
+    """The loss became NaN or infinite; nothing was kept."""
+
+    code = "training_diverged"
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One pass over the queries: the mean losses, and the seconds since the start."""
+
+    number: int
+    of: int
+    loss: float
+    retention: float
+    elapsed_s: float
+
+
+OnEpoch = Callable[[Epoch, Head], bool]
+
+
+def train_head(
+    examples: Examples,
+    options: TrainingOptions,
+    *,
+    epochs: int | None = None,
+    device: str = "cpu",
+    on_epoch: OnEpoch | None = None,
+) -> Head:
+    """Train a head from the identity; equal examples and options give an equal head on the same machine.
+
+    Args:
+        examples: queries and their documents.
+        options: how.
+        epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.
+        device: where the arithmetic runs; the corpus' embeddings are moved there.
+        on_epoch: told after each epoch; training stops when it returns False.
+
+    Raises:
+        TrainingDiverged: NaN or infinity in the loss.
+    """
+    head = Head(examples.states.shape[1], heads=options.heads, seed=options.seed).to(device)
+    corpus = corpus_embeddings(examples.snapshot).to(device)
+    states = torch.as_tensor(examples.states).to(device)
+    relevant, target = (padded.to(device) for padded in _padded(examples))
+    keyword = _KeywordScores(examples, device) if options.keywords else None
+    optimizer = torch.optim.Adam(_parameter_groups(head, options))
+    generator = torch.Generator().manual_seed(options.seed)
+    steps_an_epoch = -(-len(examples) // options.batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, _warm_up_then_down(steps_an_epoch * options.epochs)
+    )
+    started = time.monotonic()
+    for number in range(1, (options.epochs if epochs is None else epochs) + 1):
+        losses = torch.zeros(2)
+        for batch in torch.randperm(len(examples), generator=generator).split(options.batch_size):
+            loss = listwise_cross_entropy(
+                head, states[batch], keyword and keyword(batch), corpus, relevant[batch], target[batch]
+            )
+            drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
+            kept = retention(head, corpus[drawn], corpus) if options.retention else torch.zeros(())
+            total = loss + options.retention * kept + options.decay * head.distance_from_identity()
+            if not torch.isfinite(total):
+                raise TrainingDiverged(
+                    f"the loss is {total.item()} in epoch {number}; nothing was kept. "
+                    f"Use a learning rate below {options.learning_rate}"
+                )
+            optimizer.zero_grad()
+            total.backward()
+            optimizer.step()
+            schedule.step()
+            losses += torch.stack([loss.detach(), kept.detach()]).cpu() * len(batch)
+        mean_loss, mean_retention = (losses / len(examples)).tolist()
+        epoch = Epoch(number, options.epochs, mean_loss, mean_retention, time.monotonic() - started)
+        if on_epoch is not None and not on_epoch(epoch, head):
+            break
+    return head.cpu().eval()
+
+
+def corpus_embeddings(snapshot: Snapshot) -> Float[Tensor, "documents encoder_dim"]:
+    """The embeddings at all positions of a snapshot; deleted ones are zeros, which no query prefers."""
+    every = np.concatenate([snapshot.generation.embeddings, snapshot.fresh.embeddings])
+    if snapshot.excluded is not None:
+        every[snapshot.excluded] = 0
+    return torch.as_tensor(every)
+
+
+class _KeywordScores:
+    """b(q, d) of the examples' queries over the corpus, kept when they fit into memory."""
+
+    def __init__(self, examples: Examples, device: str):
+        self._examples, self._device = examples, device
+        size = 4 * len(examples) * examples.snapshot.positions
+        fits = size <= _KEYWORD_CACHE_BYTES
+        self._kept = examples.snapshot.all_keyword_scores(examples.texts) if fits else None
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        which = batch.numpy()
+        if self._kept is not None:
+            scores = self._kept[which]
+        else:
+            scores = self._examples.snapshot.all_keyword_scores([self._examples.texts[i] for i in which])
+        return torch.as_tensor(scores).to(self._device)
+
+
+def _parameter_groups(head: Head, options: TrainingOptions) -> list[dict[str, object]]:
+    """What learns, and how fast; values and hops have no part in this objective."""
+    fusion = [head.log_temperature, *([head.keyword_weight] if options.keywords else [])]
+    if options.heads > 1:
+        fusion.append(head.mixture_logits)
+    keys = [head.key_delta] if options.train_keys else []
+    queries = [head.query_delta] if head.heads == 1 else [head.query_in, head.query_out]
+    groups: list[dict[str, object]] = [
+        {"params": queries + keys, "lr": options.learning_rate},
+        {"params": fusion, "lr": options.learning_rate * _SCALARS_LEARN_FASTER},
+    ]
+    learning = {id(parameter) for group in groups for parameter in group["params"]}  # type: ignore[attr-defined]
+    for parameter in head.parameters():
+        parameter.requires_grad_(id(parameter) in learning)
+    return groups
+
+
+def _warm_up_then_down(steps: int) -> Callable[[int], float]:
+    def factor(step: int) -> float:
+        rising = (step + 1) / max(1.0, _WARM_UP_SHARE * steps)
+        return min(1.0, rising) * (1 - step / steps)
+
+    return factor
+
+
+def _padded(examples: Examples) -> tuple[Tensor, Tensor]:
+    """(positions, target distribution) of every query's positives, as matrices."""
+    longest = max(len(positions) for positions, _ in examples.relevant)
+    relevant = np.zeros((len(examples), longest), np.int64)
+    target = np.zeros((len(examples), longest), np.float32)
+    for row, (positions, grades) in enumerate(examples.relevant):
+        relevant[row, : len(positions)] = positions
+        target[row, : len(positions)] = grades / grades.sum()
+    return torch.as_tensor(relevant), torch.as_tensor(target)
