@@ -76,8 +76,8 @@ def entropy(weights: Float[Tensor, ...], dim: int = -1) -> Float[Tensor, ...]:
 def _open_and_filled(logits: Tensor, mask: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
     """The allowed places, and logits that are −inf at the others, but 0 throughout a slice with none allowed.
 
-    The zeros keep softmax and its derivative finite in a slice whose result is discarded: replacing NaN after
-    the softmax would repair the value and leave 0 · NaN in the gradient.
+    The zeros keep softmax and its derivative finite in a slice whose result is discarded. Without them a NaN
+    would pass through both, unseen but for anomaly detection and whoever meets it there.
     """
     open_ = logits != -math.inf
     if mask is not None:

@@ -75,6 +75,7 @@ def test_empty_shards_are_neutral():
     context, log_z = merge([empty, empty]).finish()
     assert context.tolist() == [[0.0, 0.0]]
     assert log_z.item() == -math.inf
+    assert Partial.of_result(context, log_z).finish().log_partition.item() == -math.inf
     with pytest.raises(InvalidRequest, match=r"partials=\[\]; give at least one"):
         merge([])
 

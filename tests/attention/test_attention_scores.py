@@ -99,14 +99,25 @@ def test_gradients_where_epanechnikov_masks(draw):
     assert gradcheck(lambda q, k, w: masked_softmax(epanechnikov(q, k, w)), (queries, keys, width))
 
 
+def test_the_edge_of_epanechnikov_is_outside_and_has_no_nan():
+    key = torch.tensor([[1.0], [0.5]], requires_grad=True)
+    weights = masked_softmax(epanechnikov(torch.zeros(1, 1), key))
+    assert weights.tolist() == [[0.0, 1.0]]
+    weights[0, 1].backward()
+    assert key.grad.tolist() == [[0.0], [0.0]]
+
+
 def test_exact_match_and_boxcar_have_no_gradient(draw):
     assert not exact_match(draw(1, 2), draw(3, 2)).requires_grad
     assert not boxcar(draw(1, 2), draw(3, 2)).requires_grad
 
 
-def test_equal_vectors_are_at_distance_zero_even_far_from_the_origin():
-    far = torch.full((1, 8), 1e3) + torch.rand(1, 8)
-    assert squared_distance(far, far).item() == 0.0
+def test_distances_do_not_cancel_far_from_the_origin():
+    far = 1e3 + torch.rand(50, 8)
+    assert squared_distance(far, far).diagonal().tolist() == [0.0] * 50
+    near = far + 0.01 * torch.randn(50, 8)
+    exact = (far.double() - near.double()).square().sum(-1).float()
+    torch.testing.assert_close(squared_distance(far, near).diagonal(), exact, rtol=1e-5, atol=0)
 
 
 def test_equal_vectors_have_gradient_zero(draw):

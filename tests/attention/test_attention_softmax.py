@@ -55,6 +55,14 @@ def test_an_empty_slice_is_zero_in_value_and_gradient(function, logits, mask):
     assert logits.grad.tolist() == [[0.0, 0.0]]
 
 
+def test_no_nan_is_made_on_the_way():
+    """Nor are there any for anomaly detection to stumble over in somebody else's training."""
+    logits = torch.full((1, 2), -INF, requires_grad=True)
+    with torch.autograd.detect_anomaly():
+        masked_softmax(logits).sum().backward()
+        masked_log_softmax(logits, fill=0.0).sum().backward()
+
+
 def test_an_empty_slice_beside_a_full_one_leaves_its_gradient_alone():
     logits = torch.tensor([[-INF, -INF], [0.0, 0.0]], requires_grad=True)
     masked_softmax(logits)[:, 0].sum().backward()

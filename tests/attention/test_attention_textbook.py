@@ -67,6 +67,10 @@ class TestDatabase:
         assert similarity("Li", "li") == 1.0
         assert similarity("Li", "Hu") == 0.0
 
+    def test_long_keys_are_compared_in_full(self):
+        """`difflib` would by default ignore letters that are frequent in strings above 200."""
+        assert similarity("ab" * 200, "c" + "ab" * 200) > 0.99
+
     def test_other_matches_are_refused(self, unchecked):
         with pytest.raises(InvalidRequest, match=r"match='fuzzy'; use exact or approximate"):
             Database(PEOPLE).ask("Li", match="fuzzy")

@@ -93,6 +93,17 @@ class TestSampleOfTheRest:
                 counts[others], torch.full((len(others),), 1 / len(others)), atol=0.02, rtol=0
             )
 
+    def test_empty_places_shift_nothing(self):
+        candidates = torch.tensor([[-1] * 7 + [4]])
+        rows, rest = sample_rest(candidates, 9, 5000)
+        assert rest.tolist() == [8]
+        counts = torch.bincount(rows[0], minlength=9) / 5000
+        assert counts[4] == 0
+        torch.testing.assert_close(counts[counts > 0], torch.full((8,), 1 / 8), atol=0.03, rtol=0)
+
+        rows, _ = sample_rest(torch.tensor([[-1, -1]]), 2, 200)
+        assert rows.unique().tolist() == [0, 1]
+
     def test_where_nothing_is_left(self):
         rows, rest = sample_rest(torch.tensor([[1, 0]]), 2, 3)
         assert rows.tolist() == [[-1, -1, -1]]
