@@ -1,4 +1,4 @@
-"""What top-k attention may claim: search, sampled rest, covered mass, certificates."""
+"""What top-k attention may claim: search, sampled rest, covered mass."""
 
 from __future__ import annotations
 
@@ -13,19 +13,10 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
 from dsearch.attention import (
-    SCORES,
-    additive,
     attend,
-    bound_additive,
-    bound_cosine,
-    bound_kernel,
-    bound_sum,
-    certify,
-    cosine,
     covered_mass,
     estimate_covered_mass,
     exact_attention,
-    floor_of,
     log_partition,
     sample_rest,
     sampled_attention,
@@ -269,74 +260,3 @@ class TestCoveredMass:
     def test_one_sample_has_no_error(self):
         with pytest.raises(InvalidRequest, match=r"1 sample\(s\); a standard error needs 2 or more"):
             estimate_covered_mass(torch.zeros(1, 2), torch.zeros(1, 1), 8)
-
-
-class TestCertificate:
-    """Scores re-ranked from an exact first stage: a proof is never wrong, and sometimes given."""
-
-    documents, k = 60, 3
-
-    def first_stage(self, candidates: int, seed: int):
-        """An exact inner-product search over keys of unequal lengths."""
-        generator = torch.Generator().manual_seed(seed)
-        queries = torch.randn(1, 4, generator=generator, dtype=torch.float64)
-        keys = torch.randn(self.documents, 4, generator=generator, dtype=torch.float64)
-        lengths = 0.8 + 0.4 * torch.rand(self.documents, 1, generator=generator)
-        keys = keys / keys.norm(dim=1, keepdim=True) * lengths
-        found = top_k(queries, keys, candidates)
-        return queries, keys, found.rows, floor_of(found.scores)
-
-    @pytest.mark.parametrize("name", ["sum", "cosine", "gaussian", "epanechnikov"])
-    def test_a_proof_is_never_wrong_and_is_given_when_it_can_be(self, name):
-        proofs = 0
-        for seed, first in itertools.product(range(25), (5, 20, 45)):
-            noise = torch.Generator().manual_seed(seed)
-            extra = torch.rand(1, self.documents, generator=noise, dtype=torch.float64) * 0.3
-            queries, keys, rows, floor = self.first_stage(first, seed)
-            lengths, reach = keys.norm(dim=1), queries.norm(dim=1)
-            shortest, longest = float(lengths.min()), float(lengths.max())
-            if name == "sum":
-                everything, unseen = queries @ keys.T + extra, bound_sum(floor, 0.3)
-            elif name == "cosine":
-                everything, unseen = cosine(queries, keys), bound_cosine(floor, reach, shortest, longest)
-            else:
-                everything = SCORES[name](queries, keys, 4.0)
-                unseen = bound_kernel(floor, reach, shortest, name, 4.0)
-            hidden = everything.scatter(1, rows, -math.inf)
-            assert hidden.max() <= unseen + 1e-9, "the bound itself must hold"
-            rescored = everything.gather(1, rows)
-            if certify(rescored, self.k, unseen).proved:
-                proofs += 1
-                best = rows[0, rescored[0].topk(self.k).indices]
-                assert set(best.tolist()) == set(everything[0].topk(self.k).indices.tolist())
-        assert 0 < proofs < 75
-
-    def test_a_tie_with_the_bound_proves_nothing(self):
-        scores = torch.tensor([[3.0, 2.0, 1.0]])
-        assert not certify(scores, 2, torch.tensor([2.0])).proved
-        certificate = certify(scores, 2, torch.tensor([1.5]))
-        assert certificate.proved
-        assert certificate.margin.item() == 0.5
-
-    def test_without_a_bound_it_says_so(self):
-        certificate = certify(torch.tensor([[3.0, 2.0]]), 1, None)
-        assert not certificate.proved
-        assert certificate.reason == "no bound on unseen documents is known for this score"
-        assert certificate.margin.isnan()
-
-    def test_all_documents_scored_need_no_bound(self):
-        assert certify(torch.tensor([[3.0, 2.0]]), 1, None, documents=2).proved
-        assert certify(torch.tensor([[3.0, 2.0]]), 5, torch.tensor([9.0]), documents=2).proved
-        assert not certify(torch.tensor([[3.0, -math.inf]]), 1, None, documents=2).proved
-
-    def test_fewer_candidates_than_places_prove_nothing(self):
-        assert not certify(torch.tensor([[3.0]]), 2, torch.tensor([-9.0])).proved
-
-    def test_additive_scores_have_a_loose_bound(self):
-        vector = torch.tensor([1.0, -2.0])
-        scores = additive(torch.randn(3, 2) * 9, torch.randn(5, 2) * 9, vector=vector)
-        assert scores.max() <= bound_additive(vector) == 3.0
-
-    def test_k_must_be_positive(self):
-        with pytest.raises(InvalidRequest, match=r"k=0; use 1 or more"):
-            certify(torch.ones(1, 2), 0, None)
