@@ -65,9 +65,8 @@ def _line(hit: Hit) -> str:
     bar = "█" * round(hit.weight * _BAR)
     text = " ".join(hit.text.split())
     snippet = text if len(text) <= _SNIPPET else f"{text[:_SNIPPET]}…"
-    lines = [
-        f"{hit.rank:>3}. {hit.weight:6.1%} {bar:<{_BAR}} {hit.id}  {hit.title if hit.title != hit.id else ''}".rstrip()
-    ]
+    title = hit.title if hit.title != hit.id else ""
+    lines = [f"{hit.rank:>3}. {hit.weight:6.1%} {bar:<{_BAR}} {hit.id}  {title}".rstrip()]
     if hit.explain is not None:
         heads = zip(hit.explain.dense, hit.explain.keyword, hit.explain.head_weights, strict=True)
         for number, (dense, keyword, weight) in enumerate(heads):

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsearch.config import Settings, load_settings
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
+    from dsearch.config import Settings
     from dsearch.engine import SearchEngine
 
 STAGES = {
@@ -42,6 +42,8 @@ def opened_engine(
     threads: int | None = None,
 ) -> Iterator[tuple[SearchEngine, Settings]]:
     """An engine by the settings; heavy imports happen here, not when the command line is parsed."""
+    from dsearch.config import load_settings
+
     settings = load_settings(home=home, encoder=encoder, device=device, threads=threads)
     from dsearch.threads import set_threads
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ Role = Literal["query", "document"]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+@runtime_checkable
 class TextEncoder(Protocol):
     """What the engine asks of an encoder."""
 

@@ -215,7 +215,8 @@ class Collection:
         """`search` for many queries at once, from one state."""
         started = time.perf_counter()
         _check_page(limit, offset)
-        if blank := next((i for i, query in enumerate(queries) if not query.strip()), None) is not None:
+        blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
+        if blank is not None:
             raise InvalidRequest(f"query {blank} is empty; give at least one word")
         layer, stamp = self.layer_and_stamp(
             mode=mode,

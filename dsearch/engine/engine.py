@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from dsearch.encoder import DEFAULT_ENCODER, Encoder, TextEncoder
 from dsearch.engine.collection import Collection
@@ -113,7 +112,7 @@ class SearchEngine:
         self._open.clear()
         self.home.unlock()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> SearchEngine:
         return self
 
     def __exit__(

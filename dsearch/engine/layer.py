@@ -10,7 +10,8 @@ are the head's; the corpus is never part of `state_dict`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -87,6 +88,30 @@ class SearchLayer(nn.Module):
         self.snapshot, self.head = snapshot, head
         self.mode: Mode = mode
         self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
+
+    @classmethod
+    def open(
+        cls, home: Path | str, collection: str, *, model: str | None = None, **options: Any
+    ) -> SearchLayer:
+        """A layer over the present state of a collection, with a head of its own to train.
+
+        Reads the home without its lock, loads no encoder, and sees nothing that is written later.
+
+        Args:
+            home: the folder of collections.
+            collection: its name.
+            model: the version whose head it starts from; the live one when None.
+            options: as for `SearchLayer`.
+
+        Raises:
+            CollectionNotFound, ModelNotFound, CorruptData.
+        """
+        from dsearch.engine.engine import SearchEngine
+
+        with SearchEngine(home, readonly=True) as engine:
+            opened = engine.collection(collection)
+            head = opened.head(opened.live_model if model is None else model)
+            return cls(opened.snapshot, head, **options)
 
     def forward(
         self,

@@ -51,8 +51,8 @@ class Snapshot:
         keyword: its BM25 index.
         fresh: rows written since.
         excluded: positions of the generation and of `fresh` that are deleted or replaced, or None.
-        unfold: W_g⁻ᵀ, what turns a query against embeddings into one against the generation's keys; None for
-            a generation whose keys are its embeddings.
+        unfold: W_g⁻¹: a query (as a row) against embeddings times this is one against the generation's keys.
+            None for a generation whose keys are its embeddings.
         sequence: the store's last operation that this state contains.
     """
 
@@ -143,7 +143,7 @@ class Snapshot:
         """The positions of highest inner product of each folded query with the embeddings, −1 where none."""
         queries = np.ascontiguousarray(folded, np.float32)
         _, found = self.generation.dense.search(
-            queries if self.unfold is None else queries @ self.unfold.T, k, self._excluded_of_generation()
+            queries if self.unfold is None else queries @ self.unfold, k, self._excluded_of_generation()
         )
         if len(self.fresh) == 0:
             return found

@@ -72,8 +72,8 @@ def finetune(
 ) -> Trained:
     """Train a head on examples; nothing is published.
 
-    First without the held-out queries, to see how they are answered after each epoch; then, with all examples,
-    on the same schedule, up to the last epoch or to an earlier one that was clearly better.
+    First without the held-out queries, to see how they are answered after each epoch; then, with all
+    examples, on the same schedule, up to the last epoch or to an earlier one that was clearly better.
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss.
@@ -126,9 +126,9 @@ def finetune(
 def kept_epochs(values: Float[np.ndarray, "epochs queries"], seen: Bool[np.ndarray, " queries"]) -> int:
     """The last epoch, or an earlier one (0: untrained) that was better by twice the standard error.
 
-    The learning rate falls to zero at the end, so the last epoch is the one with the least noise; the best of
-    thirty noisy ones is mostly luck. On SciFact's training split (3 folds) it lost .013 against the last. Seen
-    and unseen queries count alike, however many of each there are.
+    The learning rate falls to zero at the end, so the last epoch has the least noise, while the best of thirty
+    noisy ones is mostly luck: on SciFact's training split (3 folds) it lost .013 against the last. Seen and
+    unseen queries count alike, however many of each there are.
     """
     weights = np.ones(len(seen))
     if min(seen.sum(), (~seen).sum()) >= MIN_SLICE:

@@ -1,12 +1,10 @@
-"""Shapes in signatures are enforced for this suite; every test starts from the same seed."""
+"""Every test starts from the same seed."""
 
 from __future__ import annotations
 
 import jaxtyping
 import pytest
 import torch
-
-jaxtyping.install_import_hook("dsearch.attention", "beartype.beartype")
 
 
 @pytest.fixture(autouse=True)

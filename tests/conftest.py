@@ -1,0 +1,55 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests/fakes.py
+
+from dsearch.threads import set_threads
+
+set_threads()
+
+from fakes import HashingEncoder  # noqa: E402
+
+from dsearch.engine import Collection, SearchEngine  # noqa: E402
+from dsearch.types import Document  # noqa: E402
+
+FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
+WORDS = FOODS.split()
+
+
+@pytest.fixture
+def encoder() -> HashingEncoder:
+    return HashingEncoder()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, encoder: HashingEncoder) -> Iterator[SearchEngine]:
+    with SearchEngine(tmp_path / "home", encoder=lambda: encoder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def documents() -> list[Document]:
+    """Sixteen times three words, each document different, neighbours alike."""
+    return [
+        Document(
+            id=f"d{i}",
+            title=WORDS[i],
+            text=f"{WORDS[(i + 1) % 16]} and {WORDS[(i * 5 + 3) % 16]} number{i}",
+            metadata={"number": i},
+        )
+        for i in range(16)
+    ]
+
+
+@pytest.fixture
+def collection(engine: SearchEngine, documents: list[Document]) -> Collection:
+    made = engine.create("food")
+    made.ingest(documents)
+    return made

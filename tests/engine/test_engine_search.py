@@ -1,0 +1,221 @@
+"""What is served equals a plain-tensor reference, for every mode, model and state."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from fakes import HashingEncoder
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection, SearchEngine, System, make_run
+from dsearch.errors import InvalidRequest, ModelNotFound
+from dsearch.index import KeywordIndex
+from dsearch.types import Document, Query
+
+QUERY = "cheese and bread with honey"
+
+
+def reference(
+    documents: list[Document], query: str, encoder: HashingEncoder, mode: str, head: Head | None = None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Scores and weights by id, straight from DESIGN's formulas, over every document."""
+    texts = [document.content for document in documents]
+    keys = torch.tensor(encoder.encode_documents(texts)).double()
+    query_state = torch.tensor(encoder.encode_queries([query])).double()[0]
+    keyword = torch.tensor(KeywordIndex.build(texts).scores([query])[0]).double()
+    weight, temperature = 1.0, 0.05
+    if head is not None:
+        head = head.double()
+        turned = query_state + head.query_delta[0] @ query_state
+        query_state = query_state.norm() * turned / turned.norm()
+        keys = keys @ (torch.eye(len(query_state)) + head.key_delta).T.double()
+        weight, temperature = head.keyword_weight.item(), head.log_temperature.exp().item()
+    dense = keys @ query_state
+    scores = {"dense": dense, "keyword": weight * keyword, "hybrid": dense + weight * keyword}[mode]
+    if mode == "keyword":
+        scores = scores.masked_fill(keyword == 0, -torch.inf)
+    weights = (scores / temperature).softmax(0)
+    ids = [document.id for document in documents]
+    return (
+        dict(zip(ids, scores.tolist(), strict=True)),
+        dict(zip(ids, weights.tolist(), strict=True)),
+    )
+
+
+def turned_head(dimension: int = 32, seed: int = 3) -> Head:
+    head = Head(dimension)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        head.query_delta += 0.2 * torch.randn(head.query_delta.shape, generator=generator)
+        head.key_delta += 0.1 * torch.randn(head.key_delta.shape, generator=generator)
+        head.keyword_weight.fill_(0.6)
+        head.log_temperature.fill_(math.log(0.08))
+    return head.eval()
+
+
+def assert_equals_reference(
+    collection: Collection,
+    documents: list[Document],
+    encoder: HashingEncoder,
+    mode: str,
+    head: Head | None = None,
+    **options: object,
+) -> None:
+    result = collection.search(QUERY, limit=1000, mode=mode, **options)  # type: ignore[arg-type]
+    scores, weights = reference(documents, QUERY, encoder, mode, head)
+    found = [hit.id for hit in result.hits]
+    expected = sorted((id for id in scores if math.isfinite(scores[id])), key=lambda id: -scores[id])
+    assert len(found) == len(expected)
+    assert sorted(found) == sorted(expected)
+    for hit in result.hits:
+        assert hit.score == pytest.approx(scores[hit.id], abs=1e-5)
+        assert hit.weight == pytest.approx(weights[hit.id], abs=1e-5)
+    assert [hit.score for hit in result.hits] == sorted((hit.score for hit in result.hits), reverse=True)
+    assert [hit.rank for hit in result.hits] == list(range(1, len(found) + 1))
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "keyword"])
+def test_untrained_search_is_cosine_plus_keywords(
+    collection: Collection, documents: list[Document], encoder: HashingEncoder, mode: str
+) -> None:
+    assert_equals_reference(collection, documents, encoder, mode)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "keyword"])
+def test_trained_search_is_the_formula(
+    collection: Collection, documents: list[Document], encoder: HashingEncoder, mode: str
+) -> None:
+    head = turned_head()
+    version = collection.add_model(head, {})
+    assert_equals_reference(collection, documents, encoder, mode, turned_head(), model=version)
+    collection.promote(version)
+    assert_equals_reference(collection, documents, encoder, mode, turned_head())
+
+
+def many_documents(count: int = 600) -> list[Document]:
+    words = np.array([f"word{i}" for i in range(80)])
+    generator = np.random.default_rng(0)
+    return [
+        Document(id=f"m{i}", text=" ".join(generator.choice(words, 12)), title=str(i)) for i in range(count)
+    ]
+
+
+def test_candidates_hold_the_best_hits_and_say_how_much_they_cover(
+    engine: SearchEngine, encoder: HashingEncoder
+) -> None:
+    documents = many_documents()
+    collection = engine.create("many")
+    collection.ingest(documents)
+    for query in ("word1 word7", "word3 word50 word50 word2", "nothing known"):
+        result = collection.search(query, limit=10, coverage=True)
+        scores, weights = reference(documents, query, encoder, "hybrid")
+        best = sorted(scores, key=lambda id: -scores[id])[:10]
+        assert [hit.score for hit in result.hits] == pytest.approx([scores[id] for id in best], abs=1e-5)
+        everything = collection.search(query, limit=1000, coverage=True)
+        assert everything.attention.covered_mass == 1.0
+        covered = result.attention.covered_mass
+        assert covered is not None
+        assert 100 <= result.attention.candidates <= 200
+        found = collection.attend([query])
+        exact = sum(weights[id] for id in found.ids[0] if id)
+        assert covered == pytest.approx(exact, abs=1e-5)
+
+
+def test_explanations_sum_to_the_score(collection: Collection) -> None:
+    for hit in collection.search(QUERY, explain=True).hits:
+        assert hit.explain is not None
+        assert hit.explain.dense[0] + hit.explain.keyword[0] == pytest.approx(hit.score, abs=1e-6)
+        assert hit.explain.head_weights == [pytest.approx(hit.weight)]
+    assert collection.search(QUERY).hits[0].explain is None
+
+
+def test_pages_are_parts_of_one_ranking(collection: Collection) -> None:
+    whole = collection.search(QUERY, limit=16).hits
+    pages = [
+        hit for offset in range(0, 20, 3) for hit in collection.search(QUERY, limit=3, offset=offset).hits
+    ]
+    assert pages == whole
+
+
+def test_batch_equals_single(collection: Collection) -> None:
+    queries = [QUERY, "apple", "zebra crossing"]
+    batch = collection.search_batch(queries, coverage=True)
+    for query, result in zip(queries, batch, strict=True):
+        single = collection.search(query)
+        assert [hit.id for hit in single.hits] == [hit.id for hit in result.hits]
+        assert [hit.score for hit in single.hits] == pytest.approx(
+            [hit.score for hit in result.hits], abs=1e-6
+        )
+        assert result.attention.covered_mass == pytest.approx(single.attention.covered_mass)
+
+
+def test_edges(engine: SearchEngine, collection: Collection) -> None:
+    empty = engine.create("empty")
+    for mode in ("hybrid", "dense", "keyword"):
+        result = empty.search("anything", mode=mode)
+        assert result.hits == []
+        assert result.attention.candidates == 0
+    assert len(collection.search("apple", limit=1000).hits) == 16
+    assert collection.search("nosuchword", mode="keyword").hits == []
+    assert collection.search_batch([]) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 0}, "limit=0; use 1 to 1000"),
+        ({"limit": 1001}, "limit=1001; use 1 to 1000"),
+        ({"offset": -1}, "offset=-1; use 0 to 10000"),
+        ({"mode": "fuzzy"}, "mode='fuzzy'; use hybrid, dense or keyword"),
+        ({"hops": 0}, "hops=0; use an integer of at least 1"),
+    ],
+)
+def test_bad_options_say_what_is_allowed(
+    collection: Collection, options: dict[str, object], message: str
+) -> None:
+    import jaxtyping
+
+    jaxtyping.config.update("jaxtyping_disable", True)  # as in production, where our own checks must do
+    try:
+        with pytest.raises(InvalidRequest, match=message):
+            collection.search("x", **options)  # type: ignore[arg-type]
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def test_bad_queries(collection: Collection) -> None:
+    with pytest.raises(InvalidRequest, match="query 1 is empty; give at least one word"):
+        collection.search_batch(["fine", "  "])
+    with pytest.raises(ModelNotFound):
+        collection.search("x", model="v7")
+
+
+def test_attend_takes_vectors(collection: Collection, encoder: HashingEncoder) -> None:
+    states = torch.as_tensor(encoder.encode_queries([QUERY, "apple"]))
+    by_vector = collection.attend(states)
+    by_text = collection.attend([QUERY, "apple"], mode="dense")
+    assert by_vector.ids == by_text.ids
+    torch.testing.assert_close(by_vector.output.context, by_text.output.context)
+    weights, keys = (
+        by_vector.output.weights,
+        torch.as_tensor(collection.snapshot.embeddings(by_vector.output.positions)),
+    )
+    torch.testing.assert_close(by_vector.output.context, torch.einsum("bc,bcd->bd", weights, keys))
+
+
+def test_runs_have_the_served_ranking(collection: Collection) -> None:
+    queries = [Query("q1", QUERY), Query("q2", "apple")]
+    run = make_run(collection, queries, depth=5)
+    for query in queries:
+        served = collection.search(query.text, limit=5).hits
+        assert run[query.id] == [(hit.id, pytest.approx(hit.score)) for hit in served]
+    first = run["q1"][0][0]
+    without = make_run(collection, queries, depth=5, exclude={"q1": {first}})
+    assert first not in dict(without["q1"])
+    assert len(without["q1"]) == 5
+    assert without["q2"] == run["q2"]
+    keyword = make_run(collection, queries, System("keyword"))
+    assert len(keyword["q1"]) < 16
