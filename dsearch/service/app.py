@@ -56,6 +56,7 @@ def create_app(engine: SearchEngine, *, hosts: Collection[str] = LOOPBACK_HOSTS)
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
         responses=problems.documented(InvalidRequest, HostNotAllowed, OriginNotAllowed),
     )
     app.state.service = service

@@ -16,7 +16,7 @@ from dsearch.errors import DsearchError, InvalidDocument
 from dsearch.service import strict_json
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.errors import BodyTooLarge
-from dsearch.service.problems import field_errors
+from dsearch.service.problems import field_errors, in_body
 from dsearch.service.schemas import DocumentGiven
 from dsearch.store.validate import prepare
 from dsearch.types import Document
@@ -51,7 +51,7 @@ class Ingest:
             try:
                 documents.append(self._document(number, line))
             except ValidationError as error:
-                self._refuse(number, "invalid_document", field_errors(error.errors())[0]["detail"])
+                self._refuse(number, "invalid_document", field_errors(in_body(error))[0]["detail"])
             except DsearchError as error:
                 self._refuse(number, error.code, str(error))
         with self.catalogue.using(self.collection, encoder=bool(documents)) as collection:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
 from dsearch.errors import DsearchError, NotFound
@@ -142,15 +142,19 @@ async def _of_validation(request: Request, error: Exception) -> Response:
     return problem("invalid_request", detail, errors=errors[:SHOWN_ERRORS])
 
 
+def in_body(error: ValidationError) -> list[dict[str, Any]]:
+    """The errors of a body that a route has validated itself, placed as FastAPI places them."""
+    return [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]
+
+
 def field_errors(errors: Sequence[Any]) -> list[dict[str, str]]:
     """pydantic's errors as `{field, detail}`: what was given and what is allowed."""
     return [_field_error(one) for one in errors]
 
 
 def _field_error(error: dict[str, Any]) -> dict[str, str]:
-    # FastAPI puts "body", "query" or "path" in front; pydantic alone does not.
-    place = [str(part) for part in error["loc"] if part not in ("body", "query", "path")]
-    field = ".".join(place) or str(error["loc"][0] if error["loc"] else "body")
+    where, *place = error["loc"] or ("body",)  # FastAPI puts "body", "query" or "path" in front
+    field = ".".join(str(part) for part in place) or str(where)
     kind, message = error["type"], error["msg"]
     if kind == "missing":
         return {"field": field, "detail": f"{field} is missing; see /docs for what the request has"}

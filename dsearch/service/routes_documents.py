@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, TypeAdapter, ValidationError
+from starlette.concurrency import run_in_threadpool
 
 from dsearch.errors import (
     CollectionNotFound,
@@ -25,7 +26,7 @@ from dsearch.service.catalogue import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidCursor, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.fields import Given, allowed, shown
 from dsearch.service.ingesting import Ingest, blocks
-from dsearch.service.problems import documented, problem_of
+from dsearch.service.problems import documented, in_body, problem_of
 from dsearch.service.respond import json_answer
 from dsearch.service.schemas import Deleted, DocumentGiven, DocumentPage, DocumentStored, Limit, Written
 from dsearch.service.service import Service, TheService
@@ -93,9 +94,9 @@ async def upsert_documents(collection: str, request: Request, service: TheServic
         return await _upsert_stream(collection, request, service)
     read = await read_json(request)
     try:
-        given = _ARRAY.validate_python(await read.json())
+        given = await run_in_threadpool(_ARRAY.validate_python, await read.json())
     except ValidationError as error:
-        raise RequestValidationError(error.errors(include_url=False)) from None
+        raise RequestValidationError(in_body(error)) from None
     documents = [one.document() for one in given]
     written = await service.writing.run(partial(_upsert, service.catalogue, collection, documents))
     return json_answer(written)

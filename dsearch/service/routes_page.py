@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -34,7 +36,7 @@ def install(app: FastAPI) -> None:
     ]
 
 
-def _page(name: str):
+def _page(name: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def page(request: Request) -> Response:
         return FileResponse(UI / name, headers={"Cache-Control": "no-cache"})
 

@@ -48,7 +48,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _require_shallow(value: Any) -> None:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for outer in level
@@ -57,4 +57,5 @@ def _require_shallow(value: Any) -> None:
         ]
         if not level:
             return
-    raise InvalidJson(f"this JSON nests more than {MAX_DEPTH} levels deep; use at most {MAX_DEPTH}")
+    if any(isinstance(inner, list | dict) for inner in level):
+        raise InvalidJson(f"this JSON nests more than {MAX_DEPTH} levels deep; use at most {MAX_DEPTH}")

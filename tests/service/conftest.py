@@ -1,79 +1,19 @@
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from fastapi import FastAPI
+from service_fakes import NASTY, ORIGIN, WordEncoder, documents
 from starlette.testclient import TestClient
 
-from dsearch.encoder import EncoderIdentity
-from dsearch.engine import SearchEngine
+from dsearch.engine import Collection, SearchEngine
 from dsearch.service import create_app
-from dsearch.types import Document
-
-DIMENSION = 32
-ORIGIN = "http://127.0.0.1"
-
-
-class WordEncoder:
-    """Texts to unit vectors: the sum of a fixed random vector for each word. Deterministic, quick, real."""
-
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-        self.identity = EncoderIdentity(
-            name="words",
-            revision="1",
-            weights_sha256=hashlib.sha256(b"words").hexdigest(),
-            pooling="sum",
-            max_tokens=256,
-            backend="torch",
-            dtype="float32",
-            dimension=DIMENSION,
-        )
-
-    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
-        self.batches.append(len(texts))
-        return self._encode(texts)
-
-    def encode_documents(self, texts: Sequence[str]) -> np.ndarray:
-        return self._encode(texts)
-
-    def embed(self, texts: Sequence[str], role: str) -> torch.Tensor:
-        return torch.as_tensor(self._encode(texts))
-
-    def _encode(self, texts: Sequence[str]) -> np.ndarray:
-        rows = np.array([self._vector(text) for text in texts], np.float32).reshape(-1, DIMENSION)
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-    def _vector(self, text: str) -> np.ndarray:
-        words = text.lower().split() or [""]
-        seeds = [int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big") for word in words]
-        return np.sum([np.random.default_rng(seed).normal(size=DIMENSION) for seed in seeds], axis=0)
-
-
-WORDS = (
-    *("attention", "query", "key", "value", "softmax", "head", "pool", "search"),
-    *("index", "cat", "dog", "river", "stone", "lamp", "music", "index"),
-)
-
-
-def documents(count: int, *, seed: int = 0) -> list[Document]:
-    """Made of a few words, so that every query finds several."""
-    draw = np.random.default_rng(seed)
-    return [
-        Document(
-            f"d{i:03d}",
-            " ".join(draw.choice(WORDS, size=8)),
-            title=f"Title {i} {draw.choice(WORDS)}",
-            metadata={"i": i},
-        )
-        for i in range(count)
-    ]
 
 
 @pytest.fixture
@@ -99,10 +39,29 @@ def client(app: FastAPI) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def papers(engine: SearchEngine) -> Any:
+def papers(engine: SearchEngine) -> Collection:
     """A collection of 150 documents: 140 in the generation, 10 written after, one of each deleted."""
     collection = engine.create("papers")
     collection.ingest(documents(140))
     collection.upsert(documents(150)[140:])
     collection.delete(["d003", "d145"])
     return collection
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The origin of a server in another process, with a collection of things that browsers must not run."""
+    home = tmp_path_factory.mktemp("server") / "home"
+    with SearchEngine(home, encoder=WordEncoder) as made:
+        made.create("papers").ingest(documents(60))
+        made.create("nasty").ingest(NASTY)
+    command = [sys.executable, str(Path(__file__).with_name("server_process.py")), str(home)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}  # tests/fakes.py
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.terminate()
+        assert process.wait(20) in (0, -signal.SIGTERM)  # the server ends itself by the signal it was sent
+        process.stdout.close()

@@ -146,7 +146,7 @@ function option(collection) {
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target === query;
-  if (event.key === "/" && !typing && !event.target.matches("input, select, textarea")) {
+  if (event.key === "/" && !typing && !event.target.matches("select")) {
     event.preventDefault();
     query.select();
   } else if (event.key === "Escape" && !typing) {
