@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests/fakes.py
@@ -53,3 +54,11 @@ def collection(engine: SearchEngine, documents: list[Document]) -> Collection:
     made = engine.create("food")
     made.ingest(documents)
     return made
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Signatures unenforced, as in production: what is refused here is refused by our own errors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

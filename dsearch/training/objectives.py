@@ -70,7 +70,7 @@ def retention(
         context, frozen = exact_attention(documents, corpus, temperature=START_TEMPERATURE)
         expected_frozen = (documents * context).sum(-1) / START_TEMPERATURE
     folded = head.fold(head.queries(documents))
-    start = torch.full((), START_TEMPERATURE).to(folded)
+    start = folded.new_tensor(START_TEMPERATURE)
     trained = _log_partition(folded.flatten(0, 1), corpus, None, start).unflatten(0, folded.shape[:2])
     expected = torch.einsum("bhd,bd->bh", folded, context) / START_TEMPERATURE
     return ((expected_frozen - frozen)[:, None] - (expected - trained)).mean()

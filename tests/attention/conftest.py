@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jaxtyping
 import pytest
 import torch
 
@@ -25,11 +24,3 @@ def draw():
         return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
     return normal
-
-
-@pytest.fixture
-def unchecked():
-    """Signatures unenforced, as in production: what is refused here is refused by our own errors."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)

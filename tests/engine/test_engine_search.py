@@ -173,17 +173,12 @@ def test_edges(engine: SearchEngine, collection: Collection) -> None:
         ({"hops": 0}, "hops=0; use an integer of at least 1"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_options_say_what_is_allowed(
     collection: Collection, options: dict[str, object], message: str
 ) -> None:
-    import jaxtyping
-
-    jaxtyping.config.update("jaxtyping_disable", True)  # as in production, where our own checks must do
-    try:
-        with pytest.raises(InvalidRequest, match=message):
-            collection.search("x", **options)  # type: ignore[arg-type]
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+    with pytest.raises(InvalidRequest, match=message):
+        collection.search("x", **options)  # type: ignore[arg-type]
 
 
 def test_bad_queries(collection: Collection) -> None:

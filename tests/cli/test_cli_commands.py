@@ -1,0 +1,224 @@
+"""The commands, in this process with a small encoder: answers on stdout, the rest on stderr, exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from fakes import HashingEncoder
+
+from dsearch.cli import main
+from dsearch.encoder import Encoder
+
+
+class Terminal:
+    """Runs commands as `dsearch …` would."""
+
+    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+        self._home, self._capsys, self._monkeypatch = home, capsys, monkeypatch
+
+    def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
+        command = ["dsearch", *map(str, arguments)]
+        self._monkeypatch.setattr(sys, "argv", command)
+        self._monkeypatch.setenv("DSEARCH_HOME", str(self._home))
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
+
+@pytest.fixture
+def dsearch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setattr(Encoder, "load", lambda *_, **__: HashingEncoder())
+    return Terminal(tmp_path / "home", capsys, monkeypatch)
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    """Sixty documents whose queries share one word of three with them."""
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [
+        {"_id": f"d{i}", "title": f"thing{i}", "text": f"answer{i % 20} filler{i}"} for i in range(60)
+    ]
+    queries = [{"_id": f"q{i}", "text": f"question{i % 20} thing{i}"} for i in range(60)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(d) + "\n" for d in documents))
+    (folder / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
+    for split, numbers in {"train": range(40), "test": range(30, 60)}.items():
+        rows = "".join(f"q{i}\td{i}\t1\n" for i in numbers)
+        (folder / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    return folder
+
+
+def test_index_search_train_evaluate_run(dsearch: Terminal, beir: Path, tmp_path: Path) -> None:
+    code, out, _ = dsearch("index", beir, "-c", "t")
+    assert code == 0
+    assert "60 documents, generation 2: 60 new" in out
+    code, out, _ = dsearch("index", beir, "-c", "t", "--json")
+    report = json.loads(out)
+    assert (report["unchanged"], report["encoded"], report["generation"]) == (60, 0, 2)
+
+    code, out, err = dsearch("search", "thing7", "-c", "t", "--explain", "-k", "3")
+    assert code == 0
+    assert "d7" in out.splitlines()[0]
+    assert "dense" in out
+    assert "candidates" in err
+    code, out, err = dsearch("search", "thing7", "-c", "t", "--json", "--mode", "keyword")
+    result = json.loads(out)
+    assert [hit["id"] for hit in result["hits"]] == ["d7"]
+    assert result["model"] == "v0"
+
+    code, out, _ = dsearch("train", "-c", "t", "--data", beir, "--epochs", "3", "--accept")
+    assert code == 0, out
+    assert "v1 answers now" in out
+    code, out, _ = dsearch("models", "-c", "t")
+    assert out.splitlines()[1].startswith("* v1")
+    assert json.loads(dsearch("models", "-c", "t", "--json")[1])[1]["record"]["examples"] == 40
+
+    code, out, _ = dsearch("evaluate", "-c", "t", "--data", beir, "--json")
+    report = json.loads(out)
+    assert report["systems"] == ["dense", "keyword", "hybrid", "trained v1"]
+    assert {line["group"]: line["queries"] for line in report["lines"]} == {
+        "all": 30,
+        "seen": 10,
+        "unseen": 20,
+    }
+    _, text, _ = dsearch("evaluate", "-c", "t", "--data", beir)
+    assert "seen (10)" in text
+    assert "[95 % paired bootstrap interval]" in text
+
+    run = tmp_path / "run.trec"
+    code, out, _ = dsearch("run", "-c", "t", "--queries", beir / "queries.jsonl", "--out", run, "-k", "7")
+    lines = [line.split() for line in run.read_text().splitlines()]
+    assert len(lines) == 60 * 7
+    scores = [float(line[4]) for line in lines if line[0] == "q5"]
+    assert all(a > b for a, b in pairwise(scores))
+
+    assert dsearch("refresh", "-c", "t")[1] == "t: generation 3 is live, with the keys of model v1\n"
+    assert dsearch("promote", "v0", "-c", "t")[0] == 0
+    assert "60 documents, generation 3, model v0" in dsearch("collections")[1]
+
+
+def test_self_supervised_training(dsearch: Terminal, tmp_path: Path) -> None:
+    source = tmp_path / "prose.jsonl"
+    text = "The first sentence says a thing about item{0}. The second one of item{0} says another thing."
+    source.write_text("".join(json.dumps({"id": str(i), "text": text.format(i)}) + "\n" for i in range(30)))
+    dsearch("index", source)
+    code, out, _ = dsearch("train", "--self-supervised", "--json")
+    assert code == 0
+    report = json.loads(out)
+    assert report["examples"] == 60
+    assert report["options"]["keywords"] is False
+    assert dsearch("train")[2].startswith("dsearch: give either --data")
+
+
+def test_folds_train_without_each_fold(dsearch: Terminal, beir: Path, tmp_path: Path) -> None:
+    dsearch("index", beir, "-c", "t")
+    folds = tmp_path / "folds.json"
+    folds.write_text(json.dumps({"folds": {f"q{i}": i % 3 for i in range(60)}}))
+    excluded = tmp_path / "pairs.tsv"
+    excluded.write_text("query-id\tcorpus-id\nq31\td31\n")
+    code, out, err = dsearch(
+        "evaluate", "-c", "t", "--data", beir, "--folds", folds, "--exclude", excluded, "--json"
+    )
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["systems"] == ["dense", "keyword", "hybrid", "trained"]
+    assert report["left_out"] == 1
+    assert report["lines"][0]["queries"] == 29
+    assert json.loads(dsearch("models", "-c", "t", "--json")[1])[0]["live"]
+
+
+def test_bad_records_cost_only_themselves(dsearch: Terminal, tmp_path: Path) -> None:
+    source = tmp_path / "mixed.jsonl"
+    source.write_bytes(
+        b'{"id": "a", "text": "fine"}\nnot json\n{"id": "b", "text": "  "}\n{"id": "c", "text": "\xff"}\n'
+        b'{"id": "a", "text": "again"}\n{"id": "d", "text": "also fine"}\n'
+    )
+    code, out, err = dsearch("index", source, "-c", "t")
+    assert code == 0
+    assert "2 documents" in out
+    assert "4 skipped" in out
+    for line in (2, 3, 4, 5):
+        assert f"{source}:{line}: " in err
+    code, _, err = dsearch("index", source, "-c", "u", "--strict")
+    assert code == 1
+    assert f"dsearch: {source}:2: " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search", "x", "-c", "none"], "no collection 'none'"),
+        (["search", "x", "-c", "t", "-k", "0"], "limit=0; use 1 to 1000"),
+        (["search", "x", "-c", "t", "--mode", "odd"], "mode='odd'; use hybrid, dense or keyword"),
+        (["search", " ", "-c", "t"], "give at least one word"),
+        (["search", "x", "-c", "t", "--model", "v9"], "v9"),
+        (["search", "x", "-c", "../t"], "../t"),
+        (["index", "no/such/file.jsonl", "-c", "t"], "no/such/file.jsonl"),
+        (["promote", "v3", "-c", "t"], "v3"),
+        (["evaluate", "--data", "nowhere", "-c", "t"], "nowhere: no such folder"),
+        (["evaluate", "--data", "BEIR", "--split", "dev", "-c", "t"], "test, train"),
+    ],
+)
+def test_errors_are_one_line_and_exit_1(
+    unchecked: None, dsearch: Terminal, beir: Path, arguments: list[str], message: str
+) -> None:
+    dsearch("index", beir, "-c", "t")
+    code, out, err = dsearch(*[str(beir) if one == "BEIR" else one for one in arguments])
+    assert code == 1
+    assert out == ""
+    assert err.startswith("dsearch: ")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_wrong_usage_exits_2(dsearch: Terminal) -> None:
+    assert dsearch("search")[0] == 2
+    assert dsearch("nonsense")[0] == 2
+
+
+def test_settings_come_from_file_and_variables(
+    dsearch: Terminal, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dsearch("index", beir, "-c", "t")
+    monkeypatch.setenv("DSEARCH_HOEM", "typo")
+    code, _, err = dsearch("collections")
+    assert code == 1
+    assert "unknown variable DSEARCH_HOEM" in err
+    monkeypatch.delenv("DSEARCH_HOEM")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dsearch.toml").write_text("port = 99999\ncolour = 'red'\n")
+    code, _, err = dsearch("collections")
+    assert code == 1
+    assert "port" in err
+    assert "colour" in err
+
+
+def test_every_command_has_help(dsearch: Terminal) -> None:
+    from dsearch.cli.app import app
+
+    names = [
+        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
+    ]
+    assert len(names) >= 12
+    for name in names:
+        code, out, _ = dsearch(name, "--help")
+        assert code == 0
+        assert f"dsearch {name}" in out
+
+
+def test_empty_source_says_so(dsearch: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    code, out, err = dsearch("index", tmp_path / "empty.jsonl", "-c", "e")
+    assert code == 0
+    assert "0 documents" in out
+    assert "nothing was found to index" in err
+    code, out, _ = dsearch("search", "x", "-c", "e", "--json")
+    assert json.loads(out)["hits"] == []

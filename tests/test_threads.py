@@ -1,0 +1,49 @@
+"""One thread budget for every native library, in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dsearch.errors import InvalidRequest
+from dsearch.threads import available_cores, set_threads
+
+REPORT = """
+import json, sys
+from dsearch.threads import set_threads
+{set}
+import torch, faiss, numpy, threadpoolctl
+numpy.ones((64, 64)) @ numpy.ones((64, 64))
+pools = [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
+order = [name for name in sys.modules if name in ("torch", "faiss")]
+print(json.dumps([pools, torch.get_num_threads(), faiss.omp_get_max_threads(), order]))
+"""
+
+
+def report(set_call: str) -> tuple[list[int], int, int, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT.format(set=set_call)], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def test_every_pool_keeps_to_the_budget() -> None:
+    pools, torch_threads, faiss_threads, order = report("set_threads(1)")
+    assert len(pools) >= 3
+    assert set(pools) == {1}
+    assert (torch_threads, faiss_threads) == (1, 1)
+    assert order == ["torch", "faiss"]
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="needs two cores to tell a budget from none")
+def test_without_the_budget_pools_take_every_core() -> None:
+    pools, *_ = report("")
+    assert max(pools) > 1
+
+
+def test_a_budget_below_one_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="threads=0; use an integer of at least 1"):
+        set_threads(0)

@@ -1,0 +1,213 @@
+"""Fine-tuning learns what can be learned, holds out honestly, repeats itself, and refuses nonsense."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import InvalidRequest
+from dsearch.training import (
+    Examples,
+    TrainingOptions,
+    examples_from_corpus,
+    examples_from_judgements,
+    finetune,
+    self_supervised_options,
+    train_head,
+)
+from dsearch.training.finetune import kept_epochs
+from dsearch.training.objectives import retention
+from dsearch.training.trainer import TrainingDiverged
+from dsearch.training.validation import Validation, hold_out
+from dsearch.types import Document
+
+PAIRS = 60
+
+
+@pytest.fixture
+def synonyms(engine: SearchEngine) -> tuple[Collection, dict[str, str], dict[str, dict[str, float]]]:
+    """Queries and documents that share no word: only training can bring them together."""
+    collection = engine.create("synonyms")
+    collection.ingest(
+        [Document(id=f"d{i}", text=f"answer{i % 20} colour{i % 3} filler{i}") for i in range(PAIRS)]
+    )
+    queries = {f"q{i}": f"question{i % 20} colour{i % 3} asked{i}" for i in range(PAIRS)}
+    return collection, queries, {f"q{i}": {f"d{i}": 1.0} for i in range(PAIRS)}
+
+
+def examples(synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]]) -> Examples:
+    return examples_from_judgements(*synonyms)
+
+
+def test_training_learns_and_the_served_search_shows_it(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+) -> None:
+    collection, queries, _ = synonyms
+
+    def answered() -> int:
+        results = collection.search_batch(list(queries.values()), limit=1)
+        return sum(result.hits[0].id == f"d{i}" for i, result in enumerate(results))
+
+    before = answered()
+    options = TrainingOptions(epochs=40, learning_rate=1e-2, retention=0.1, decay=0.0, validation_share=0.0)
+    trained = finetune(examples(synonyms), options)
+    version = collection.add_model(trained.head, trained.record)
+    collection.promote(version)
+    assert answered() > before + 20
+    collection.promote("v0")
+    assert answered() == before
+
+
+def test_equal_seeds_give_equal_heads(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+) -> None:
+    data, options = examples(synonyms), TrainingOptions(epochs=2, heads=2)
+    one, same = train_head(data, options), train_head(data, options)
+    other = train_head(data, TrainingOptions(epochs=2, heads=2, seed=1))
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, same.state_dict()[name])
+    assert not torch.equal(one.key_delta, other.key_delta)
+    assert not torch.equal(one.query_out[0], one.query_out[1])
+
+
+def test_keywords_are_held_without_them(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+) -> None:
+    held = train_head(examples(synonyms), TrainingOptions(epochs=2, keywords=False))
+    moved = train_head(examples(synonyms), TrainingOptions(epochs=2))
+    assert held.keyword_weight.tolist() == [1.0]
+    assert moved.keyword_weight.tolist() != [1.0]
+    assert not torch.equal(held.key_delta, torch.zeros_like(held.key_delta))
+    query_side = train_head(examples(synonyms), TrainingOptions(epochs=2, train_keys=False))
+    assert torch.equal(query_side.key_delta, torch.zeros_like(query_side.key_delta))
+
+
+def test_retention_keeps_documents_in_place(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+) -> None:
+    def moved(weight: float) -> float:
+        options = TrainingOptions(epochs=20, learning_rate=1e-2, retention=weight, decay=0.0)
+        head = train_head(examples(synonyms), options)
+        corpus = torch.as_tensor(np.array(synonyms[0].snapshot.generation.embeddings))
+        return retention(head, corpus, corpus).item()
+
+    assert moved(30.0) < 0.3 * moved(0.0)
+
+
+def test_nan_stops_and_nothing_is_kept(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+) -> None:
+    data = examples(synonyms)
+    data.states[7, 3] = np.nan
+    with pytest.raises(TrainingDiverged, match="nothing was kept"):
+        finetune(data, TrainingOptions(epochs=1))
+
+
+def test_unusable_judgements_are_counted(collection: Collection) -> None:
+    queries = {"a": "apple", "b": "bread", "c": "  ", "d": "dough"}
+    qrels = {
+        "a": {"d0": 2.0, "d1": 1.0, "gone": 1.0, "d2": 0.0},
+        "b": {"gone": 1.0},
+        "c": {"d1": 1.0},
+        "d": {"d3": 0.0},
+        "e": {"d3": 1.0},
+    }
+    found = examples_from_judgements(collection, queries, qrels, {"a": {"d1"}})
+    assert found.texts == ["apple"]
+    positions, grades = found.relevant[0]
+    assert collection.ids_at(found.snapshot, positions[None])[0] == ["d0"]
+    assert grades.tolist() == [2.0]
+    assert found.left_out == {
+        "queries without text": 2,
+        "queries without a known positive": 2,
+        "unknown documents": 2,
+    }
+    with pytest.raises(InvalidRequest, match="no usable training query: 1 queries without a known positive"):
+        examples_from_judgements(collection, {"b": "bread"}, {"b": {"gone": 1.0}})
+
+
+def test_self_supervision_draws_sentences_of_documents(engine: SearchEngine) -> None:
+    collection = engine.create("prose")
+    text = (
+        "The first sentence says a thing about {}. The second sentence of {} says another thing. Short one."
+    )
+    collection.ingest([Document(id=str(i), text=text.format(f"item{i}", f"item{i}")) for i in range(30)])
+    found = examples_from_corpus(collection)
+    assert len(found) == 60
+    for query, (positions, _) in zip(found.texts, found.relevant, strict=True):
+        row = found.snapshot.rows(positions)
+        assert query in collection.store.documents(row)[0].text
+    assert examples_from_corpus(collection).digest == found.digest
+    assert examples_from_corpus(collection, seed=1).digest != found.digest
+    assert len(examples_from_corpus(collection, limit=10)) == 20
+    assert self_supervised_options(seed=4) == TrainingOptions(epochs=2, keywords=False, seed=4)
+
+
+def test_validation_ranks_like_the_served_search(collection: Collection) -> None:
+    queries = {f"q{i}": text for i, text in enumerate(["apple bread", "honey ice", "kale lemon", "oat pear"])}
+    qrels = {f"q{i}": {f"d{(3 * i) % 16}": 1.0, f"d{i}": 2.0} for i in range(4)}
+    data = examples_from_judgements(collection, queries, qrels)
+    validation = Validation(data.subset([0, 1]), data.subset([2, 3]))
+    from dsearch.engine import make_run
+    from dsearch.evaluation import evaluate
+    from dsearch.types import Query
+
+    run = make_run(collection, [Query(id, text) for id, text in queries.items()])
+    expected = evaluate(run, qrels, ["nDCG@10"])["nDCG@10"]
+    assert validation.ndcg(collection.head("v0")).tolist() == pytest.approx([expected["q0"], expected["q1"]])
+
+
+def test_held_out_queries_are_partly_document_disjoint(collection: Collection) -> None:
+    queries = {f"q{i}": f"word{i}" for i in range(64)}
+    data = examples_from_judgements(collection, queries, {f"q{i}": {f"d{i % 16}": 1.0} for i in range(64)})
+    trained_on, held_out = hold_out(data, 0.25, seed=0)
+    assert sorted(trained_on + held_out) == list(range(64))
+    assert len(held_out) == 16
+    seen = Validation(data.subset(held_out), data.subset(trained_on)).seen
+    assert 4 <= seen.sum() <= 12
+    assert hold_out(data, 0.25, seed=0) == (trained_on, held_out)
+    assert hold_out(data, 0.0, seed=0)[1] == []
+
+
+def test_epochs_are_cut_only_on_clear_evidence() -> None:
+    generator = np.random.default_rng(0)
+    seen = np.arange(200) % 2 == 0
+    noise = 0.3 * generator.standard_normal((10, 200))
+    rising = np.linspace(0, 0.2, 10)[:, None] + noise
+    assert kept_epochs(rising, seen) == 9
+    level = 0.5 + noise
+    assert kept_epochs(level, seen) == 9
+    falling = np.concatenate([np.full((1, 200), 0.9), np.full((9, 200), 0.3)]) + 0.1 * noise
+    assert kept_epochs(falling, seen) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs=0; use an integer of at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0; use a number between 0 and 1"),
+        ({"retention": -1.0}, "retention=-1.0; use a number of at least 0"),
+        ({"validation_share": 0.9}, "validation_share=0.9; use 0 to 0.5"),
+    ],
+)
+def test_bad_options(options: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        TrainingOptions(**options)  # type: ignore[arg-type]
+
+
+def test_a_head_that_does_not_help_is_not_recommended(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+) -> None:
+    collection, queries, qrels = synonyms
+    shuffled = {query: {f"d{(int(query[1:]) * 7 + 13) % PAIRS}": 1.0} for query in qrels}
+    trained = finetune(
+        examples_from_judgements(collection, queries, shuffled), TrainingOptions(epochs=3, learning_rate=1e-4)
+    )
+    helped, reason = trained.verdict
+    assert not helped
+    assert "did not rise" in reason
+    few = finetune(examples(synonyms).subset(range(12)), TrainingOptions(epochs=1))
+    assert few.verdict[0] is False
+    assert "too few queries" in few.verdict[1]

@@ -1,0 +1,75 @@
+"""The two losses against their definitions, written out over the whole corpus."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dsearch.attention.head import Head
+from dsearch.training import objectives
+
+
+def unit(*shape: int) -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def opened_head(heads: int) -> Head:
+    head = Head(8, heads=heads, rank=3).double()
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return head
+
+
+@pytest.fixture(params=["plain", "blocked"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to the partition function."""
+    if request.param == "blocked":
+        monkeypatch.setattr(objectives, "_PLAIN_LOGITS", 0)
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("with_keywords", [True, False])
+def test_listwise_cross_entropy_is_its_definition(heads: int, with_keywords: bool) -> None:
+    head, states, corpus = opened_head(heads), unit(4, 8), unit(20, 8)
+    keyword = torch.rand(4, 20, dtype=torch.float64) if with_keywords else None
+    relevant = torch.tensor([[3, 5], [0, 0], [7, 19], [2, 0]])
+    target = torch.tensor([[0.75, 0.25], [1.0, 0.0], [0.5, 0.5], [1.0, 0.0]], dtype=torch.float64)
+    loss = objectives.listwise_cross_entropy(head, states, keyword, corpus, relevant, target)
+
+    keys = corpus @ head.key_projection().T
+    raw = torch.einsum("bhd,nd->bhn", head.queries(states), keys)
+    if keyword is not None:
+        raw = raw + head.keyword_weight[:, None] * keyword[:, None]
+    weights = torch.einsum("h,bhn->bn", head.mixture, (raw / head.temperature).softmax(-1))
+    wanted = torch.zeros(4, 20, dtype=torch.float64)
+    wanted.scatter_add_(1, relevant, target)
+    expected = -(wanted * weights.log()).sum(1).mean()
+    torch.testing.assert_close(loss, expected)
+    loss_gradient = torch.autograd.grad(loss, head.key_delta)[0]
+    torch.testing.assert_close(loss_gradient, torch.autograd.grad(expected, head.key_delta)[0])
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("heads", [1, 3])
+def test_retention_is_the_divergence(heads: int) -> None:
+    head, documents, corpus = opened_head(heads), unit(5, 8), unit(30, 8)
+    kept = objectives.retention(head, documents, corpus)
+    frozen = (documents @ corpus.T / 0.05).log_softmax(-1)
+    keys = corpus @ head.key_projection().T
+    trained = (torch.einsum("bhd,nd->bhn", head.queries(documents), keys) / 0.05).log_softmax(-1)
+    expected = (frozen.exp()[:, None] * (frozen[:, None] - trained)).sum(-1).mean()
+    torch.testing.assert_close(kept, expected)
+    gradient = torch.autograd.grad(kept, head.key_delta)[0]
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, head.key_delta)[0])
+
+
+def test_retention_of_an_untrained_head_is_zero() -> None:
+    kept = objectives.retention(Head(8).double(), unit(5, 8), unit(30, 8))
+    assert kept.item() == pytest.approx(0, abs=1e-9)
