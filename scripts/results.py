@@ -3,9 +3,10 @@
     python scripts/results.py ../shared/data/scifact ../shared/data/cranfield
 
 Each argument is a BEIR folder. It is indexed into --home (again: it is reused), then scored:
-- with qrels/train.tsv: heads trained on it (--seeds of them) and scored on qrels/test.tsv, seen and unseen apart;
-- with folds.json: heads trained without each fold and scored on it; source_docs.tsv, where there is one, names
-  pairs that are left out of rankings and scores.
+- with qrels/train.tsv: heads trained on it (--seeds of them) and scored on qrels/test.tsv, seen and unseen
+  documents apart;
+- with folds.json: heads trained without each fold and scored on it; source_docs.tsv, where there is one,
+  names pairs that are left out of rankings and scores.
 The documentation of this Python, learned from itself, comes last (--no-python leaves it out).
 """
 

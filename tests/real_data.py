@@ -1,0 +1,21 @@
+"""Test collections in BEIR layout that lie beside a checkout, where there are any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsearch.corpus import BeirFolder, Problems
+from dsearch.engine import Collection, SearchEngine
+
+DATA = Path(__file__).parents[1].parent / "shared" / "data"
+
+
+def collection_of(engine: SearchEngine, name: str) -> Collection:
+    """The collection `name`, indexed when it is asked for first."""
+    if not (DATA / name).is_dir():
+        pytest.skip(f"needs {name} in BEIR layout in {DATA}")
+    collection = engine.collection_or_new(name)
+    collection.ingest(BeirFolder(DATA / name).documents(Problems()))
+    return collection
