@@ -104,3 +104,15 @@ def test_a_client_that_goes_away_leaves_the_server_well(server: str) -> None:
         )
         raw(server, request[:cut], hang_up=True)
     assert ask(server, "GET", "/readyz")[0] == 200
+
+
+def test_a_body_declared_too_large_is_refused_before_it_is_sent(server: str) -> None:
+    for path, media_type in (("search", "application/json"), ("documents", "application/x-ndjson")):
+        method = "POST" if path == "search" else "PUT"
+        answer = raw(
+            server,
+            f"{method} /v1/collections/papers/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            f"Content-Type: {media_type}\r\nContent-Length: 99999999\r\n\r\n".encode(),
+        )
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"a body of 99999999 bytes; use at most" in answer
