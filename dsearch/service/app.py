@@ -22,7 +22,7 @@ from dsearch.service import (
 )
 from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
 from dsearch.service.guard import LOOPBACK_HOSTS, Guard
-from dsearch.service.schemas import DocumentGiven
+from dsearch.service.requests import DocumentGiven
 from dsearch.service.service import Service
 
 _DESCRIPTION = """

@@ -17,7 +17,7 @@ from dsearch.service import strict_json
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.errors import BodyTooLarge
 from dsearch.service.problems import field_errors, in_body
-from dsearch.service.schemas import DocumentGiven
+from dsearch.service.requests import DocumentGiven
 from dsearch.store.validate import prepare
 from dsearch.types import Document
 

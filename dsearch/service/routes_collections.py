@@ -7,10 +7,10 @@ from functools import partial
 from fastapi import APIRouter, Response
 
 from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest
+from dsearch.service.answers import CollectionDescribed, CollectionList
 from dsearch.service.errors import Overloaded
 from dsearch.service.problems import documented
 from dsearch.service.respond import json_answer
-from dsearch.service.schemas import CollectionDescribed, CollectionList
 from dsearch.service.service import TheService
 from dsearch.service.strict_route import StrictRoute
 

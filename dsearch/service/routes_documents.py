@@ -22,13 +22,14 @@ from dsearch.errors import (
     InvalidDocument,
     InvalidRequest,
 )
+from dsearch.service.answers import Deleted, DocumentPage, DocumentStored, Written
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidCursor, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.fields import Given, allowed, shown
 from dsearch.service.ingesting import Ingest, blocks
 from dsearch.service.problems import documented, in_body, problem_of
+from dsearch.service.requests import DocumentGiven, Limit
 from dsearch.service.respond import json_answer
-from dsearch.service.schemas import Deleted, DocumentGiven, DocumentPage, DocumentStored, Limit, Written
 from dsearch.service.service import Service, TheService
 from dsearch.service.strict_route import (
     JSON_TYPES,

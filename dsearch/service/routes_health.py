@@ -8,9 +8,9 @@ from fastapi import APIRouter, Response
 
 from dsearch.errors import EncoderUnavailable, NotFound
 from dsearch.service import problems
+from dsearch.service.answers import Health
 from dsearch.service.errors import NotReady
 from dsearch.service.respond import json_answer
-from dsearch.service.schemas import Health
 from dsearch.service.service import TheService
 
 router = APIRouter(tags=["health"])

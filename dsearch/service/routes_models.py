@@ -8,10 +8,10 @@ from fastapi import APIRouter, Response
 
 from dsearch.engine import UNTRAINED
 from dsearch.errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest, ModelNotFound
+from dsearch.service.answers import ModelList, Promoted
 from dsearch.service.errors import Overloaded
 from dsearch.service.problems import documented
 from dsearch.service.respond import json_answer
-from dsearch.service.schemas import ModelList, Promoted
 from dsearch.service.service import TheService
 from dsearch.service.strict_route import StrictRoute
 

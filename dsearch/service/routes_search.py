@@ -17,19 +17,17 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
+from dsearch.service.answers import AttendAnswer, BatchAnswer, SearchAnswer
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.problems import documented
-from dsearch.service.respond import json_answer
-from dsearch.service.schemas import (
-    AttendAnswer,
+from dsearch.service.requests import (
     AttendRequest,
-    BatchAnswer,
     BatchRequest,
-    SearchAnswer,
     SearchOptions,
     SearchParameters,
     SearchRequest,
 )
+from dsearch.service.respond import json_answer
 from dsearch.service.searching import Searches
 from dsearch.service.searching import attend as attention_of
 from dsearch.service.service import Service, TheService

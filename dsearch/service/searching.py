@@ -12,7 +12,7 @@ import torch
 from dsearch.engine import Attended, Collection, SearchLayer
 from dsearch.errors import DimensionMismatch, Unavailable
 from dsearch.service.catalogue import Catalogue
-from dsearch.service.schemas import AttendRequest
+from dsearch.service.requests import AttendRequest
 from dsearch.types import Mode, SearchResult, Stamp
 
 LARGEST_BATCH = 64

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from dsearch.attention.head import Head
 from dsearch.engine import Collection
 from dsearch.service import routes_documents, strict_route
-from dsearch.service.schemas import (
+from dsearch.service.answers import (
     CollectionDescribed,
     CollectionList,
     Deleted,

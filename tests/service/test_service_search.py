@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from dsearch.attention.head import Head
 from dsearch.engine import Collection
-from dsearch.service.schemas import AttendAnswer, BatchAnswer, SearchAnswer
+from dsearch.service.answers import AttendAnswer, BatchAnswer, SearchAnswer
 
 URL = "/v1/collections/papers"
 MODES = ("hybrid", "dense", "keyword")
@@ -251,3 +251,23 @@ def test_what_is_not_there_is_named(client: TestClient, papers: Collection) -> N
     assert (model.status_code, model.json()["code"]) == (404, "model_not_found")
     name = client.post("/v1/collections/No.Name/search", json={"query": "cat"})
     assert (name.status_code, name.json()["code"]) == (422, "invalid_request")
+
+
+def test_keys_are_those_of_the_state_that_was_attended_to(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attend = Collection.attend
+
+    def attend_and_rebuild(collection: Collection, *given: Any, **options: Any) -> Any:
+        attended = attend(collection, *given, **options)
+        monkeypatch.setattr(Collection, "attend", attend)
+        collection.refresh()  # deleted documents leave, and every position behind them moves
+        return attended
+
+    monkeypatch.setattr(Collection, "attend", attend_and_rebuild)
+    answered = client.post(f"{URL}/attend", json={"queries": ["cat"], "include": ["keys"]}).json()
+    got = answered["results"][0]
+    rows = papers.store.rows_of(got["ids"])
+    embeddings = papers.store.embeddings(np.array([rows[id] for id in got["ids"]]))
+    np.testing.assert_allclose(got["keys"], embeddings, atol=1e-6)
+    assert answered["generation"] == papers.snapshot.generation.number

@@ -1,24 +1,13 @@
-"""Requests and answers as the OpenAPI document shows them.
+"""What clients get, as the OpenAPI document shows it.
 
-Requests are checked with these; answers are written from plain objects (that is the quicker way) and tests
-hold every answer against its model.
+Answers are written from plain objects (that is the quicker way); tests hold every answer against its model.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-
-from dsearch.service.fields import Given, allowed
-from dsearch.types import Document, Mode
-
-MAX_LIMIT = 1000
-MAX_OFFSET = 10_000
-MAX_QUERY_CHARACTERS = 8192
-MAX_QUERIES = 256
-MAX_BATCH_HITS = 25_600
-MAX_HOPS = 4
+from pydantic import BaseModel, ConfigDict, Field
 
 _STAMP = {"generation": 3, "model": "v1", "sequence": 120}
 _HIT = {
@@ -49,91 +38,6 @@ _COLLECTION = {
 
 def _example(example: Any, *others: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [example, *others]})
-
-
-def _words(text: str) -> str:
-    if not text.strip():
-        raise ValueError("empty")
-    text.encode()  # a lone surrogate is no text, and its error is a ValueError
-    return text
-
-
-QueryText = Annotated[
-    str,
-    Field(min_length=1, max_length=MAX_QUERY_CHARACTERS),
-    AfterValidator(_words),
-    allowed(f"1 to {MAX_QUERY_CHARACTERS} characters, at least one word"),
-]
-Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT), allowed(f"an integer from 1 to {MAX_LIMIT}")]
-Offset = Annotated[int, Field(ge=0, le=MAX_OFFSET), allowed(f"an integer from 0 to {MAX_OFFSET}")]
-SearchMode = Annotated[Mode, allowed("hybrid, dense or keyword")]
-Version = Annotated[
-    str, Field(pattern=r"^v[0-9]{1,9}$"), allowed("a registered version such as v1; v0 is untrained")
-]
-Hops = Annotated[int, Field(ge=1, le=MAX_HOPS), allowed(f"an integer from 1 to {MAX_HOPS}")]
-HopStrength = Annotated[float, Field(ge=0, le=10), allowed("a number from 0 to 10")]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-# Checked by pydantic alone: a Python call for each number would hold up the event loop.
-Vector = Annotated[list[Number], Field(min_length=1, max_length=16_384)]
-
-
-# ---- search
-
-
-class SearchOptions(Given):
-    """How to search."""
-
-    limit: Limit = Field(10, description="hits wanted; fewer come when there are fewer documents")
-    offset: Offset = Field(0, description="hits left out before the first")
-    mode: SearchMode = Field("hybrid", description="by meaning and words, by meaning, or by words alone")
-    model: Version | None = Field(None, description="a version; the live one when it is not given")
-    explain: Annotated[bool, allowed("true or false")] = Field(
-        False, description="whether hits carry the parts of their scores"
-    )
-    hops: Hops = Field(1, description="rounds of search; each refines the query by what the one before found")
-    hop_strength: HopStrength | None = Field(
-        None, description="g of the later rounds; the model's own if not given"
-    )
-
-
-class SearchRequest(SearchOptions):
-    """One query."""
-
-    model_config = ConfigDict(
-        strict=True,
-        json_schema_extra={
-            "examples": [{"query": "how does attention pool values?", "limit": 10, "mode": "hybrid"}]
-        },
-    )
-
-    query: QueryText
-
-
-class SearchParameters(SearchOptions):
-    """One query in the URL."""
-
-    query: QueryText = Field(alias="q", description="the words to search for", examples=["attention pooling"])
-
-
-class BatchRequest(SearchOptions):
-    """Many queries with the same options."""
-
-    model_config = ConfigDict(
-        strict=True,
-        json_schema_extra={"examples": [{"queries": ["what is a key?", "what is a value?"], "limit": 5}]},
-    )
-
-    queries: Annotated[list[QueryText], Field(min_length=1, max_length=MAX_QUERIES)]
-
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        hits = len(self.queries) * (self.limit + self.offset)
-        if hits > MAX_BATCH_HITS:
-            raise ValueError(
-                f"{len(self.queries)} queries of limit + offset {self.limit + self.offset} are {hits} hits; "
-                f"use at most {MAX_BATCH_HITS} in one request"
-            )
-        return self
 
 
 class Explanation(BaseModel):
@@ -199,45 +103,6 @@ class BatchAnswer(BaseModel):
     results: list[SearchAnswer]
 
 
-# ---- attend
-
-
-class AttendRequest(Given):
-    """Texts or vectors that attend to the documents."""
-
-    model_config = ConfigDict(
-        strict=True,
-        json_schema_extra={
-            "examples": [{"queries": ["what is a key?"], "candidates": 20, "include": ["values"]}]
-        },
-    )
-
-    queries: Annotated[list[QueryText], Field(min_length=1, max_length=64)] | None = Field(
-        None, description="texts; give these or vectors"
-    )
-    vectors: Annotated[list[Vector], Field(min_length=1, max_length=64)] | None = Field(
-        None,
-        description="query states [n, dimension], in place of what the encoder gives; they search densely",
-    )
-    mode: SearchMode = "hybrid"
-    model: Version | None = None
-    candidates: Annotated[int, Field(ge=1, le=MAX_LIMIT), allowed(f"an integer from 1 to {MAX_LIMIT}")] = (
-        Field(100, description="documents that each leg proposes for each head")
-    )
-    hops: Hops = 1
-    hop_strength: HopStrength | None = None
-    include: list[Annotated[Literal["keys", "values"], allowed("keys, values or both")]] = Field(
-        [], description="what to answer of each candidate besides id, weight and score"
-    )
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        if (self.queries is None) == (self.vectors is None):
-            given = "neither queries nor vectors" if self.queries is None else "queries and vectors"
-            raise ValueError(f"{given}; give one of the two")
-        return self
-
-
 class AttendedQuery(BaseModel):
     """Attention of one query. Lists of candidates are in the same order, best first."""
 
@@ -269,41 +134,6 @@ class AttendAnswer(Stamped):
 
     took_ms: float
     results: list[AttendedQuery]
-
-
-# ---- documents
-
-
-class DocumentGiven(Given):
-    """A document to store."""
-
-    model_config = ConfigDict(
-        strict=True,
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": "q-mc2",
-                    "title": "Queries, keys, values",
-                    "text": "Attention pools …",
-                    "metadata": {"year": 2017},
-                }
-            ]
-        },
-    )
-
-    id: Annotated[str, Field(min_length=1), allowed("a string of 1 to 512 bytes")]
-    text: Annotated[str, allowed("a string of at most 1 MiB")] = ""
-    title: Annotated[str, allowed("a string of at most 64 KiB")] = ""
-    metadata: Annotated[dict[str, Any], allowed("an object of JSON values")] = Field(
-        {}, description="any JSON object"
-    )
-    value: Annotated[Number | list[Number] | None, allowed("a finite number or a list of them")] = Field(
-        None, description="what attention can pool"
-    )
-
-    def document(self) -> Document:
-        """As the engine takes it."""
-        return Document(self.id, self.text, self.title, self.metadata, self.value)
 
 
 class DocumentStored(BaseModel):
@@ -362,9 +192,6 @@ class Deleted(BaseModel):
 
     sequence: int
     deleted: int
-
-
-# ---- collections and models
 
 
 class CollectionDescribed(Stamped):
