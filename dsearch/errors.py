@@ -1,7 +1,7 @@
 """Every error that dsearch raises on purpose, in one tree.
 
-Each says what was given, what is allowed and what to do; `code` is stable and `status` is the HTTP status that the
-service answers with.
+Each says what was given, what is allowed and what to do; `code` is stable and `status` is the HTTP status
+that the service answers with.
 
     DsearchError
     ├── InvalidRequest          422  a value out of range, of the wrong type or shape

@@ -55,7 +55,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One returned document. `weight` is its share of the attention; `score` orders hits, higher is better."""
+    """One returned document: `weight` is its share of the attention; hits are ordered by `score`."""
 
     rank: int
     id: str

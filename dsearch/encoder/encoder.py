@@ -134,7 +134,7 @@ class Encoder(nn.Module):
         out = np.empty((len(texts), self.identity.dimension), np.float32)
         lengths = np.array([len(text) for text in texts], np.int64)
         for batch in length_sorted_batches(lengths, self.batch_size):
-            out[batch] = self.embed([texts[i] for i in batch], role).cpu().numpy()
+            out[batch] = self.embed([texts[int(i)] for i in batch], role).cpu().numpy()
         return out
 
     def _precision(self) -> Any:

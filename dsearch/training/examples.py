@@ -30,7 +30,7 @@ class Examples:
     snapshot: Snapshot
     texts: list[str]
     states: Float32[np.ndarray, "queries encoder_dim"]
-    relevant: list[tuple[Int64[np.ndarray, "_"], Float32[np.ndarray, "_"]]]
+    relevant: list[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]]
     left_out: dict[str, int]
     digest: str
 
@@ -96,7 +96,7 @@ def make_examples(
     collection: Collection,
     snapshot: Snapshot,
     texts: list[str],
-    relevant: list[tuple[Int64[np.ndarray, "_"], Float32[np.ndarray, "_"]]],
+    relevant: list[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]],
     left_out: dict[str, int],
 ) -> Examples:
     """Encode the queries.

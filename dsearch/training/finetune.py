@@ -126,9 +126,9 @@ def finetune(
 def kept_epochs(values: Float[np.ndarray, "epochs queries"], seen: Bool[np.ndarray, " queries"]) -> int:
     """The last epoch, or an earlier one (0: untrained) that was better by twice the standard error.
 
-    The learning rate falls to zero at the end, so the last epoch has the least noise, while the best of thirty
-    noisy ones is mostly luck: on SciFact's training split (3 folds) it lost .013 against the last. Seen and
-    unseen queries count alike, however many of each there are.
+    The learning rate falls to zero at the end, so the last epoch has the least noise, while the best of
+    thirty noisy ones is mostly luck: on SciFact's training split (3 folds) it lost .013 against the last.
+    Seen and unseen queries count alike, however many of each there are.
     """
     weights = np.ones(len(seen))
     if min(seen.sum(), (~seen).sum()) >= MIN_SLICE:
