@@ -1,20 +1,24 @@
 """The source of truth of a collection: SQLite and a watermark. Neither torch nor faiss.
 
-store.py      Store: the public face                journal.py    how an operation becomes durable
-write.py      statements of upsert and delete       watermark.py  what was acknowledged, outside SQLite
-read.py       documents and embeddings, checked     digest.py     canonical bytes, digests, facts
-registry.py   generations, models, which is live    validate.py   what may be stored
-verify.py     reading everything again              schema.py     the tables, format numbers
-folders.py    collections made, listed, deleted     connect.py    connections, SQLite's errors
-records.py    what is handed out
+store.py      Store: the public face, written       journal.py    how an operation becomes durable
+reader.py     Reader: the same, read                watermark.py  what was acknowledged, outside SQLite
+write.py      statements of upsert and delete       digest.py     canonical bytes, digests, facts
+patch.py      a part of the metadata changed        validate.py   what may be stored
+read.py       documents and embeddings, checked     schema.py     the tables, format numbers
+filters.py    conditions on metadata, as a tree     connect.py    connections, SQLite's errors
+filter_sql.py the same as SQL                       registry.py   generations, models, which is live
+matching.py   what a filter finds                   verify.py     reading everything again
+records.py    what is handed out                    folders.py    collections made, listed, deleted
 """
 
 from __future__ import annotations
 
+from .filters import Filter, parse_filter
 from .folders import collection_names, delete_collection
 from .records import (
     Changes,
     Counts,
+    FacetValue,
     GenerationRecord,
     ModelRecord,
     Pending,
@@ -28,6 +32,8 @@ from .validate import validate_name
 __all__ = [
     "Changes",
     "Counts",
+    "FacetValue",
+    "Filter",
     "GenerationRecord",
     "ModelRecord",
     "Pending",
@@ -37,5 +43,6 @@ __all__ = [
     "WriteReceipt",
     "collection_names",
     "delete_collection",
+    "parse_filter",
     "validate_name",
 ]

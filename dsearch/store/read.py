@@ -13,6 +13,8 @@ from jaxtyping import Float32, Int64
 from ..errors import CorruptData, NotFound
 from ..types import Document
 from .digest import document_digest, embedding_digest
+from .filter_sql import compile_filter
+from .filters import Filter
 from .records import Changes, Pending, Snapshot
 from .schema import read_state
 
@@ -122,13 +124,27 @@ def get(connection: sqlite3.Connection, id: str) -> Document | None:
     return None if fields is None else _document(fields)
 
 
-def page(connection: sqlite3.Connection, after: str | None, limit: int) -> list[Document]:
-    """The first `limit` live documents whose id comes after `after`, by code point."""
+def page(
+    connection: sqlite3.Connection, after: str | None, limit: int, tree: Filter | None
+) -> list[Document]:
+    """The first `limit` live documents that match and whose id comes after `after`, by code point."""
+    condition, parameters = _where(tree)
+    n = len(parameters)
     found = connection.execute(
-        f"SELECT {_FIELDS} FROM document WHERE deleted IS NULL AND id > ? ORDER BY id LIMIT ?",
-        (after or "", limit),
+        f"SELECT {_FIELDS} FROM document WHERE deleted IS NULL AND id > ?{n + 1} AND {condition}"
+        f" ORDER BY id LIMIT ?{n + 2}",
+        (*parameters, after or "", limit),
     )
     return [_document(fields) for fields in found]
+
+
+def export(connection: sqlite3.Connection, tree: Filter | None) -> Iterator[Document]:
+    """Every live document that matches, by id."""
+    condition, parameters = _where(tree)
+    found = connection.execute(
+        f"SELECT {_FIELDS} FROM document WHERE deleted IS NULL AND {condition} ORDER BY id", parameters
+    )
+    return (_document(fields) for fields in found)
 
 
 def needs_encoding(connection: sqlite3.Connection, documents: Sequence[Document]) -> list[int]:
@@ -139,6 +155,10 @@ def needs_encoding(connection: sqlite3.Connection, documents: Sequence[Document]
         if found is None or not found[2] or f"{found[0]} {found[1]}".strip() != document.content:
             positions.append(position)
     return positions
+
+
+def _where(tree: Filter | None) -> tuple[str, list[str]]:
+    return ("TRUE", []) if tree is None else compile_filter(tree)
 
 
 def _live(connection: sqlite3.Connection, fields: str, id: str) -> tuple[Any, ...] | None:

@@ -19,46 +19,31 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int64, Shaped
+from jaxtyping import Shaped
 
-from ..errors import (
-    CollectionNotFound,
-    Conflict,
-    CorruptData,
-    DocumentNotFound,
-    InvalidRequest,
-)
+from ..errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest
 from ..types import Document
-from . import read, registry, write
+from . import matching, patch, registry, write
 from .connect import ReaderPool, readable_errors
+from .filters import parse_filter
 from .folders import create_collection
 from .journal import Journal
 from .read import Rows
-from .records import (
-    Changes,
-    Counts,
-    GenerationRecord,
-    ModelRecord,
-    Pending,
-    Snapshot,
-    VerifyReport,
-    WriteReceipt,
-)
+from .reader import Reader
+from .records import GenerationRecord, WriteReceipt
 from .schema import FILE_NAME, Meta, read_meta, read_state
 from .validate import prepare, prepare_embeddings
-from .verify import verify
 from .watermark import check_database, read_watermark
 
-MAX_PAGE = 10_000
 
+class Store(Reader):
+    """The source of truth of one collection, to be read (`Reader`) and written.
 
-class Store:
-    """The source of truth of one collection; made by `Store.create` and `Store.open`."""
+    Made by `Store.create` and `Store.open`.
+    """
 
     def __init__(self, path: Path, meta: Meta, readers: ReaderPool, journal: Journal | None) -> None:
-        self.path = path
-        self._meta = meta
-        self._readers = readers
+        super().__init__(path, meta, readers)
         self._journal = journal
 
     @classmethod
@@ -97,40 +82,10 @@ class Store:
             raise
         return cls(path, meta, readers, journal)
 
-    # ---- what the collection is
-
-    @property
-    def name(self) -> str:
-        """The collection's name."""
-        return self._meta.name
-
-    @property
-    def encoder(self) -> dict[str, Any]:
-        """The identity of the encoder that made the embeddings, as given to `create`."""
-        return dict(self._meta.encoder)
-
-    @property
-    def dimension(self) -> int:
-        """Numbers per embedding."""
-        return self._meta.dimension
-
     @property
     def readonly(self) -> bool:
         """Whether this was opened for reading alone."""
         return self._journal is None
-
-    @property
-    def sequence(self) -> int:
-        """The number of the last operation; 0 when there was none."""
-        with self._readers.reading() as connection:
-            return read_state(connection).sequence
-
-    def count(self) -> Counts:
-        """How many documents are live, pending and deleted."""
-        with self._readers.reading() as connection:
-            state = read_state(connection)
-            (waiting,) = connection.execute("SELECT count(*) FROM pending").fetchone()
-        return Counts(state.documents, waiting, state.tombstones)
 
     # ---- writing
 
@@ -159,6 +114,21 @@ class Store:
         with self._writer.operation() as operation:
             return write.delete(operation, ids)
 
+    def delete_matching(self, filter: object) -> WriteReceipt:
+        """Delete the live documents that match a filter, encoded or not; raises InvalidRequest."""
+        tree = parse_filter(filter)
+        with self._writer.operation() as operation:
+            return write.delete_rows(operation, matching.live_rows(operation.connection, tree))
+
+    def update_metadata(self, id: str, changes: object) -> WriteReceipt:
+        """Change part of a document's metadata, as JSON Merge Patch (RFC 7396) does; the embedding stays.
+
+        Objects are merged key by key, null removes a key, all else replaces what was there. Raises
+        DocumentNotFound, InvalidDocument when the outcome cannot be stored, CorruptData.
+        """
+        with self._writer.operation() as operation:
+            return patch.update_metadata(operation, id, changes)
+
     def set_embeddings(self, rows: Rows, embeddings: Shaped[np.ndarray, "*rows_dimension"]) -> int:
         """Store the embeddings [rows, dimension] of pending rows and return the operation's number.
 
@@ -170,88 +140,7 @@ class Store:
         with self._writer.operation() as operation:
             return write.set_embeddings(operation, asked, vectors)
 
-    # ---- reading
-
-    def needs_encoding(self, documents: Sequence[Document]) -> list[int]:
-        """Positions of the documents whose id has no stored embedding of the same title and text."""
-        with self._readers.reading() as connection:
-            return read.needs_encoding(connection, documents)
-
-    def pending(self) -> Pending:
-        """Live rows that wait for their embedding, with the lengths of their contents in characters."""
-        with self._readers.reading() as connection:
-            return read.pending(connection)
-
-    def contents(self, rows: Rows) -> list[str]:
-        """What is encoded and indexed of each row: title and text, one space between."""
-        with self._readers.reading() as connection:
-            return read.contents(connection, rows)
-
-    def snapshot(self) -> Snapshot:
-        """The searchable rows (live, with an embedding), ascending, and the operation that they are as of."""
-        with self._readers.reading() as connection:
-            return read.snapshot(connection)
-
-    def rows(self) -> Int64[np.ndarray, " rows"]:
-        """The searchable rows, ascending; `snapshot` says as of which operation."""
-        return self.snapshot().rows
-
-    def changes_since(self, sequence: int) -> Changes:
-        """Rows that became searchable or ceased to be after operation `sequence`."""
-        with self._readers.reading() as connection:
-            return read.changes_since(connection, sequence)
-
-    def embeddings(self, rows: Rows, *, check: bool = True) -> Float32[np.ndarray, "rows dimension"]:
-        """Embeddings in the order of `rows`, deleted ones too; raises NotFound for a row without one.
-
-        Each is held against its digest (CorruptData) unless `check` is False.
-        """
-        with self._readers.reading() as connection:
-            return read.embeddings(connection, rows, self.dimension, check=check)
-
-    def documents(self, rows: Rows) -> list[Document]:
-        """Document versions in the order of `rows`, deleted ones too; raises NotFound, CorruptData."""
-        with self._readers.reading() as connection:
-            return read.documents(connection, rows)
-
-    def ids(self, rows: Rows) -> list[str]:
-        """Ids in the order of `rows`; raises NotFound."""
-        with self._readers.reading() as connection:
-            return read.ids(connection, rows)
-
-    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
-        """The live row of each id that has one."""
-        with self._readers.reading() as connection:
-            return read.rows_of(connection, ids)
-
-    def get(self, id: str) -> Document:
-        """The live document of `id`; raises DocumentNotFound."""
-        with self._readers.reading() as connection:
-            found = read.get(connection, id)
-        if found is None:
-            raise DocumentNotFound(
-                f"no document {id[:80]!r} in collection {self.name!r}; ids are exact, see the list"
-            )
-        return found
-
-    def list(self, after: str | None = None, limit: int = 100) -> list[Document]:
-        """Live documents by id (code points), those after `after`; pass the last id to get the next page."""
-        if not 1 <= limit <= MAX_PAGE:
-            raise InvalidRequest(f"limit={limit}; use 1 to {MAX_PAGE}")
-        with self._readers.reading() as connection:
-            return read.page(connection, after, limit)
-
-    def verify(self) -> VerifyReport:
-        """Read all again and hold it against its digests; damage is reported, not raised. Writes go on."""
-        with self._readers.reading() as connection:
-            return verify(connection)
-
     # ---- generations and models
-
-    def next_generation_number(self) -> int:
-        """A number that no registered generation and no folder in `generations/` has."""
-        with self._readers.reading() as connection:
-            return registry.next_number(connection, "generation", self.path)
 
     def add_generation(
         self,
@@ -273,22 +162,6 @@ class Store:
             registry.generation(operation.connection, number)
             return registry.make_live(operation, "generation", number)
 
-    def live_generation(self) -> GenerationRecord | None:
-        """The live generation, None before the first."""
-        with self._readers.reading() as connection:
-            number = registry.live(connection, "generation")
-            return None if number is None else registry.generation(connection, number)
-
-    def generations(self) -> list[GenerationRecord]:
-        """All registered generations, by number."""
-        with self._readers.reading() as connection:
-            return registry.generations(connection)
-
-    def next_model_version(self) -> str:
-        """A version that no registered model and no folder in `models/` has."""
-        with self._readers.reading() as connection:
-            return f"v{registry.next_number(connection, 'model', self.path)}"
-
     def add_model(self, version: str, parent: str, record: dict[str, Any]) -> int:
         """Register a model whose files are synced; not live yet. Raises ModelNotFound (the parent)."""
         with self._writer.operation() as operation:
@@ -300,31 +173,11 @@ class Store:
             registry.model(operation.connection, version)
             return registry.make_live(operation, "model", registry.version_number(version))
 
-    def live_model(self) -> str:
-        """The version of the live model; "v0" when none was ever promoted."""
-        with self._readers.reading() as connection:
-            return f"v{registry.live(connection, 'model') or 0}"
-
-    def model_history(self) -> list[str]:
-        """The versions that were live, newest first; a rollback promotes an earlier one."""
-        with self._readers.reading() as connection:
-            return [f"v{number}" for number in registry.live_history(connection, "model")]
-
-    def model(self, version: str) -> ModelRecord:
-        """One model, v0 too; raises ModelNotFound."""
-        with self._readers.reading() as connection:
-            return registry.model(connection, version)
-
-    def models(self) -> list[ModelRecord]:
-        """All trained models, by version; v0, which needs no record, is not among them."""
-        with self._readers.reading() as connection:
-            return registry.models(connection)
-
     # ---- closing
 
     def close(self) -> None:
         """Close all connections and release the writer's lock; safe to call twice."""
-        self._readers.close()
+        super().close()
         if self._journal is not None:
             self._journal.close()
 

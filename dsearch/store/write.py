@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -75,15 +76,15 @@ def delete(operation: Operation, ids: Sequence[str]) -> WriteReceipt:
     """Tombstone the live versions of `ids`; an id that is not there is counted as missing."""
     unique = list(dict.fromkeys(ids))
     found = [_live_version(operation.connection, id) for id in unique]
-    rows = [version[0] for version in found if version is not None]
+    receipt = delete_rows(operation, [version[0] for version in found if version is not None])
+    return replace(receipt, missing=len(unique) - receipt.deleted)
+
+
+def delete_rows(operation: Operation, rows: Sequence[int]) -> WriteReceipt:
+    """Tombstone rows, all of which are live."""
     _bury(operation, rows)
     operation.documents -= len(rows)
-    return WriteReceipt(
-        sequence=operation.outcome().sequence,
-        deleted=len(rows),
-        missing=len(unique) - len(rows),
-        rows=tuple(rows),
-    )
+    return WriteReceipt(sequence=operation.outcome().sequence, deleted=len(rows), rows=tuple(rows))
 
 
 def set_embeddings(

@@ -1,0 +1,61 @@
+"""What a filter finds: rows, counts, and the values of a field; read from every live document."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import numpy as np
+from jaxtyping import Int64
+
+from .filter_sql import compile_filter, json_path
+from .filters import Filter, Keys, Scalar
+from .records import Counts, FacetValue
+
+# NOT INDEXED: rows are wanted in their order, not in that of ids.
+_LIVE = "FROM document NOT INDEXED WHERE deleted IS NULL"
+_KINDS = "CASE type WHEN 'integer' THEN 'number' WHEN 'real' THEN 'number' ELSE type END"
+
+
+def searchable_rows(connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
+    """The rows that match and have an embedding, ascending."""
+    condition, parameters = compile_filter(tree)
+    # A live row has its embedding unless it is pending, which is the smaller table to ask.
+    query = f"SELECT row {_LIVE} AND row NOT IN (SELECT row FROM pending) AND {condition} ORDER BY row"
+    return np.fromiter((row for (row,) in connection.execute(query, parameters)), dtype=np.int64)
+
+
+def live_rows(connection: sqlite3.Connection, tree: Filter) -> list[int]:
+    """All live rows that match, ascending."""
+    condition, parameters = compile_filter(tree)
+    found = connection.execute(f"SELECT row {_LIVE} AND {condition} ORDER BY row", parameters)
+    return [row for (row,) in found]
+
+
+def count(connection: sqlite3.Connection, tree: Filter) -> Counts:
+    """Live documents that match, and those of them without an embedding."""
+    condition, parameters = compile_filter(tree)
+    query = f"SELECT count(*), coalesce(sum(row IN (SELECT row FROM pending)), 0) {_LIVE} AND {condition}"
+    documents, waiting = connection.execute(query, parameters).fetchone()
+    return Counts(documents, waiting, tombstones=0)
+
+
+def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limit: int) -> list[FacetValue]:
+    """The values under `keys` that most live, matching documents have."""
+    condition, parameters = ("TRUE", []) if tree is None else compile_filter(tree)
+    path = f"?{len(parameters) + 1}"
+    # json_each gives the members of an object, too: those are values of other fields.
+    found = connection.execute(
+        f"""
+        SELECT kind, atom, count(*) AS documents FROM (
+            SELECT DISTINCT row, {_KINDS} AS kind, atom
+            FROM (SELECT row, metadata {_LIVE} AND {condition}), json_each(metadata, {path})
+            WHERE json_type(metadata, {path}) != 'object' AND type NOT IN ('object', 'array')
+        ) GROUP BY kind, atom ORDER BY documents DESC, kind, atom LIMIT ?{len(parameters) + 2}
+        """,
+        (*parameters, json_path(keys), limit),
+    )
+    return [FacetValue(_python_value(kind, atom), documents) for kind, atom, documents in found]
+
+
+def _python_value(kind: str, atom: str | int | float | None) -> Scalar:
+    return kind == "true" if kind in ("true", "false") else atom

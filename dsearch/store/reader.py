@@ -1,0 +1,262 @@
+"""`Reader`: everything that may be asked of a collection, from any thread, beside the writer.
+
+Each answer is of one state of the collection and is held against its digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from ..errors import DocumentNotFound, InvalidRequest
+from ..types import Document
+from . import matching, read, registry
+from .connect import ReaderPool
+from .filters import Filter, Keys, Scalar, parse_field, parse_filter
+from .read import Rows
+from .records import (
+    Changes,
+    Counts,
+    FacetValue,
+    GenerationRecord,
+    ModelRecord,
+    Pending,
+    Snapshot,
+    VerifyReport,
+)
+from .schema import Meta, read_state
+from .verify import verify
+
+MAX_PAGE = 10_000
+MAX_FACETS = 1000
+
+
+class Reader:
+    """One collection, to be read; `Store` is one that may be open for writing as well."""
+
+    def __init__(self, path: Path, meta: Meta, readers: ReaderPool) -> None:
+        self.path = path
+        self._meta = meta
+        self._readers = readers
+
+    # ---- what the collection is
+
+    @property
+    def name(self) -> str:
+        """The collection's name."""
+        return self._meta.name
+
+    @property
+    def encoder(self) -> dict[str, Any]:
+        """The identity of the encoder that made the embeddings, as given to `create`."""
+        return dict(self._meta.encoder)
+
+    @property
+    def dimension(self) -> int:
+        """Numbers per embedding."""
+        return self._meta.dimension
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last operation; 0 when there was none."""
+        with self._readers.reading() as connection:
+            return read_state(connection).sequence
+
+    def count(self, filter: object = None) -> Counts:
+        """How many documents are live, pending and deleted.
+
+        With a filter (filters.py; here and below JSON or a parsed tree) those that match it; deletions are
+        not looked through and count as 0. Raises InvalidRequest.
+        """
+        tree = None if filter is None else parse_filter(filter)
+        with self._readers.reading() as connection:
+            if tree is not None:
+                return matching.count(connection, tree)
+            state = read_state(connection)
+            (waiting,) = connection.execute("SELECT count(*) FROM pending").fetchone()
+        return Counts(state.documents, waiting, state.tombstones)
+
+    # ---- reading
+
+    def needs_encoding(self, documents: Sequence[Document]) -> list[int]:
+        """Positions of the documents whose id has no stored embedding of the same title and text."""
+        with self._readers.reading() as connection:
+            return read.needs_encoding(connection, documents)
+
+    def pending(self) -> Pending:
+        """Live rows that wait for their embedding, with the lengths of their contents in characters."""
+        with self._readers.reading() as connection:
+            return read.pending(connection)
+
+    def contents(self, rows: Rows) -> list[str]:
+        """What is encoded and indexed of each row: title and text, one space between."""
+        with self._readers.reading() as connection:
+            return read.contents(connection, rows)
+
+    def snapshot(self) -> Snapshot:
+        """The searchable rows (live, with an embedding), ascending, and the operation that they are as of."""
+        with self._readers.reading() as connection:
+            return read.snapshot(connection)
+
+    def rows(self) -> Int64[np.ndarray, " rows"]:
+        """The searchable rows, ascending; `snapshot` says as of which operation."""
+        return self.snapshot().rows
+
+    def changes_since(self, sequence: int) -> Changes:
+        """Rows that became searchable or ceased to be after operation `sequence`."""
+        with self._readers.reading() as connection:
+            return read.changes_since(connection, sequence)
+
+    def embeddings(self, rows: Rows, *, check: bool = True) -> Float32[np.ndarray, "rows dimension"]:
+        """Embeddings in the order of `rows`, deleted ones too; raises NotFound for a row without one.
+
+        Each is held against its digest (CorruptData) unless `check` is False.
+        """
+        with self._readers.reading() as connection:
+            return read.embeddings(connection, rows, self.dimension, check=check)
+
+    def documents(self, rows: Rows) -> list[Document]:
+        """Document versions in the order of `rows`, deleted ones too; raises NotFound, CorruptData."""
+        with self._readers.reading() as connection:
+            return read.documents(connection, rows)
+
+    def ids(self, rows: Rows) -> list[str]:
+        """Ids in the order of `rows`; raises NotFound."""
+        with self._readers.reading() as connection:
+            return read.ids(connection, rows)
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """The live row of each id that has one."""
+        with self._readers.reading() as connection:
+            return read.rows_of(connection, ids)
+
+    def get(self, id: str) -> Document:
+        """The live document of `id`; raises DocumentNotFound."""
+        with self._readers.reading() as connection:
+            found = read.get(connection, id)
+        if found is None:
+            raise DocumentNotFound(
+                f"no document {id[:80]!r} in collection {self.name!r}; ids are exact, see the list"
+            )
+        return found
+
+    def list(self, after: str | None = None, limit: int = 100, filter: object = None) -> list[Document]:
+        """Live documents by id (code points), those after `after`; pass the last id to get the next page."""
+        if not 1 <= limit <= MAX_PAGE:
+            raise InvalidRequest(f"limit={limit}; use 1 to {MAX_PAGE}")
+        tree = None if filter is None else parse_filter(filter)
+        with self._readers.reading() as connection:
+            return read.page(connection, after, limit, tree)
+
+    def export(self, filter: object = None) -> Iterator[Document]:
+        """All live documents by id, of the state at the first one; may be left before the end.
+
+        While it is held the write-ahead log cannot be folded into the database, so do not hold it for hours.
+        """
+        tree = None if filter is None else parse_filter(filter)
+        return self._export(tree)
+
+    # ---- metadata
+
+    def matching_rows(self, filter: object) -> Int64[np.ndarray, " rows"]:
+        """The searchable rows that match a filter, ascending; raises InvalidRequest."""
+        tree = parse_filter(filter)
+        with self._readers.reading() as connection:
+            return matching.searchable_rows(connection, tree)
+
+    def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetValue]:
+        """The most frequent values of a metadata field among live documents, and how many have each.
+
+        Elements of a list count one by one, each once per document; objects and lists in lists do not. Equal
+        counts go by type, then by value. Raises InvalidRequest.
+        """
+        if not 1 <= limit <= MAX_FACETS:
+            raise InvalidRequest(f"limit={limit}; use 1 to {MAX_FACETS}")
+        keys, tree = parse_field(field), None if filter is None else parse_filter(filter)
+        with self._readers.reading() as connection:
+            return matching.facets(connection, keys, tree, limit)
+
+    def field_values(self, rows: Rows, field: str) -> Sequence[Scalar]:
+        """The metadata field of each row (dotted path), None where it is absent, a list or an object.
+
+        Raises NotFound, CorruptData, InvalidRequest.
+        """
+        keys = parse_field(field)
+        return [_scalar_at(document.metadata, keys) for document in self.documents(rows)]
+
+    def values(self, rows: Rows) -> Sequence[float | Sequence[float] | None]:
+        """Each row's `Document.value`; raises NotFound, CorruptData."""
+        return [document.value for document in self.documents(rows)]
+
+    # ---- checking
+
+    def verify(self) -> VerifyReport:
+        """Read all again and hold it against its digests; damage is reported, not raised. Writes go on."""
+        with self._readers.reading() as connection:
+            return verify(connection)
+
+    # ---- generations and models
+
+    def next_generation_number(self) -> int:
+        """A number that no registered generation and no folder in `generations/` has."""
+        with self._readers.reading() as connection:
+            return registry.next_number(connection, "generation", self.path)
+
+    def live_generation(self) -> GenerationRecord | None:
+        """The live generation, None before the first."""
+        with self._readers.reading() as connection:
+            number = registry.live(connection, "generation")
+            return None if number is None else registry.generation(connection, number)
+
+    def generations(self) -> list[GenerationRecord]:
+        """All registered generations, by number."""
+        with self._readers.reading() as connection:
+            return registry.generations(connection)
+
+    def next_model_version(self) -> str:
+        """A version that no registered model and no folder in `models/` has."""
+        with self._readers.reading() as connection:
+            return f"v{registry.next_number(connection, 'model', self.path)}"
+
+    def live_model(self) -> str:
+        """The version of the live model; "v0" when none was ever promoted."""
+        with self._readers.reading() as connection:
+            return f"v{registry.live(connection, 'model') or 0}"
+
+    def model_history(self) -> list[str]:
+        """The versions that were live, newest first; a rollback promotes an earlier one."""
+        with self._readers.reading() as connection:
+            return [f"v{number}" for number in registry.live_history(connection, "model")]
+
+    def model(self, version: str) -> ModelRecord:
+        """One model, v0 too; raises ModelNotFound."""
+        with self._readers.reading() as connection:
+            return registry.model(connection, version)
+
+    def models(self) -> list[ModelRecord]:
+        """All trained models, by version; v0, which needs no record, is not among them."""
+        with self._readers.reading() as connection:
+            return registry.models(connection)
+
+    # ---- closing
+
+    def close(self) -> None:
+        """Close all connections; safe to call twice."""
+        self._readers.close()
+
+    def _export(self, tree: Filter | None) -> Iterator[Document]:
+        with self._readers.reading() as connection:
+            yield from read.export(connection, tree)
+
+
+def _scalar_at(metadata: dict[str, Any], keys: Keys) -> Scalar:
+    found: Any = metadata
+    for key in keys:
+        if not isinstance(found, dict) or key not in found:
+            return None
+        found = cast("dict[str, Any]", found)[key]
+    return found if isinstance(found, Scalar) else None
