@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import opened_engine, say
+
+if TYPE_CHECKING:
+    from dsearch.engine import SearchEngine
 
 
 def serve(
@@ -28,12 +31,29 @@ def serve(
         serve_engine(engine, settings.host, settings.port)
 
 
-def serve_engine(engine: object, host: str, port: int) -> None:
-    """Serve until interrupted."""
+def serve_engine(engine: SearchEngine, host: str, port: int) -> None:
+    """Serve until SIGTERM or Ctrl-C: requests in flight are answered first, and stopping is no error."""
+    import signal
+
     import uvicorn
 
     from dsearch.service import create_app
 
-    app = create_app(engine)  # type: ignore[arg-type]
+    # uvicorn raises the signal that stopped it once more when all is done; with these it ends there.
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stop, lambda *_: None)
     say(f"serving at http://{host}:{port}  (the API is described at /docs; stop with Ctrl-C)")
-    uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False)
+    uvicorn.run(
+        create_app(engine),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,  # it would write queries down
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        ws="none",
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=10,
+        limit_concurrency=1024,  # above the service's own queue, which answers with a problem and Retry-After
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -55,6 +56,8 @@ class Encoder(nn.Module):
         self.model = model
         self.batch_size = batch_size
         self._identity = identity
+        # A fast tokenizer changes its padding while it works and must not be entered twice.
+        self._tokenizing = threading.Lock()
 
     @classmethod
     def load(
@@ -121,9 +124,11 @@ class Encoder(nn.Module):
         prompt = (self.model.prompts or {}).get(role, "")
         # `preprocess` is the name since sentence-transformers 6, `tokenize` the one before.
         prepare = getattr(self.model, "preprocess", None) or self.model.tokenize
+        with self._tokenizing:
+            prepared = prepare([prompt + text for text in texts])
         features = {
             key: value.to(self.model.device) if isinstance(value, Tensor) else value
-            for key, value in prepare([prompt + text for text in texts]).items()
+            for key, value in prepared.items()
         }
         with self._precision():
             embedding = self.model(features)["sentence_embedding"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,14 @@ def test_batches_hold_like_lengths_and_each_text_once() -> None:
 
 def _no_hub(*args: object, **options: object) -> str:
     raise ConnectionError("no route")
+
+
+def test_threads_may_share_it(encoder: Encoder) -> None:
+    texts = [f"text number {i} " * (1 + i % 9) for i in range(24)]
+    expected = encoder.encode_queries(texts)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(encoder.encode_queries, [texts] * 8):
+            np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_gradients_need_no_inference_mode(encoder: Encoder) -> None:
