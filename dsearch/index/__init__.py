@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from dsearch.index.dense import DENSE_KINDS, DenseIndex, DenseKind, set_thread_count
 from dsearch.index.generation import Generation, remove_unfinished
+from dsearch.index.highlight import highlights
 from dsearch.index.keyword import KeywordIndex
+from dsearch.index.languages import languages
 from dsearch.index.manifest import FORMAT, Manifest, manifest_schema
-from dsearch.index.tokenize import TokenizedTexts, Tokenizer
+from dsearch.index.query import ParsedQuery, parse_query
+from dsearch.index.tokenize import TOKENIZER_VERSION, Tokenizer
+from dsearch.index.tokenized import TokenizedTexts
 
 __all__ = [
     "DENSE_KINDS",
     "FORMAT",
+    "TOKENIZER_VERSION",
     "DenseIndex",
     "DenseKind",
     "Generation",
     "KeywordIndex",
     "Manifest",
+    "ParsedQuery",
     "TokenizedTexts",
     "Tokenizer",
+    "highlights",
+    "languages",
     "manifest_schema",
+    "parse_query",
     "remove_unfinished",
     "set_thread_count",
 ]

@@ -10,6 +10,10 @@ Decisions:
 - A query term that no document of the generation holds counts below the line with df = 0, and above it for a
   fresh row that holds it. So n, df and average_length alone fix every score: shards and fresh rows agree with
   the index.
+- An identifier counts as its whole form and as its parts, each with its own idf, above and below the line: a
+  document with the whole form gets all of it, one with a part its share. A whole form that no document of the
+  generation holds is left out of the query: its parts stand for it (`readCsv` among documents that only know
+  `read_csv` scores as "read csv" does, not a third of that).
 - A query without terms scores 0 everywhere, never NaN.
 - Summation runs in float32 over the query's distinct terms in the order of the query, on every path, so that
   `search`, `scores`, `scores_at`, `scores_of_texts` and `explain` agree to the last bit.
@@ -17,8 +21,6 @@ Decisions:
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,17 +30,20 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int32, Int64
 
-from dsearch.errors import CorruptData, InvalidRequest
-from dsearch.index.bm25 import columns_of_corpus, idf_of, parts_of_texts
+from dsearch.errors import InvalidRequest
+from dsearch.index.bm25 import idf_of, parts_of_texts
 from dsearch.index.checks import checked_exclude, checked_k
-from dsearch.index.tokenize import TokenizedTexts, Tokenizer
+from dsearch.index.highlight import highlights
+from dsearch.index.keyword_data import KeywordData
+from dsearch.index.phrases import Phrase, matching
+from dsearch.index.query import ParsedQuery
+from dsearch.index.tokenize import Tokenizer
+from dsearch.index.tokenized import TokenizedTexts
 
 # On SciFact's 809 training claims nDCG@10 is .696 for k1 1.5 and 1.2 (b 0.75), .695 for 0.9 and 0.4, .692 for
 # k1 2.0: flat, so bm25s' defaults.
 K1 = 1.5
 B = 0.75
-
-KEYWORD_FILES = ("settings.json", "vocabulary.json", "offsets.npy", "positions.npy", "parts.npy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +68,13 @@ class KeywordIndex:
         average_length: mean number of terms in a document, 0 for an empty index.
     """
 
-    def __init__(
-        self,
-        *,
-        tokenizer: Tokenizer,
-        k1: float,
-        b: float,
-        documents: int,
-        average_length: float,
-        vocabulary: list[str],
-        offsets: Int64[np.ndarray, " terms_plus_1"],
-        positions: Int32[np.ndarray, " postings"],
-        parts: Float32[np.ndarray, " postings"],
-    ):
-        self.tokenizer = tokenizer
-        self.k1 = k1
-        self.b = b
-        self.average_length = average_length
-        self._documents = documents
-        self._vocabulary = vocabulary
-        self._term_ids = {term: term_id for term_id, term in enumerate(vocabulary)}
-        # A column per term: the ascending positions of the documents that hold it, and their parts.
-        self._offsets = offsets
-        self._positions = positions
-        self._parts = parts
+    def __init__(self, data: KeywordData):
+        self.tokenizer = data.tokenizer
+        self.k1 = data.k1
+        self.b = data.b
+        self.average_length = data.average_length
+        self._data = data
+        self._symbols = {symbol: number for number, symbol in enumerate(data.vocabulary)}
 
     @classmethod
     def build(
@@ -97,32 +85,11 @@ class KeywordIndex:
         Raises:
             InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
         """
-        if not (k1 > 0 and math.isfinite(k1)):
-            raise InvalidRequest(f"k1={k1}; use a number above 0, usually 0.9 to 2")
-        if not 0 <= b <= 1:
-            raise InvalidRequest(f"b={b}; use a number from 0 to 1, usually 0.4 to 0.75")
-        tokenizer = tokenizer or Tokenizer()
-        term_ids: dict[str, int] = {}
-        documents = [
-            [term_ids.setdefault(term, len(term_ids)) for term in terms] for terms in tokenizer.terms(texts)
-        ]
-        total = sum(map(len, documents))
-        offsets, positions, parts = columns_of_corpus(documents, len(term_ids), k1=k1, b=b)
-        return cls(
-            tokenizer=tokenizer,
-            k1=k1,
-            b=b,
-            documents=len(documents),
-            average_length=total / len(documents) if documents else 0.0,
-            vocabulary=list(term_ids),
-            offsets=offsets,
-            positions=positions,
-            parts=parts,
-        )
+        return cls(KeywordData.of(texts, tokenizer or Tokenizer(), k1=k1, b=b))
 
     def __len__(self) -> int:
         """The number of documents."""
-        return self._documents
+        return self._data.documents
 
     def search(
         self, queries: Sequence[str], k: int, exclude: Bool[np.ndarray, " documents"] | None = None
@@ -192,10 +159,7 @@ class KeywordIndex:
         """
         if not isinstance(texts, TokenizedTexts):
             texts = TokenizedTexts.of(self.tokenizer, texts)
-        if texts.tokenizer != self.tokenizer:
-            raise InvalidRequest(
-                f"texts cut with {texts.tokenizer}; this index needs {self.tokenizer}: cut them again"
-            )
+        self._check_cut(texts)
         scores = np.zeros(len(texts), np.float32)
         for term in self._analyse(query):
             holders, parts = self._fresh_parts(term, texts)
@@ -230,63 +194,52 @@ class KeywordIndex:
                 shares[term.term] = float(parts[0] * term.factor)
         return shares
 
+    def matching(self, query: ParsedQuery) -> Bool[np.ndarray, " documents"] | None:
+        """Which documents hold all that `query` requires and nothing that it excludes; None = all do.
+
+        Costs the postings of the phrases' terms, and for phrases of more than one word the lengths of the
+        documents that hold all their terms.
+        """
+        return matching(query, self.tokenizer, self._holding)
+
+    def matching_texts(self, query: ParsedQuery, texts: TokenizedTexts) -> Bool[np.ndarray, " texts"] | None:
+        """As `matching`, for texts that are not in the index.
+
+        Raises:
+            InvalidRequest: the texts were cut by another tokenizer.
+        """
+        self._check_cut(texts)
+        return matching(query, self.tokenizer, texts.holding)
+
+    def highlights(self, query: str, text: str) -> list[tuple[int, int]]:
+        """Where `text` shows terms of `query`: see `highlights`."""
+        return highlights(self.tokenizer, query, text)
+
     def settings(self) -> dict[str, Any]:
-        """All that is not an array, as JSON."""
-        return {
-            "k1": self.k1,
-            "b": self.b,
-            "documents": len(self),
-            "terms": len(self._vocabulary),
-            "average_length": self.average_length,
-            "tokenizer": self.tokenizer.settings(),
-        }
+        """All that is neither an array nor the vocabulary, as JSON."""
+        return self._data.settings()
 
     def save(self, folder: Path) -> None:
         """Write the files named in `KEYWORD_FILES` into `folder`, which is made when it is not there."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "settings.json").write_text(
-            json.dumps(self.settings(), ensure_ascii=False, indent=1), "utf-8"
-        )
-        (folder / "vocabulary.json").write_text(json.dumps(self._vocabulary, ensure_ascii=False), "utf-8")
-        np.save(folder / "offsets.npy", self._offsets)
-        np.save(folder / "positions.npy", self._positions)
-        np.save(folder / "parts.npy", self._parts)
+        self._data.save(folder)
 
     @classmethod
     def load(cls, folder: Path, *, mmap: bool = False) -> KeywordIndex:
-        """Read what `save` wrote; with `mmap` the postings stay on disk until they are used.
+        """Read what `save` wrote; with `mmap` postings and sequences stay on disk until they are used.
 
         Raises:
             CorruptData: a file is missing or does not fit the others.
+            UnsupportedFormat: this release, or this PyStemmer, cuts texts differently.
         """
-        mode = "r" if mmap else None
-        try:
-            settings = json.loads((folder / "settings.json").read_text("utf-8"))
-            vocabulary = json.loads((folder / "vocabulary.json").read_text("utf-8"))
-            offsets = _load(folder / "offsets.npy", None)
-            positions = _load(folder / "positions.npy", mode)
-            parts = _load(folder / "parts.npy", mode)
-            # Slices of arrays that do not fit each other would silently give other scores.
-            if not _fit(vocabulary, offsets, positions, parts):
-                raise ValueError("vocabulary and arrays do not fit each other")
-            return cls(
-                tokenizer=Tokenizer.from_settings(settings["tokenizer"]),
-                k1=settings["k1"],
-                b=settings["b"],
-                documents=settings["documents"],
-                average_length=settings["average_length"],
-                vocabulary=vocabulary,
-                offsets=offsets,
-                positions=positions,
-                parts=parts,
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CorruptData(f"{folder}: not a keyword index ({error}); rebuild the generation") from error
+        return cls(KeywordData.load(folder, mmap=mmap))
 
     def _analyse(self, query: str) -> list[_QueryTerm]:
         """The distinct terms of `query`, in its order."""
-        counts = Counter(next(self.tokenizer.terms([query])))
-        ids = [self._term_ids.get(term, -1) for term in counts]
+        counts: Counter[str] = Counter()
+        for word in next(self.tokenizer.words([query])):
+            known = word.whole is None or word.whole in self._symbols
+            counts.update(word.terms if known else word.terms[1:])
+        ids = [self._symbols.get(term, -1) for term in counts]
         idfs = [idf_of(self._document_frequency(term_id), len(self)) for term_id in ids]
         divisor = sum(count * idf for count, idf in zip(counts.values(), idfs, strict=True))
         return [
@@ -295,11 +248,33 @@ class KeywordIndex:
         ]
 
     def _document_frequency(self, term_id: int) -> int:
-        return 0 if term_id < 0 else int(self._offsets[term_id + 1] - self._offsets[term_id])
+        return len(self._column(term_id)[0])
 
     def _column(self, term_id: int) -> tuple[Int32[np.ndarray, " holding"], Float32[np.ndarray, " holding"]]:
-        start, stop = (0, 0) if term_id < 0 else self._offsets[term_id : term_id + 2]
-        return self._positions[start:stop], self._parts[start:stop]
+        start, stop = (0, 0) if term_id < 0 else self._data.offsets[term_id : term_id + 2]
+        return self._data.positions[start:stop], self._data.parts[start:stop]
+
+    def _holding(self, phrase: Phrase) -> Bool[np.ndarray, " documents"]:
+        holding = np.zeros(len(self), bool)
+        columns = [self._column(self._symbols.get(term, -1))[0] for term in phrase.terms]
+        if not columns:
+            candidates = np.arange(len(self))
+        else:
+            columns.sort(key=len)
+            candidates = columns[0]
+            for column in columns[1:]:
+                candidates = np.intersect1d(candidates, column, assume_unique=True)
+        if phrase.leaves:
+            symbols = [self._symbols.get(leaf, -1) for leaf in phrase.leaves]
+            candidates = candidates[self._data.sequences.holding(symbols, candidates)]
+        holding[candidates] = True
+        return holding
+
+    def _check_cut(self, texts: TokenizedTexts) -> None:
+        if texts.tokenizer != self.tokenizer:
+            raise InvalidRequest(
+                f"texts cut with {texts.tokenizer}; this index needs {self.tokenizer}: cut them again"
+            )
 
     def _fresh_parts(
         self, term: _QueryTerm, texts: TokenizedTexts
@@ -323,15 +298,6 @@ class KeywordIndex:
         return scores
 
 
-def _fit(vocabulary: list[str], offsets: np.ndarray, positions: np.ndarray, parts: np.ndarray) -> bool:
-    return (
-        len(set(vocabulary)) == len(vocabulary)
-        and (offsets.dtype, positions.dtype, parts.dtype) == (np.int64, np.int32, np.float32)
-        and offsets.shape == (len(vocabulary) + 1,)
-        and positions.shape == parts.shape == (int(offsets[-1]),)
-    )
-
-
 def _best_positive(scores: Float32[np.ndarray, " documents"], k: int) -> Int64[np.ndarray, " found"]:
     """The positions of the k highest scores above 0, best first, ties by ascending position."""
     found = np.flatnonzero(scores > 0)
@@ -342,9 +308,3 @@ def _best_positive(scores: Float32[np.ndarray, " documents"], k: int) -> Int64[n
         keep = above | (np.cumsum(values == least) <= k - above.sum()) & (values == least)
         found, values = found[keep], values[keep]
     return found[np.argsort(-values, kind="stable")]
-
-
-def _load(path: Path, mode: Any) -> np.ndarray:
-    array = np.load(path, mmap_mode=mode, allow_pickle=False)
-    # A plain view: every slice of np.memmap is a Python object of its own, and queries take many slices.
-    return array.view(np.ndarray)

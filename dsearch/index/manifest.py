@@ -18,8 +18,8 @@ from dsearch.errors import CorruptData, UnsupportedFormat
 from dsearch.index.durable import file_digest
 
 MANIFEST_NAME = "manifest.json"
-FORMAT = 1
-OLDEST_FORMAT = 1
+FORMAT = 2  # 1 had neither phrases nor identifiers, and was in no release
+OLDEST_FORMAT = 2
 
 _REBUILD = "generations are derived data: delete this folder and build the generation again"
 

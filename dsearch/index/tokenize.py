@@ -1,29 +1,49 @@
 """Text to terms, the same way for documents and for queries.
 
-A text is brought to Unicode's compatibility form, lower-cased and split into words; stop words are dropped
-and what is left is stemmed (Snowball, through PyStemmer). What a tokenizer does is named by its `settings()`,
-which are stored beside every keyword index: a query is always cut by the settings that cut the documents.
+A text is brought to Unicode's compatibility form (NFKC) and cut into words; a word is lower-cased and stemmed
+(Snowball, through PyStemmer), and an identifier also gives its parts (`words.py`). Stop words and single
+characters are no terms: they are *silent*, found only inside a phrase.
+
+What a tokenizer does is named by its `settings()`, which are stored beside every keyword index: a query is
+always cut as the documents were cut. The settings carry a version of the rules here and in `words.py`, and a
+probe, the digest of a fixed sentence's terms, which notices a stemmer that stems differently.
 """
 
 from __future__ import annotations
 
-import re
+import hashlib
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import numpy as np
 import Stemmer
-from bm25s.stopwords import STOPWORDS_EN
-from jaxtyping import Float64, Int64
 
-from dsearch.errors import InvalidRequest
+from dsearch.errors import InvalidRequest, UnsupportedFormat
+from dsearch.index.languages import stemmer_and_stop_words
+from dsearch.index.words import SPLITTERS
 
-# Registered short names, because a stored index names its parts and never carries a pattern to run.
-# `words`: runs of at least two letters, digits or underscores.
-SPLITTERS = {"words": re.compile(r"\w\w+")}
+# Raised with every change to the rules that gives some text other terms. It is stored with each index.
+TOKENIZER_VERSION = 1
+
+_SILENT = " "  # begins the symbol of a silent word: no term begins with a blank
+_REBUILD = "build the generation again (its texts are in the store)"
+
+
+class Word(NamedTuple):
+    """A word, cut.
+
+    Attributes:
+        terms: what is counted: the whole form, then an identifier's parts.
+        spans: [start, end) of each term in the word.
+        leaves: the word as a sequence of symbols, for phrases: a term, or a blank and a silent word.
+        whole: the whole form where it stands beside its parts, else None.
+    """
+
+    terms: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]
+    leaves: tuple[str, ...]
+    whole: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +51,16 @@ class Tokenizer:
     """Cuts texts into terms. Equal tokenizers give equal terms; instances are immutable and safe to share.
 
     Attributes:
-        splitter: a name in `SPLITTERS`.
-        stop_words: lower-case words that are dropped before stemming; Lucene's 33 English ones by default.
+        splitter: a name in `SPLITTERS`: "identifiers", or "words" to leave identifiers whole.
+        stop_words: lower-case words that are no terms; Lucene's 33 English ones by default.
         stemmer: a Snowball algorithm that PyStemmer knows, or None for no stemming.
 
     Raises:
         InvalidRequest: an unknown splitter or stemmer.
     """
 
-    splitter: str = "words"
-    stop_words: tuple[str, ...] = tuple(STOPWORDS_EN)
+    splitter: str = "identifiers"
+    stop_words: tuple[str, ...] = stemmer_and_stop_words("english")[1]
     stemmer: str | None = "english"
 
     def __post_init__(self) -> None:
@@ -50,75 +70,112 @@ class Tokenizer:
             allowed = ", ".join(sorted(Stemmer.algorithms()))
             raise InvalidRequest(f"stemmer={self.stemmer!r}; use null or one of {allowed}")
 
-    def terms(self, texts: Iterable[str]) -> Iterator[list[str]]:
-        """The terms of each text, in the order of the text, repeated as often as they occur.
+    @classmethod
+    def for_language(cls, language: str) -> Tokenizer:
+        """With the stemmer and the stop words of one of `languages()`; "none" leaves every word as it is.
 
-        Lazy: a corpus may be streamed through. Each distinct word is stemmed once per call.
+        Raises:
+            InvalidRequest: an unknown language.
         """
-        find_words = SPLITTERS[self.splitter].findall
-        # PyStemmer's objects must not be shared between threads; making one costs less than a microsecond.
-        stem = Stemmer.Stemmer(self.stemmer, 0).stemWord if self.stemmer else str
-        stems: dict[str, str | None] = dict.fromkeys(self.stop_words)  # a stop word's stem is None
+        stemmer, stop_words = stemmer_and_stop_words(language)
+        return cls(stop_words=stop_words, stemmer=stemmer)
+
+    def words(self, texts: Iterable[str]) -> Iterator[list[Word]]:
+        """The words of each text, in its order. Lazy: a corpus may be streamed through."""
+        find = SPLITTERS[self.splitter].words.findall
+        cutter = WordCutter(self)  # each distinct word is cut and stemmed once per call
         for text in texts:
-            normal = text if text.isascii() else unicodedata.normalize("NFKC", text)
-            terms: list[str] = []
-            for word in find_words(normal.lower()):
-                if word in stems:
-                    term = stems[word]
-                else:
-                    term = stems[word] = stem(word)
-                if term is not None:
-                    terms.append(term)
-            yield terms
+            yield [cutter[word] for word in find(normal_form(text))]
+
+    def terms(self, texts: Iterable[str]) -> Iterator[list[str]]:
+        """The terms of each text, in the order of the text, repeated as often as they occur. Lazy."""
+        for words in self.words(texts):
+            yield [term for word in words for term in word.terms]
 
     def settings(self) -> dict[str, Any]:
         """What `from_settings` needs to make an equal tokenizer, as JSON."""
-        return {"splitter": self.splitter, "stop_words": list(self.stop_words), "stemmer": self.stemmer}
+        return {
+            "version": TOKENIZER_VERSION,
+            "splitter": self.splitter,
+            "stop_words": list(self.stop_words),
+            "stemmer": self.stemmer,
+            "probe": self.probe(),
+        }
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Tokenizer:
+    def from_settings(cls, settings: Mapping[str, Any], *, rebuild: bool = False) -> Tokenizer:
         """The tokenizer that `settings()` described.
 
+        With `rebuild` the same choices by this release's rules, whatever version and stemmer cut before: for
+        cutting all texts again.
+
         Raises:
+            UnsupportedFormat: this release cuts by other rules, or PyStemmer stems differently than then.
             InvalidRequest: a name in it is not registered in this release.
         """
-        return cls(settings["splitter"], tuple(settings["stop_words"]), settings["stemmer"])
+        version = settings.get("version")
+        if version != TOKENIZER_VERSION and not rebuild:
+            raise UnsupportedFormat(
+                f"texts were cut by tokenizer version {version!r}; this release has {TOKENIZER_VERSION}: "
+                + _REBUILD
+            )
+        tokenizer = cls(settings["splitter"], tuple(settings["stop_words"]), settings["stemmer"])
+        if not rebuild and settings["probe"] != tokenizer.probe():
+            raise UnsupportedFormat(
+                f"the {tokenizer.stemmer} stemmer of PyStemmer {Stemmer.version()} gives other terms than "
+                f"the one that cut these texts; install that version of PyStemmer, or {_REBUILD}"
+            )
+        return tokenizer
+
+    def probe(self) -> str:
+        """SHA-256 of the terms of a fixed sentence, in hex."""
+        return hashlib.sha256("\n".join(next(self.terms([PROBE]))).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedTexts:
-    """Texts cut once and kept by term, so that many queries can be scored against them quickly.
+class WordCutter(dict[str, Word]):
+    """A word of a text in normal form → the word, cut. Belongs to one thread, as PyStemmer's objects do."""
 
-    Made by `TokenizedTexts.of(tokenizer, texts)`; positions count from 0 in the order of the texts.
+    def __init__(self, tokenizer: Tokenizer):
+        super().__init__()
+        self._pieces = SPLITTERS[tokenizer.splitter].pieces
+        self._stem = Stemmer.Stemmer(tokenizer.stemmer, 0).stemWord if tokenizer.stemmer else str
+        self._stop_words = frozenset(tokenizer.stop_words)
 
-    Attributes:
-        tokenizer: what cut them.
-        lengths: number of terms in each text.
-        postings: term → (ascending positions of the texts that hold it, how often each holds it).
-    """
+    def __missing__(self, word: str) -> Word:
+        terms: list[str] = []
+        spans: list[tuple[int, int]] = []
+        leaves: list[str] = []
+        pieces = self._pieces(word)
+        for start, end, leaf in pieces:
+            lower = word[start:end].lower()
+            silent = end - start < 2 or lower in self._stop_words
+            symbol = _SILENT + lower if silent else self._stem(lower)
+            if not silent:
+                terms.append(symbol)
+                spans.append((start, end))
+            if leaf:
+                leaves.append(symbol)
+        whole = terms[0] if terms and len(pieces) > 1 and spans[0] == (0, len(word)) else None
+        self[word] = cut = Word(tuple(terms), tuple(spans), tuple(leaves), whole)
+        return cut
 
-    tokenizer: Tokenizer
-    lengths: Int64[np.ndarray, " texts"]
-    postings: dict[str, tuple[Int64[np.ndarray, " holding"], Float64[np.ndarray, " holding"]]] = field(
-        repr=False
-    )
 
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizedTexts:
-        """Cut `texts` with `tokenizer`."""
-        lengths: list[int] = []
-        holders: dict[str, tuple[list[int], list[int]]] = {}
-        for position, terms in enumerate(tokenizer.terms(texts)):
-            lengths.append(len(terms))
-            for term, count in Counter(terms).items():
-                positions, counts = holders.setdefault(term, ([], []))
-                positions.append(position)
-                counts.append(count)
-        postings = {
-            term: (np.array(positions, np.int64), np.array(counts, np.float64))
-            for term, (positions, counts) in holders.items()
-        }
-        return cls(tokenizer, np.array(lengths, np.int64), postings)
+def normal_form(text: str) -> str:
+    """NFKC: what looks alike is written alike ("ﬁ" and "fi", one "é" and the other)."""
+    return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
-    def __len__(self) -> int:
-        return len(self.lengths)
+
+# Inflected words, one or more for each of Snowball's languages: a changed stemmer changes some of them.
+PROBE = """
+The generalizations of conditional nationalities were hopping happily, skies dying, csv.DictReader read_csv
+Häuser gegangenen Möglichkeiten · continuellement majestueusement · nacionalidades corriendo · nazionalità
+abbandonarono · nacionalismos · lichamelijkheden · undervisningerne · håndværkerne · jaktkarlarnes
+kirjoittajille házaiknak megkelkáposztásítottalanítottam · copiilor naționalităților ·
+çekoslovakyalılaştıramadıklarımızdan
+национальностями бегающий · зависностима · αυτοκινητοβιομηχανία τραγουδήσαμε · հայաստանցիների
+المكتبات والمدرسون · लड़कियों किताबों · केटाहरूलाई घरहरू · மரங்களில் புத்தகங்கள்
+ספרייה שפּראַכן · etxeetako liburuak · cantàvem bellíssimes
+nejnevinnějšího městech · kalbininkams knygomis · mempermainkan pembelajarannya · bhfionnadh leabharlanna
+najpiękniejszych książkami · raamatutesse majadest · dibuka basadi mosadinyana · lernejojn belajn
+کتاب‌ها می‌روند
+""".strip()

@@ -1,0 +1,174 @@
+"""What a keyword index consists of, as arrays, and its files: `keyword/` in index/README.md."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int32, Int64
+
+from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.index.bm25 import columns_of_corpus
+from dsearch.index.sequences import Sequences
+from dsearch.index.tokenize import Tokenizer
+
+KEYWORD_FILES = (
+    "settings.json",
+    "vocabulary.json",
+    "offsets.npy",
+    "positions.npy",
+    "parts.npy",
+    "starts.npy",
+    "symbols.npy",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordData:
+    """A column of postings per term, and the documents as sequences of symbols.
+
+    Attributes:
+        tokenizer, k1, b, average_length: as of `KeywordIndex`.
+        documents: their number.
+        vocabulary: every symbol, its place is its id; the first `terms` are terms, the others silent words.
+        terms: number of terms.
+        offsets, positions, parts: term t is in documents positions[offsets[t] : offsets[t + 1]], ascending.
+        sequences: the documents as symbols.
+    """
+
+    tokenizer: Tokenizer
+    k1: float
+    b: float
+    documents: int
+    average_length: float
+    vocabulary: list[str]
+    terms: int
+    offsets: Int64[np.ndarray, " terms_plus_1"]
+    positions: Int32[np.ndarray, " positions"]
+    parts: Float32[np.ndarray, " parts"]
+    sequences: Sequences
+
+    @classmethod
+    def of(cls, texts: Iterable[str], tokenizer: Tokenizer, *, k1: float, b: float) -> KeywordData:
+        """Cut and count `texts`; equal texts give equal data.
+
+        Raises:
+            InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
+        """
+        if not (k1 > 0 and math.isfinite(k1)):
+            raise InvalidRequest(f"k1={k1}; use a number above 0, usually 0.9 to 2")
+        if not 0 <= b <= 1:
+            raise InvalidRequest(f"b={b}; use a number from 0 to 1, usually 0.4 to 0.75")
+        term_ids: dict[str, int] = {}
+        silent_ids: dict[str, int] = {}
+        documents: list[list[int]] = []
+        starts, symbols, total = array("q", [0]), array("i"), 0
+        for words in tokenizer.words(texts):
+            terms = [term_ids.setdefault(term, len(term_ids)) for word in words for term in word.terms]
+            documents.append(terms)
+            total += len(terms)
+            for word in words:
+                for leaf in word.leaves:
+                    known = term_ids.get(leaf)
+                    # Silent words are numbered from −1 down, as long as the number of terms is not known.
+                    symbols.append(
+                        -1 - silent_ids.setdefault(leaf, len(silent_ids)) if known is None else known
+                    )
+            starts.append(len(symbols))
+        offsets, positions, parts = columns_of_corpus(documents, len(term_ids), k1=k1, b=b)
+        numbers = np.array(symbols, np.int32)
+        return cls(
+            tokenizer=tokenizer,
+            k1=k1,
+            b=b,
+            documents=len(documents),
+            average_length=total / len(documents) if documents else 0.0,
+            vocabulary=[*term_ids, *silent_ids],
+            terms=len(term_ids),
+            offsets=offsets,
+            positions=positions,
+            parts=parts,
+            sequences=Sequences(
+                np.array(starts, np.int64), np.where(numbers < 0, len(term_ids) - 1 - numbers, numbers)
+            ),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """All that is neither an array nor the vocabulary, as JSON."""
+        return {
+            "k1": self.k1,
+            "b": self.b,
+            "documents": self.documents,
+            "terms": self.terms,
+            "average_length": self.average_length,
+            "tokenizer": self.tokenizer.settings(),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the files named in `KEYWORD_FILES` into `folder`, which is made when it is not there."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "settings.json").write_text(
+            json.dumps(self.settings(), ensure_ascii=False, indent=1), "utf-8"
+        )
+        (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary, ensure_ascii=False), "utf-8")
+        np.save(folder / "offsets.npy", self.offsets)
+        np.save(folder / "positions.npy", self.positions)
+        np.save(folder / "parts.npy", self.parts)
+        np.save(folder / "starts.npy", self.sequences.starts)
+        np.save(folder / "symbols.npy", self.sequences.symbols)
+
+    @classmethod
+    def load(cls, folder: Path, *, mmap: bool = False) -> KeywordData:
+        """Read what `save` wrote; with `mmap` postings and sequences stay on disk until they are used.
+
+        Raises:
+            CorruptData: a file is missing or does not fit the others.
+            UnsupportedFormat: this release, or this PyStemmer, cuts texts differently.
+        """
+        mode = "r" if mmap else None
+        try:
+            settings = json.loads((folder / "settings.json").read_text("utf-8"))
+            data = cls(
+                tokenizer=Tokenizer.from_settings(settings["tokenizer"]),
+                k1=settings["k1"],
+                b=settings["b"],
+                documents=settings["documents"],
+                average_length=settings["average_length"],
+                vocabulary=json.loads((folder / "vocabulary.json").read_text("utf-8")),
+                terms=settings["terms"],
+                offsets=_load(folder / "offsets.npy", None),
+                positions=_load(folder / "positions.npy", mode),
+                parts=_load(folder / "parts.npy", mode),
+                sequences=Sequences(_load(folder / "starts.npy", None), _load(folder / "symbols.npy", mode)),
+            )
+            data._check()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorruptData(f"{folder}: not a keyword index ({error}); rebuild the generation") from error
+        return data
+
+    def _check(self) -> None:
+        """Slices of arrays that do not fit each other would silently give other scores."""
+        starts, symbols = self.sequences.starts, self.sequences.symbols
+        fit = (
+            len(set(self.vocabulary)) == len(self.vocabulary) >= self.terms
+            and (self.offsets.dtype, self.positions.dtype, self.parts.dtype)
+            == (np.int64, np.int32, np.float32)
+            and (starts.dtype, symbols.dtype) == (np.int64, np.int32)
+            and self.offsets.shape == (self.terms + 1,)
+            and self.positions.shape == self.parts.shape == (int(self.offsets[-1]),)
+            and starts.shape == (self.documents + 1,)
+            and symbols.shape == (int(starts[-1]),)
+        )
+        if not fit:
+            raise ValueError("vocabulary and arrays do not fit each other")
+
+
+def _load(path: Path, mode: Any) -> np.ndarray:
+    # A plain view: every slice of np.memmap is a Python object of its own, and queries take many slices.
+    return np.load(path, mmap_mode=mode, allow_pickle=False).view(np.ndarray)
