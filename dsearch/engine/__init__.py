@@ -5,10 +5,13 @@ from __future__ import annotations
 # torch comes before faiss, which comes with the index: see dsearch/threads.py
 import torch as _torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-from dsearch.engine.collection import Attended, Collection
+from dsearch.engine.attending import Attended
+from dsearch.engine.collection import Collection
 from dsearch.engine.engine import SearchEngine
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.models import UNTRAINED
+from dsearch.engine.options import LayerOptions
+from dsearch.engine.predicting import Evidence, FieldPrediction, Predicted
 from dsearch.engine.runs import System, encode_queries, make_run
 from dsearch.engine.snapshot import Snapshot
 
@@ -16,6 +19,10 @@ __all__ = [
     "UNTRAINED",
     "Attended",
     "Collection",
+    "Evidence",
+    "FieldPrediction",
+    "LayerOptions",
+    "Predicted",
     "SearchEngine",
     "SearchLayer",
     "SearchOutput",

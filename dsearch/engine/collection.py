@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -20,6 +19,8 @@ from torch import Tensor
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.engine.answers import hits_of, summaries_of
+from dsearch.engine.attending import Attended, attend
+from dsearch.engine.given import checked_embeddings, require_encoder
 from dsearch.engine.indexing import (
     Ingested,
     OnProgress,
@@ -28,8 +29,10 @@ from dsearch.engine.indexing import (
     generation_folder,
     store_documents,
 )
-from dsearch.engine.layer import CANDIDATES, SearchLayer, SearchOutput
+from dsearch.engine.layer import SearchLayer
 from dsearch.engine.models import UNTRAINED, load_head, save_model
+from dsearch.engine.options import CANDIDATES, LayerOptions
+from dsearch.engine.predicting import EVIDENCE, Predicted, fields_of, predict
 from dsearch.engine.snapshot import Fresh, Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.index import Generation, KeywordIndex
@@ -40,15 +43,6 @@ MAX_LIMIT = 1000
 MAX_OFFSET = 10_000
 # Up to this many documents the exact softmax costs less than the encoder: it is computed without being asked.
 COVERAGE_DOCUMENTS = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Attended:
-    """What `attend` gave, and the candidates' ids in the same order; "" where there is none."""
-
-    output: SearchOutput
-    ids: list[list[str]]
-    stamp: Stamp
 
 
 class Collection:
@@ -78,8 +72,9 @@ class Collection:
         """The encoder of this collection.
 
         Raises:
-            EncoderMismatch: the one at hand is another.
+            EncoderMismatch: the one at hand is another, or the collection's embeddings were given.
         """
+        require_encoder(self.store)
         encoder = self._give_encoder()
         EncoderIdentity.from_dict(self.store.encoder).require_same(encoder.identity, self.name)
         return encoder
@@ -129,17 +124,33 @@ class Collection:
                 self._build(on_progress)
         return Ingested(inserted, updated, unchanged, encoded, time.monotonic() - started)
 
-    def upsert(self, documents: Sequence[Document]) -> WriteReceipt:
+    def upsert(
+        self,
+        documents: Sequence[Document],
+        embeddings: Float[np.ndarray, "documents encoder_dim"] | None = None,
+    ) -> WriteReceipt:
         """Insert or replace documents; durable, and visible to every later search, on return.
+
+        Args:
+            documents: all or none of them is written.
+            embeddings: of length 1, one a document, where the caller has them; encoded when None. An
+                unchanged text keeps its embedding.
 
         Raises:
             InvalidDocument: one cannot be stored; nothing of the batch was.
+            InvalidRequest: embeddings of another length than 1, or another for a text that is stored.
+            DimensionMismatch: not one embedding a document, or of another dimension than the collection's.
+            EncoderMismatch: no embeddings, and the encoder at hand is not the collection's, or it has none.
         """
-        encoder = self.encoder
+        encoder = self.encoder if embeddings is None else None
         with self._writing:
-            new = self.store.needs_encoding(documents)
-            embeddings = encoder.encode_documents([documents[i].content for i in new])
-            receipt = self.store.upsert(documents, embeddings, new)
+            if encoder is None:
+                assert embeddings is not None
+                receipt = self.store.upsert(documents, checked_embeddings(self.store, documents, embeddings))
+            else:
+                new = self.store.needs_encoding(documents)
+                encoded = encoder.encode_documents([documents[i].content for i in new])
+                receipt = self.store.upsert(documents, encoded, new)
             self._catch_up()
         return receipt
 
@@ -226,7 +237,7 @@ class Collection:
             candidates=max(CANDIDATES, limit + offset),
         )
         with torch.inference_mode():
-            states = self._states(queries, mode)
+            states = self.query_states(queries, mode)
             found = layer(states, None if mode == "dense" else queries)
             if coverage is None:
                 coverage = layer.snapshot.positions <= COVERAGE_DOCUMENTS
@@ -242,45 +253,79 @@ class Collection:
         self,
         queries: Sequence[str] | Float[Tensor, "batch encoder_dim"],
         *,
-        mode: Mode = "hybrid",
         model: str | None = None,
-        candidates: int = CANDIDATES,
-        hops: int = 1,
-        hop_strength: float | None = None,
+        certify: int | None = None,
+        **options: Unpack[LayerOptions],
     ) -> Attended:
-        """Attention itself: context, weights and ids for texts or for query states, without gradients."""
-        texts = None if isinstance(queries, Tensor) else queries
-        if texts is None and mode == "hybrid":
-            mode = "dense"
-        layer, stamp = self.layer_and_stamp(
-            mode=mode, model=model, hops=hops, hop_strength=hop_strength, candidates=candidates
-        )
-        with torch.inference_mode():
-            states = queries if isinstance(queries, Tensor) else self._states(queries, mode)
-            output = layer(states, texts)
-        return Attended(output, self.ids_at(layer.snapshot, output.positions), stamp)
+        """Attention itself: context, weights and ids for texts or for query states, without gradients.
+
+        Args:
+            queries: texts, or what takes the place of their embeddings.
+            model: a version; the live one when None.
+            certify: how many of the first places to certify: whether they are provably those that scoring
+                every document would give; None leaves that out.
+            options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
+
+        Raises:
+            InvalidRequest, DimensionMismatch, ModelNotFound.
+        """
+        return attend(self, queries, model=model, certify=certify, options=options)
+
+    def predict(
+        self,
+        queries: Sequence[str] | Float[Tensor, "batch encoder_dim"],
+        *,
+        field: str,
+        evidence: int = EVIDENCE,
+        model: str | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> Predicted:
+        """A field of the documents, pooled by the attention of each query; see `predicting.py`.
+
+        With a kernel score this is Nadaraya–Watson regression: `score="gaussian", width=0.2, mode="dense"`.
+
+        Args:
+            queries: texts, or what takes the place of their embeddings.
+            field: a key of the metadata, or "value" for the documents' `value`.
+            evidence: how many of the documents that weigh most to show with each prediction.
+            model: a version; the live one when None.
+            options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
+
+        Raises:
+            InvalidRequest: an empty query or field; a field that cannot be pooled, or whose kind differs
+                among the candidates of a query.
+            DimensionMismatch, ModelNotFound.
+        """
+        return predict(self, queries, field=field, evidence=evidence, model=model, options=options)
+
+    def field_values(self, snapshot: Snapshot, field: str) -> list[Any]:
+        """A field of every document, in the order of the snapshot's positions; None where there is none.
+
+        What to make `SearchLayer`'s `values` of. Reads every document.
+        """
+        return [
+            value
+            for start in range(0, snapshot.positions, 1024)
+            for value in fields_of(
+                self.store.documents(snapshot.rows(np.arange(start, min(start + 1024, snapshot.positions)))),
+                field,
+            )
+        ]
 
     def layer_and_stamp(
-        self,
-        *,
-        mode: Mode = "hybrid",
-        model: str | None = None,
-        hops: int = 1,
-        hop_strength: float | None = None,
-        candidates: int = CANDIDATES,
+        self, *, model: str | None = None, **options: Unpack[LayerOptions]
     ) -> tuple[SearchLayer, Stamp]:
         """A layer over the present state and a model's head, and the stamp of its answers."""
         version = self.live_model if model is None else model
         snapshot = self.snapshot
-        layer = SearchLayer(
-            snapshot,
-            self.head(version),
-            mode=mode,
-            candidates=candidates,
-            hops=hops,
-            hop_strength=hop_strength,
-        )
+        layer = SearchLayer(snapshot, self.head(version), **options)
         return layer, Stamp(snapshot.generation.number, version, snapshot.sequence)
+
+    def query_states(self, queries: Sequence[str], mode: Mode) -> Float[Tensor, "batch encoder_dim"]:
+        """What a layer takes for these texts; zeros where only their words count."""
+        if mode == "keyword":
+            return torch.zeros(len(queries), self.store.dimension)
+        return torch.as_tensor(self.encoder.encode_queries(queries))
 
     def ids_at(self, snapshot: Snapshot, positions: np.ndarray) -> list[list[str]]:
         """The documents' ids at each position, "" at −1."""
@@ -322,11 +367,6 @@ class Collection:
         self.store.close()
 
     # ---- within
-
-    def _states(self, queries: Sequence[str], mode: Mode) -> Float[Tensor, "batch encoder_dim"]:
-        if mode == "keyword":
-            return torch.zeros(len(queries), self.store.dimension)
-        return torch.as_tensor(self.encoder.encode_queries(queries))
 
     def _build(self, on_progress: OnProgress | None) -> int:
         head = load_head(self.store, self.live_model)

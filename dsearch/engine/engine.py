@@ -9,6 +9,7 @@ from types import TracebackType
 
 from dsearch.encoder import DEFAULT_ENCODER, Encoder, TextEncoder
 from dsearch.engine.collection import Collection
+from dsearch.engine.given import given_identity
 from dsearch.engine.home import Home
 from dsearch.engine.indexing import build_generation
 from dsearch.errors import CollectionExists, Conflict
@@ -68,8 +69,13 @@ class SearchEngine:
             self._open[name] = Collection(store, lambda: self.encoder)
         return self._open[name]
 
-    def create(self, name: str) -> Collection:
+    def create(self, name: str, *, dimension: int | None = None) -> Collection:
         """Make a collection, empty and searchable.
+
+        Args:
+            name: its name.
+            dimension: for embeddings that the caller gives, of anything (`Collection.upsert` with
+                `embeddings`), and no encoder; None for texts that the engine's encoder encodes.
 
         Raises:
             CollectionExists, InvalidRequest (not a name), Conflict (opened readonly).
@@ -78,7 +84,7 @@ class SearchEngine:
         folder = self.home.folder(name)
         if name in self.names():
             raise CollectionExists(f"collection {name!r} exists in {self.home.path}; use it, or another name")
-        identity = self.encoder.identity
+        identity = self.encoder.identity if dimension is None else given_identity(dimension)
         with Store.create(
             folder, name=name, encoder=identity.to_dict(), dimension=identity.dimension
         ) as store:

@@ -11,20 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from dsearch.attention import masked_softmax, mix, pool, refine
+from dsearch.attention import POOLINGS, Score, mix, pool, refine, temper
 from dsearch.attention.head import Head
+from dsearch.engine.options import CANDIDATES, LayerOptions
+from dsearch.engine.proposals import propose
+from dsearch.engine.rescoring import NamedScore, checked_pooling, checked_score, checked_temperature
 from dsearch.engine.snapshot import NONE, Snapshot
-from dsearch.errors import InvalidRequest
+from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.types import Mode
 
-CANDIDATES = 100  # proposed by each leg for each head
 HOP_CANDIDATES = 10  # what a hop pools: the best few speak for the query, the rest for the corpus
 
 EmbedRows = Callable[[Int64[np.ndarray, "batch candidates"]], Float[Tensor, "batch candidates encoder_dim"]]
@@ -38,7 +40,7 @@ class SearchOutput(NamedTuple):
         weights: the mixture of the heads' softmaxes; zeros where `positions` is −1.
         positions: of the snapshot; −1 = none.
         scores: the order of hits: dense + keyword with one head, else temperature · log weight + const.
-        dense: q_h · k_d, per head.
+        dense: q_h · k_d, or the score in its place, per head.
         keyword: w_h · b(q, d), per head.
         head_weights: each head's softmax.
         folded: the queries against stored embeddings, after the last hop.
@@ -64,9 +66,15 @@ class SearchLayer(nn.Module):
         candidates: how many documents each leg proposes for each head.
         hops: rounds of search; from the second on the query is refined by what the one before found.
         hop_strength: g; None takes the head's learned one.
+        score: a name (see rescoring.py), or any function or module with the interface of
+            `dsearch.attention.SCORES`, which then learns with the layer; the inner product proposes.
+        pooling: "soft", "hard" or "uniform", over the candidates.
+        width: of a kernel score.
+        temperature: None takes the head's learned one, and 1 for a kernel.
 
     Raises:
-        InvalidRequest: hops or candidates below 1, an unknown mode.
+        InvalidRequest: hops or candidates below 1, an unknown mode, score or pooling, a width or temperature
+            that is not above 0, a score for mode "keyword", which has no other than its own.
     """
 
     def __init__(
@@ -78,6 +86,10 @@ class SearchLayer(nn.Module):
         candidates: int = CANDIDATES,
         hops: int = 1,
         hop_strength: float | None = None,
+        score: str | Score = "dot",
+        pooling: str = "soft",
+        width: float | None = None,
+        temperature: float | None = None,
     ):
         super().__init__()
         if mode not in ("hybrid", "dense", "keyword"):
@@ -88,10 +100,17 @@ class SearchLayer(nn.Module):
         self.snapshot, self.head = snapshot, head
         self.mode: Mode = mode
         self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
+        self.score = checked_score(score, width)
+        if mode == "keyword" and score != "dot":
+            raise InvalidRequest(
+                "mode='keyword' scores by keywords alone; leave score out, or use dense or hybrid"
+            )
+        self.pooling = checked_pooling(pooling)
+        self._temperature = checked_temperature(temperature, self.score)
 
     @classmethod
     def open(
-        cls, home: Path | str, collection: str, *, model: str | None = None, **options: Any
+        cls, home: Path | str, collection: str, *, model: str | None = None, **options: Unpack[LayerOptions]
     ) -> SearchLayer:
         """A layer over the present state of a collection, with a head of its own to train.
 
@@ -113,12 +132,18 @@ class SearchLayer(nn.Module):
             head = opened.head(opened.live_model if model is None else model)
             return cls(opened.snapshot, head, **options)
 
+    @property
+    def temperature(self) -> Float[Tensor, ""] | float:
+        """What scores are divided by: the head's own, unless another was given or the score has a width."""
+        return self.head.temperature if self._temperature is None else self._temperature
+
     def forward(
         self,
         query_states: Float[Tensor, "batch encoder_dim"],
         texts: Sequence[str] | None = None,
         *,
         embed: EmbedRows | None = None,
+        values: Float[Tensor, "positions value_dim"] | None = None,
     ) -> SearchOutput:
         """Search with each query state, and with its text for the keyword leg.
 
@@ -127,19 +152,73 @@ class SearchLayer(nn.Module):
             texts: the words of each query; without them the keyword leg finds and adds nothing.
             embed: gives the embeddings of positions in the graph, for gradients into the document encoder;
                 the stored ones when None.
+            values: what is pooled, a row for each position of the snapshot: labels, numbers, any field (see
+                `Collection.field_values`); gradients reach it. W_V e_d when None.
 
         Raises:
-            DimensionMismatch: states of another length than the embeddings.
+            DimensionMismatch: states of another length than the embeddings; not one value a position.
             InvalidRequest: another number of texts than states; mode "keyword" without texts.
+
+        Under autocast it computes in float32 all the same: rounded to half precision, the best scores tie.
         """
         if texts is not None and len(texts) != len(query_states):
             raise InvalidRequest(f"{len(texts)} texts for {len(query_states)} query states; give one each")
         if texts is None and self.mode == "keyword":
             raise InvalidRequest("mode='keyword' without texts; give the words of each query")
-        queries = self.head.queries(query_states)
-        for _ in range(self.hops - 1):
-            queries = self._hop(queries, texts, embed)
-        return self._attend(queries, texts, embed)
+        if values is not None and (values.ndim != 2 or len(values) != self.snapshot.positions):
+            raise DimensionMismatch(
+                f"values of shape {list(values.shape)}; use [{self.snapshot.positions}, value_dim], "
+                "a row for each position of the snapshot"
+            )
+        if torch.compiler.is_compiling():
+            # FAISS and NumPy have no graph: the layer runs as it is between the compiled parts around it.
+            uncompiled: Callable[..., SearchOutput] = torch.compiler.disable(self._search)  # pyright: ignore
+            return uncompiled(query_states, texts, embed, values)
+        return self._search(query_states, texts, embed, values)
+
+    def weigh(
+        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
+    ) -> tuple[Float[Tensor, "batch heads candidates"], Float[Tensor, "batch candidates"]]:
+        """The heads' weights of candidates by their scores, and the mixture; zeros where `mask` is False."""
+        head_weights = POOLINGS[self.pooling](temper(raw, self.temperature), mask.unsqueeze(1))
+        return head_weights, mix(head_weights, self.head.mixture)
+
+    def partition(
+        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
+    ) -> Float[Tensor, "batch heads"]:
+        """log Σ exp(logit) of each head over the candidates; 0 where there are none."""
+        logits = temper(raw, self.temperature).masked_fill(~mask[:, None], -torch.inf)
+        empty = ~(logits != -torch.inf).any(-1, keepdim=True)
+        return logits.masked_fill(empty, 0.0).logsumexp(-1).masked_fill(empty[..., 0], 0.0)
+
+    def ranking_score(
+        self, raw: Float[Tensor, "batch heads candidates"], partition: Float[Tensor, "batch heads"]
+    ) -> Float[Tensor, "batch candidates"]:
+        """One score for all heads, ordered exactly as soft weights, but not lost where those underflow."""
+        if self.head.heads == 1:
+            return raw[:, 0]
+        share = self.head.mixture.log()
+        logits = temper(raw, self.temperature)
+        log_weights = (share[:, None] + logits - partition[..., None]).logsumexp(1)
+        return self.temperature * (log_weights + (self.head.mixture * partition).sum(-1)[:, None])
+
+    def _search(
+        self,
+        query_states: Float[Tensor, "batch encoder_dim"],
+        texts: Sequence[str] | None,
+        embed: EmbedRows | None,
+        values: Float[Tensor, "positions value_dim"] | None,
+    ) -> SearchOutput:
+        kind = query_states.device.type
+        if embed is not None:
+            embed = _under_autocast_of_now(embed, kind)
+        if query_states.dtype in (torch.bfloat16, torch.float16):
+            query_states = query_states.to(self.head.log_temperature.dtype)
+        with torch.autocast(kind, enabled=False):
+            queries = self.head.queries(query_states)
+            for _ in range(self.hops - 1):
+                queries = self._hop(queries, texts, embed)
+            return self._attend(queries, texts, embed, values)
 
     def _hop(
         self,
@@ -159,26 +238,27 @@ class SearchLayer(nn.Module):
         queries: Float[Tensor, "batch heads key_dim"],
         texts: Sequence[str] | None,
         embed: EmbedRows | None,
+        values: Float[Tensor, "positions value_dim"] | None = None,
     ) -> SearchOutput:
         folded = self.head.fold(queries)
-        positions = self._propose(folded, texts)
+        positions = propose(self.snapshot, folded, texts, mode=self.mode, candidates=self.candidates)
         candidates = self._embeddings(positions, queries, embed)
-        dense = torch.einsum("bhd,bcd->bhc", folded, candidates)
+        dense = self._dense(queries, folded, candidates)
         keyword = torch.zeros_like(dense)
         if texts is not None and self.mode != "dense":
             scores = torch.as_tensor(self.snapshot.keyword_scores(texts, positions)).to(dense)
             keyword = self.head.keyword_weight[:, None] * scores[:, None]
-        if self.mode == "keyword":
-            dense = torch.zeros_like(dense)
-        logits = (dense + keyword) / self.head.temperature
-        mask = torch.as_tensor(positions != NONE).to(logits.device)
-        head_weights = masked_softmax(logits, mask.unsqueeze(1))
-        weights = mix(head_weights, self.head.mixture)
-        scores = self._scores(dense + keyword, logits, mask)
+        raw = dense + keyword
+        mask = torch.as_tensor(positions != NONE).to(raw.device) & (raw != -torch.inf).any(1)
+        positions = np.where(mask.cpu().numpy(), positions, NONE)  # at −inf: outside a kernel's support
+        head_weights, weights = self.weigh(raw, mask)
+        scores = self.ranking_score(raw.masked_fill(~mask[:, None], 0.0), self.partition(raw, mask))
+        scores = scores.masked_fill(~mask, -torch.inf)
         order = _by_score_then_position(scores, positions)
         along = order[:, None].expand_as(head_weights)
+        pooled = self.head.values(candidates) if values is None else _rows(values, positions).to(weights)
         return SearchOutput(
-            context=pool(weights.unsqueeze(1), self.head.values(candidates)).squeeze(1),
+            context=pool(weights.unsqueeze(1), pooled).squeeze(1),
             weights=weights.gather(1, order),
             positions=np.take_along_axis(positions, order.cpu().numpy(), 1),
             scores=scores.gather(1, order),
@@ -188,26 +268,17 @@ class SearchLayer(nn.Module):
             folded=folded,
         )
 
-    def _propose(
-        self, folded: Float[Tensor, "batch heads encoder_dim"], texts: Sequence[str] | None
-    ) -> Int64[np.ndarray, "batch candidates"]:
-        """The union of what the legs find for the heads; everything in a collection no larger than that."""
-        batch, heads, _ = folded.shape
-        found: list[Int64[np.ndarray, "batch found"]] = []
-        by_keyword = texts is not None and self.mode != "dense"
-        if self.mode != "keyword":
-            if self.snapshot.documents <= self.candidates:
-                return np.broadcast_to(self.snapshot.visible(), (batch, self.snapshot.documents))
-            flat = folded.detach().flatten(0, 1).float().cpu().numpy()
-            found.append(self.snapshot.dense_candidates(flat, self.candidates).reshape(batch, -1))
-        if by_keyword:
-            assert texts is not None
-            found.append(self.snapshot.keyword_candidates(texts, self.candidates))
-        return (
-            _distinct(found[0])
-            if len(found) == 1 and heads == 1
-            else _distinct(np.concatenate(found, axis=1))
-        )
+    def _dense(
+        self,
+        queries: Float[Tensor, "batch heads key_dim"],
+        folded: Float[Tensor, "batch heads encoder_dim"],
+        candidates: Float[Tensor, "batch candidates encoder_dim"],
+    ) -> Float[Tensor, "batch heads candidates"]:
+        if self.mode == "keyword":
+            return folded.new_zeros(*folded.shape[:2], candidates.shape[1])
+        if isinstance(self.score, NamedScore) and self.score.ranks_by_inner_product:
+            return torch.einsum("bhd,bcd->bhc", folded, candidates)
+        return self.score(queries, self.head.keys(candidates))
 
     def _embeddings(
         self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor, embed: EmbedRows | None
@@ -216,32 +287,26 @@ class SearchLayer(nn.Module):
             return embed(positions).to(like)
         return torch.as_tensor(self.snapshot.embeddings(positions)).to(like)
 
-    def _scores(
-        self,
-        raw: Float[Tensor, "batch heads candidates"],
-        logits: Float[Tensor, "batch heads candidates"],
-        mask: Bool[Tensor, "batch candidates"],
-    ) -> Float[Tensor, "batch candidates"]:
-        """Ordered exactly as the weights, but not lost where a softmax underflows to zero."""
-        if self.head.heads == 1:
-            scores = raw[:, 0]
-        else:
-            share = self.head.mixture.log()
-            partition = logits.masked_fill(~mask[:, None], -torch.inf).logsumexp(-1)
-            partition = torch.where(torch.isfinite(partition), partition, 0.0)
-            log_weights = (share[:, None] + logits - partition[..., None]).logsumexp(1)
-            scores = self.head.temperature * (log_weights + (self.head.mixture * partition).sum(-1)[:, None])
-        return scores.masked_fill(~mask, -torch.inf)
+
+def _rows(
+    values: Float[Tensor, "positions value_dim"], positions: Int64[np.ndarray, "batch candidates"]
+) -> Float[Tensor, "batch candidates value_dim"]:
+    """The value at each position; zeros at −1, whatever the values are."""
+    if len(values) == 0:
+        return values.new_zeros(*positions.shape, values.shape[1])
+    at = torch.as_tensor(positions).to(values.device)
+    return values[at.clamp_min(0)].masked_fill((at == NONE).unsqueeze(-1), 0.0)
 
 
-def _distinct(positions: Int64[np.ndarray, "batch found"]) -> Int64[np.ndarray, "batch candidates"]:
-    """Each position once in its row, ascending, padded with −1 behind; no column that is all padding."""
-    ordered = np.sort(positions, axis=1)
-    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = NONE
-    last = np.iinfo(np.int64).max
-    ordered = np.sort(np.where(ordered == NONE, last, ordered), axis=1)
-    ordered[ordered == last] = NONE
-    return ordered[:, : int((ordered != NONE).sum(axis=1).max(initial=0))]
+def _under_autocast_of_now(embed: EmbedRows, kind: str) -> EmbedRows:
+    """The caller's encoder keeps the precision that the caller chose for it."""
+    enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+    def embedded(positions: Int64[np.ndarray, "batch candidates"]) -> Tensor:
+        with torch.autocast(kind, dtype=dtype, enabled=enabled):
+            return embed(positions)
+
+    return embedded
 
 
 def _by_score_then_position(

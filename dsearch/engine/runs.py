@@ -12,7 +12,8 @@ from jaxtyping import Float32
 
 from dsearch.attention.head import Head
 from dsearch.engine.collection import Collection
-from dsearch.engine.layer import CANDIDATES, SearchLayer
+from dsearch.engine.layer import SearchLayer
+from dsearch.engine.options import CANDIDATES
 from dsearch.evaluation import Run
 from dsearch.types import Mode, Query
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
@@ -17,6 +19,8 @@ from dsearch.errors import DimensionMismatch
 from dsearch.index import Generation, KeywordIndex, TokenizedTexts
 
 NONE = -1  # the position and the row of "nothing"
+
+_lengths: WeakKeyDictionary[Generation, tuple[float, float]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,34 @@ class Snapshot:
         gathered[later] = self.fresh.embeddings[flat[later] - self.built]
         return gathered.reshape(*positions.shape, gathered.shape[1])
 
+    @property
+    def dense_rounding(self) -> float | None:
+        """Relative error of the inner products that the dense search ranks by; None where it is not exact."""
+        if self.built and self.generation.dense.kind != "Flat":
+            return None
+        return 1e-5 if self.unfold is None else 1e-3  # W_g has a condition number of at most 1e3
+
+    def embedding_lengths(self) -> tuple[float, float]:
+        """No embedding is shorter than the first number or longer than the second; (1, 1) without any.
+
+        The first call reads all embeddings of a generation.
+        """
+        if self.generation not in _lengths:
+            _lengths[self.generation] = _shortest_and_longest(self.generation.embeddings)
+        both = [_lengths[self.generation], _shortest_and_longest(self.fresh.embeddings)]
+        shortest, longest = min(low for low, _ in both), max(high for _, high in both)
+        return (shortest, longest) if self.positions else (1.0, 1.0)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Snapshot:
+        """Itself: it never changes, and a copied layer is over the same documents."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "documents are not pickled: keep layer.state_dict(), which is the head, and open the collection "
+            "with SearchLayer.open(home, collection)"
+        )
+
     def dense_candidates(
         self, folded: Float[np.ndarray, "batch encoder_dim"], k: int
     ) -> Int64[np.ndarray, "batch found"]:
@@ -190,3 +222,11 @@ class Snapshot:
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         found = np.isfinite(np.take_along_axis(scores, order, 1))
         return np.where(found, order + self.built, NONE)
+
+
+def _shortest_and_longest(embeddings: Float32[np.ndarray, "rows encoder_dim"]) -> tuple[float, float]:
+    shortest, longest = np.inf, 0.0
+    for start in range(0, len(embeddings), 65_536):
+        lengths = np.linalg.norm(embeddings[start : start + 65_536], axis=1)
+        shortest, longest = min(shortest, float(lengths.min())), max(longest, float(lengths.max()))
+    return shortest, longest

@@ -1,0 +1,54 @@
+"""Candidates: what the legs of a search propose, without gradients and without duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from dsearch.engine.snapshot import NONE, Snapshot
+from dsearch.types import Mode
+
+
+def propose(
+    snapshot: Snapshot,
+    folded: Float[Tensor, "batch heads encoder_dim"],
+    texts: Sequence[str] | None,
+    *,
+    mode: Mode,
+    candidates: int,
+) -> Int64[np.ndarray, "batch found"]:
+    """The union of what the legs find for the heads; everything in a collection no larger than that.
+
+    Args:
+        snapshot: the documents.
+        folded: the queries of all heads, against stored embeddings.
+        texts: the words of each query; None leaves the keyword leg out.
+        mode: the legs.
+        candidates: how many each leg proposes for each head.
+
+    Returns:
+        Positions, ascending in each row, −1 behind them.
+    """
+    batch, heads, _ = folded.shape
+    found: list[Int64[np.ndarray, "batch found"]] = []
+    if mode != "keyword":
+        if snapshot.documents <= candidates:
+            return np.broadcast_to(snapshot.visible(), (batch, snapshot.documents))
+        flat = folded.detach().flatten(0, 1).float().cpu().numpy()
+        found.append(snapshot.dense_candidates(flat, candidates).reshape(batch, -1))
+    if texts is not None and mode != "dense":
+        found.append(snapshot.keyword_candidates(texts, candidates))
+    return _distinct(found[0]) if len(found) == 1 and heads == 1 else _distinct(np.concatenate(found, axis=1))
+
+
+def _distinct(positions: Int64[np.ndarray, "batch found"]) -> Int64[np.ndarray, "batch candidates"]:
+    """Each position once in its row, ascending, padded with −1 behind; no column that is all padding."""
+    ordered = np.sort(positions, axis=1)
+    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = NONE
+    last = np.iinfo(np.int64).max
+    ordered = np.sort(np.where(ordered == NONE, last, ordered), axis=1)
+    ordered[ordered == last] = NONE
+    return ordered[:, : int((ordered != NONE).sum(axis=1).max(initial=0))]
