@@ -52,7 +52,7 @@ def demo(
         _show_examples(collection)
         say("5. Evaluating on the summary lines, before and after")
         judged = Judgements(corpus.queries, corpus.qrels, None, {})
-        typer.echo(compare(collection, judged).to_text())
+        typer.echo(compare(collection, judged, dense_trained=True).to_text())
         if not serve:
             return
         address = f"http://{settings.host}:{settings.port}"

@@ -57,8 +57,12 @@ def compare(
     model: str | None = None,
     hops: int = 1,
     hop_strength: float | None = None,
+    dense_trained: bool = False,
 ) -> EvaluationReport:
-    """The four systems on the same queries. Differences are to the untrained hybrid search."""
+    """The four systems on the same queries. Differences are to the untrained hybrid search.
+
+    `dense_trained` adds the trained head without keywords, to be held against the untrained dense search.
+    """
     from dsearch.engine import UNTRAINED, System, encode_queries, make_run
     from dsearch.evaluation import build_report, split_seen, without_pairs, without_positives
     from dsearch.evaluation import evaluate as score
@@ -82,6 +86,8 @@ def compare(
     else:
         if version != UNTRAINED:
             runs[f"{TRAINED} {version}"] = ranked(System("hybrid", version, hops, hop_strength))
+            if dense_trained:
+                runs[f"dense {version}"] = ranked(System("dense", version, hops, hop_strength))
         if judged.training is not None:
             seen, unseen = split_seen(judged.qrels, judged.training)
             groups = {"seen": seen, "unseen": unseen}

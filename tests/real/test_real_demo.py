@@ -25,20 +25,18 @@ def dsearch(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "dsearch", *arguments], capture_output=True, text=True)
 
 
-def means(table: str) -> dict[str, float]:
+def means(table: str) -> list[float]:
     """nDCG@10 of each system, from the table that the demo prints."""
-    lines = table.splitlines()
-    systems = lines[0].split()[2:]
-    row = next(line for line in lines if "nDCG@10" in line).split("nDCG@10")[1].split()
-    names = [name for name in systems if not name.startswith("v")]
-    return dict(zip(names, map(float, row), strict=True))
+    row = next(line for line in table.splitlines() if "nDCG@10" in line)
+    return [float(number) for number in row.split("nDCG@10")[1].split()]
 
 
 def test_the_demo_learns_from_the_corpus_alone(home: Path) -> None:
     done = dsearch("demo", "--no-serve", "--home", str(home))
     assert done.returncode == 0, done.stderr
-    found = means(done.stdout)
-    assert found["trained"] >= found["hybrid"] + 0.015
+    dense, _, hybrid, trained, dense_trained = means(done.stdout)
+    assert dense_trained >= dense + 0.03
+    assert trained >= hybrid + 0.015
     assert "Traceback" not in done.stderr
 
 
