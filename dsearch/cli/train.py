@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import ProgressBars, opened_engine, print_json
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
 from dsearch.errors import InvalidRequest
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
     from dsearch.engine import Collection
-    from dsearch.training import Examples, Trained, TrainingOptions
+    from dsearch.training import Examples, Gate, Trained, TrainingOptions
+
+HELD_BACK = 3  # the exit code when the gate did not let a model answer
 
 
 def train(
@@ -37,20 +39,27 @@ def train(
     accept: Annotated[
         bool, typer.Option("--accept", help="Let the new head answer, whatever held-out queries say.")
     ] = False,
+    alpha: Annotated[float, typer.Option(help="Gate: the largest p-value that counts as a gain.")] = 0.05,
+    margin: Annotated[
+        float, typer.Option(help="Gate: how far nDCG@10 may fall on seen or unseen documents.")
+    ] = 0.02,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
-    """Fine-tune retrieval: a new head, live at once. Nothing is encoded again."""
+    """Fine-tune retrieval: a new head, live at once if held-out queries are answered better.
+
+    Nothing is encoded again. Exit code 3: trained and kept, but the gate did not let it answer.
+    """
     if (data is None) == (not self_supervised):
         raise InvalidRequest("give either --data BEIR_FOLDER or --self-supervised")
     with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (
         engine,
         settings,
     ):
-        from dsearch.training import TrainingOptions, examples_from_corpus, self_supervised_options
+        from dsearch.training import Gate, TrainingOptions, examples_from_corpus, self_supervised_options
 
         target = engine.collection(collection)
         given: dict[str, Any] = {
@@ -66,15 +75,17 @@ def train(
         else:
             examples = _judged(target, data, split, exclude)
             training = TrainingOptions(**chosen)
-        trained = train_with_progress(examples, training, settings.device)
+        trained = train_with_progress(examples, training, settings.device, Gate(alpha=alpha, margin=margin))
         version, live, reason = keep(target, trained, promote=promote, accept=accept)
     if json:
         print_json({"version": version, "live": live, "reason": reason, **trained.record})
+        stop_unless(live or not promote)
         return
     typer.echo(
         f"{collection}: {version} trained on {len(examples)} queries in {trained.seconds:.1f} s "
-        f"({trained.epochs} epochs); {reason}"
+        f"({trained.epochs} epochs)"
     )
+    typer.echo(trained.gate.to_text())
     for unused, count in examples.left_out.items():
         typer.echo(f"left out: {count} {unused}")
     typer.echo(
@@ -83,17 +94,28 @@ def train(
         else f"{version} is kept but does not answer; try it with --model {version}, or: "
         f"dsearch promote {version} -c {collection}"
     )
+    stop_unless(live or not promote)
 
 
-def train_with_progress(examples: Examples, training: TrainingOptions, device: str) -> Trained:
-    """Train, with a bar for each of the two passes."""
+def stop_unless(live: bool) -> None:
+    """Exit code 3 when a model that should have answered was held back by the gate."""
+    if not live:
+        raise typer.Exit(HELD_BACK)
+
+
+def train_with_progress(
+    examples: Examples, training: TrainingOptions, device: str, gate: Gate | None = None
+) -> Trained:
+    """Train: first what is left to gain, then a bar for the folds held out and one for the whole."""
     from dsearch.training import finetune
 
     with ProgressBars("epochs") as on_progress:
         return finetune(
             examples,
             training,
+            gate=gate,
             device=device,
+            on_headroom=lambda room: say(room.to_text()),
             on_epoch=lambda stage, epoch: on_progress(
                 Progress(stage, epoch.number, epoch.of, epoch.elapsed_s)
             ),
@@ -104,8 +126,8 @@ def keep(
     collection: Collection, trained: Trained, *, promote: bool, accept: bool = False
 ) -> tuple[str, bool, str]:
     """Register the head and, if it may, let it answer: (version, whether it is live, why)."""
-    helped, reason = trained.verdict
-    live = accept or (promote and helped)
+    live = accept or (promote and trained.gate.passed)
+    reason = trained.gate.reason
     record = {**trained.record, "verdict": reason, "accepted": accept}
     version = collection.add_model(trained.head, record)
     if live:

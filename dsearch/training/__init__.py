@@ -1,9 +1,11 @@
-"""Fine-tuning: judgements or the corpus itself → a head that is live at once."""
+"""Fine-tuning: judgements or the corpus itself → a head that is live at once, if the gate lets it."""
 
 from __future__ import annotations
 
 from dsearch.training.examples import Examples, examples_from_judgements
 from dsearch.training.finetune import Trained, finetune
+from dsearch.training.gate import Gate, GateReport, judge
+from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.options import TrainingOptions, self_supervised_options
 from dsearch.training.self_supervision import examples_from_corpus
 from dsearch.training.trainer import Epoch, train_head
@@ -11,11 +13,16 @@ from dsearch.training.trainer import Epoch, train_head
 __all__ = [
     "Epoch",
     "Examples",
+    "Gate",
+    "GateReport",
+    "Headroom",
     "Trained",
     "TrainingOptions",
     "examples_from_corpus",
     "examples_from_judgements",
     "finetune",
+    "headroom",
+    "judge",
     "self_supervised_options",
     "train_head",
 ]

@@ -12,13 +12,15 @@ from jaxtyping import Bool, Float
 
 from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
+from dsearch.training.gate import Gate, GateReport, judge, overlap_of_canaries
+from dsearch.training.headroom import Headroom, headroom
+from dsearch.training.holdout import ENOUGH, MOST, Answers, HeldOut, joined, split_folds
 from dsearch.training.options import TrainingOptions
 from dsearch.training.trainer import Epoch, train_head
-from dsearch.training.validation import MIN_SLICE, Scores, Validation, hold_out
 
-# A head that lets unseen documents fall by more than this on held-out queries does not go live by itself.
-MAX_LOSS_UNSEEN = 0.02
-MIN_HELD_OUT = 10  # with fewer, validation says nothing; all epochs are run
+MIN_HELD_OUT = 10  # with fewer, held-out queries say nothing; all epochs are run
+MIN_SLICE = 20  # with fewer, a slice says too little to choose epochs by
+_CHECKPOINTS = 10  # of a training run, at which held-out queries are ranked
 
 OnTraining = Callable[[str, Epoch], None]
 
@@ -30,72 +32,70 @@ class Trained:
     Attributes:
         head: trained on all examples.
         epochs: how many were kept.
-        before: the untrained head on the held-out queries, None when there were too few to hold out.
-        after: the head trained without them, after `epochs`.
-        curve: that head after each epoch.
-        seconds: of both trainings.
+        headroom: what was left to gain.
+        gate: what held-out queries say.
+        seconds: of all trainings.
         record: all of this as JSON, for the model's file.
     """
 
     head: Head
     epochs: int
-    before: Scores | None
-    after: Scores | None
-    curve: list[Scores]
+    headroom: Headroom
+    gate: GateReport
     seconds: float
     record: dict[str, Any]
 
     @property
     def verdict(self) -> tuple[bool, str]:
         """Whether it should go live, and why in words."""
-        if self.before is None or self.after is None:
-            return False, "too few queries to hold any out, so nobody can tell whether it helps"
-        gain = self.after.all - self.before.all
-        if gain <= 0 or self.epochs == 0:
-            return False, f"held-out nDCG@10 did not rise ({self.before.all:.4f} → {self.after.all:.4f})"
-        if self.after.unseen is not None and self.before.unseen is not None:
-            loss = self.before.unseen - self.after.unseen
-            if loss > MAX_LOSS_UNSEEN:
-                return False, (
-                    f"documents without training judgements lose {loss:.4f} nDCG@10 on held-out queries "
-                    f"({self.before.unseen:.4f} → {self.after.unseen:.4f}; allowed {MAX_LOSS_UNSEEN})"
-                )
-        return True, f"held-out nDCG@10 {self.before.all:.4f} → {self.after.all:.4f}"
+        return self.gate.passed, self.gate.reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    """One fold's answers, untrained and after each checkpoint."""
+
+    before: Answers
+    after: list[Answers]
 
 
 def finetune(
     examples: Examples,
     options: TrainingOptions | None = None,
     *,
+    gate: Gate | None = None,
     device: str = "cpu",
+    on_headroom: Callable[[Headroom], None] | None = None,
     on_epoch: OnTraining | None = None,
 ) -> Trained:
     """Train a head on examples; nothing is published.
 
-    First without the held-out queries, to see how they are answered after each epoch; then, with all
-    examples, on the same schedule, up to the last epoch or to an earlier one that was clearly better.
+    First without the queries of a fold, to see how they are answered at each checkpoint, and so on fold by
+    fold until `ENOUGH` queries were held out once. Then, with all examples, on the same schedule, up to the
+    last epoch or to an earlier checkpoint that was clearly better.
+
+    The gate scores each fold at the checkpoint that the *other* folds would choose (a single fold: each half
+    of it): what is chosen on the queries that it is judged by looks better than it is.
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss.
     """
     options = options or TrainingOptions()
     started = time.monotonic()
-    epochs, before, curve = options.epochs, None, []
-    trained_on, held_out = hold_out(examples, options.validation_share, options.seed)
-    if len(held_out) >= MIN_HELD_OUT:
-        training = examples.subset(trained_on)
-        validation = Validation(examples.subset(held_out), training, keywords=options.keywords)
-        values = [validation.ndcg(Head(examples.states.shape[1]))]
-
-        def validate(epoch: Epoch, head: Head) -> bool:
-            values.append(validation.ndcg(head))
-            if on_epoch is not None:
-                on_epoch("validate", epoch)
-            return True
-
-        train_head(training, options, device=device, on_epoch=validate)
-        epochs = kept_epochs(np.stack(values), validation.seen)
-        before, *curve = map(validation.scores, values)
+    room = headroom(examples, keywords=options.keywords)
+    if on_headroom is not None:
+        on_headroom(room)
+    checkpoints = _checkpoints(options.epochs)
+    folds = _held_out_folds(examples, options, checkpoints, device, on_epoch)
+    epochs, before, after = options.epochs, None, None
+    if folds:
+        chosen = _chosen(folds)
+        epochs = [0, *checkpoints][chosen]
+        others = [
+            _chosen(folds[:i] + folds[i + 1 :]) if len(folds) > 1 else chosen for i in range(len(folds))
+        ]
+        before = joined([fold.before for fold in folds])
+        after = joined([[fold.before, *fold.after][at] for fold, at in zip(folds, others, strict=True)])
 
     def report(epoch: Epoch, head: Head) -> bool:
         if on_epoch is not None:
@@ -103,7 +103,8 @@ def finetune(
         return True
 
     head = train_head(examples, options, epochs=epochs, device=device, on_epoch=report)
-    after = None if before is None else [before, *curve][epochs]
+    overlap = overlap_of_canaries(examples.snapshot, Head(head.encoder_dim).eval(), head, seed=options.seed)
+    gated = judge(before, after, gate, canary_overlap=overlap, seed=options.seed)
     seconds = time.monotonic() - started
     record = {
         "scope": "head",
@@ -112,19 +113,82 @@ def finetune(
         "examples": len(examples),
         "left_out": examples.left_out,
         "data_sha256": examples.digest,
-        "held_out": {
-            "queries": len(held_out),
-            "measure": "nDCG@10",
-            "before": None if before is None else asdict(before),
-            "after": None if after is None else asdict(after),
-        },
+        "headroom": room.to_dict(),
+        "gate": gated.to_dict(),
         "seconds": round(seconds, 2),
     }
-    return Trained(head, epochs, before, after, curve, seconds, record)
+    return Trained(head, epochs, room, gated, seconds, record)
 
 
-def kept_epochs(values: Float[np.ndarray, "epochs queries"], seen: Bool[np.ndarray, " queries"]) -> int:
-    """The last epoch, or an earlier one (0: untrained) that was better by twice the standard error.
+def _held_out_folds(
+    examples: Examples,
+    options: TrainingOptions,
+    checkpoints: list[int],
+    device: str,
+    on_epoch: OnTraining | None,
+) -> list[_Fold]:
+    if options.folds == 0 or len(examples) < MIN_HELD_OUT:
+        return []
+    folds: list[_Fold] = []
+    parts = split_folds(examples, options.folds, options.seed)
+    for part in parts:
+        if sum(len(fold.before) for fold in folds) >= ENOUGH:
+            break
+        folds.append(_fold(examples, part, options, checkpoints, device, on_epoch))
+    return folds
+
+
+def _fold(
+    examples: Examples,
+    part: list[int],
+    options: TrainingOptions,
+    checkpoints: list[int],
+    device: str,
+    on_epoch: OnTraining | None,
+) -> _Fold:
+    training = examples.subset(sorted(set(range(len(examples))) - set(part)))
+    ranked = part
+    if len(part) > MOST:
+        ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
+    held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords)
+    after: list[Answers] = []
+
+    def validate(epoch: Epoch, head: Head) -> bool:
+        if epoch.number in checkpoints:
+            after.append(held_out.answers(head))
+        if on_epoch is not None:
+            on_epoch("validate", epoch)
+        return True
+
+    train_head(training, options, device=device, on_epoch=validate)
+    return _Fold(held_out.answers(Head(examples.states.shape[1]).eval()), after)
+
+
+def _halves(fold: _Fold, seed: int) -> list[_Fold]:
+    order = np.random.default_rng(seed).permutation(len(fold.before))
+    return [
+        _Fold(fold.before.subset(half), [one.subset(half) for one in fold.after])
+        for half in (np.sort(order[::2]), np.sort(order[1::2]))
+    ]
+
+
+def _checkpoints(epochs: int) -> list[int]:
+    """Some ten epochs, the last among them."""
+    count = min(epochs, _CHECKPOINTS)
+    return sorted({round(epochs * (step + 1) / count) for step in range(count)})
+
+
+def _chosen(folds: list[_Fold]) -> int:
+    """The checkpoint to keep by these folds, 0 for the untrained head."""
+    before = joined([fold.before for fold in folds])
+    after = [joined(list(parts)) for parts in zip(*(fold.after for fold in folds), strict=True)]
+    return kept_checkpoint(np.stack([before.all, *(one.all for one in after)]), before.seen)
+
+
+def kept_checkpoint(
+    values: Float[np.ndarray, "checkpoints queries"], seen: Bool[np.ndarray, " queries"]
+) -> int:
+    """The last checkpoint, or an earlier one (0: untrained) that was better by twice the standard error.
 
     The learning rate falls to zero at the end, so the last epoch has the least noise, while the best of
     thirty noisy ones is mostly luck: on SciFact's training split (3 folds) it lost .013 against the last.

@@ -22,7 +22,8 @@ class TrainingOptions:
         heads: query heads.
         train_keys: learn the key projection too; without it only the query side moves.
         keywords: whether the keyword head has a part: without, its weight stays as it is.
-        validation_share: of the queries, held out to judge each epoch by; 0 holds none out.
+        folds: the queries are held out in so many parts to judge by, one part after the other until that is
+            enough; 0 holds none out.
         seed: of every random choice.
     """
 
@@ -35,7 +36,7 @@ class TrainingOptions:
     heads: int = 1
     train_keys: bool = True
     keywords: bool = True
-    validation_share: float = 0.2
+    folds: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -47,8 +48,8 @@ class TrainingOptions:
         for name in ("retention", "decay"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InvalidRequest(f"{name}={getattr(self, name)}; use a number of at least 0")
-        if not 0 <= self.validation_share <= 0.5:
-            raise InvalidRequest(f"validation_share={self.validation_share}; use 0 to 0.5")
+        if not (self.folds == 0 or 2 <= self.folds <= 20):
+            raise InvalidRequest(f"folds={self.folds}; use 2 to 20, or 0 to hold nothing out")
 
 
 def self_supervised_options(**chosen: Any) -> TrainingOptions:

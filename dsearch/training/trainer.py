@@ -8,20 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.engine import Snapshot
 from dsearch.errors import DsearchError
 from dsearch.training.examples import Examples
 from dsearch.training.objectives import listwise_cross_entropy, retention
 from dsearch.training.options import TrainingOptions
+from dsearch.training.ranking import KeywordScores, corpus_embeddings
 
 _WARM_UP_SHARE = 0.1
 _SCALARS_LEARN_FASTER = 3.0
-# Keyword scores of all queries over all documents are kept between epochs up to this size.
-_KEYWORD_CACHE_BYTES = 2 << 30
 
 
 class TrainingDiverged(DsearchError):
@@ -68,7 +65,7 @@ def train_head(
     corpus = corpus_embeddings(examples.snapshot).to(device)
     states = torch.as_tensor(examples.states).to(device)
     relevant, target = (padded.to(device) for padded in _padded(examples))
-    keyword = _KeywordScores(examples, device) if options.keywords else None
+    keyword = KeywordScores(examples, device) if options.keywords else None
     optimizer = torch.optim.Adam(_parameter_groups(head, options))
     generator = torch.Generator().manual_seed(options.seed)
     steps_an_epoch = -(-len(examples) // options.batch_size)
@@ -100,32 +97,6 @@ def train_head(
         if on_epoch is not None and not on_epoch(epoch, head):
             break
     return head.cpu().eval()
-
-
-def corpus_embeddings(snapshot: Snapshot) -> Float[Tensor, "documents encoder_dim"]:
-    """The embeddings at all positions of a snapshot; deleted ones are zeros, which no query prefers."""
-    every = np.concatenate([snapshot.generation.embeddings, snapshot.fresh.embeddings])
-    if snapshot.excluded is not None:
-        every[snapshot.excluded] = 0
-    return torch.as_tensor(every)
-
-
-class _KeywordScores:
-    """b(q, d) of the examples' queries over the corpus, kept when they fit into memory."""
-
-    def __init__(self, examples: Examples, device: str):
-        self._examples, self._device = examples, device
-        size = 4 * len(examples) * examples.snapshot.positions
-        fits = size <= _KEYWORD_CACHE_BYTES
-        self._kept = examples.snapshot.all_keyword_scores(examples.texts) if fits else None
-
-    def __call__(self, batch: Tensor) -> Tensor:
-        which = batch.numpy()
-        if self._kept is not None:
-            scores = self._kept[which]
-        else:
-            scores = self._examples.snapshot.all_keyword_scores([self._examples.texts[i] for i in which])
-        return torch.as_tensor(scores).to(self._device)
 
 
 def _parameter_groups(head: Head, options: TrainingOptions) -> list[dict[str, object]]:

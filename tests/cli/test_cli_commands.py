@@ -110,9 +110,11 @@ def test_self_supervised_training(dsearch: Terminal, tmp_path: Path) -> None:
     text = "The first sentence says a thing about item{0}. The second one of item{0} says another thing."
     source.write_text("".join(json.dumps({"id": str(i), "text": text.format(i)}) + "\n" for i in range(30)))
     dsearch("index", source)
-    code, out, _ = dsearch("train", "--self-supervised", "--json")
-    assert code == 0
+    code, out, err = dsearch("train", "--self-supervised", "--json")
     report = json.loads(out)
+    assert "headroom on 60 queries" in err
+    assert code == (0 if report["live"] else 3)
+    assert report["live"] == (report["gate"]["verdict"] == "passed")
     assert report["examples"] == 60
     assert report["options"]["keywords"] is False
     assert dsearch("train")[2].startswith("dsearch: give either --data")

@@ -17,10 +17,10 @@ from dsearch.training import (
     self_supervised_options,
     train_head,
 )
-from dsearch.training.finetune import kept_epochs
+from dsearch.training.finetune import kept_checkpoint
+from dsearch.training.holdout import HeldOut, split_folds
 from dsearch.training.objectives import retention
 from dsearch.training.trainer import TrainingDiverged
-from dsearch.training.validation import Validation, hold_out
 from dsearch.types import Document
 
 PAIRS = 60
@@ -51,7 +51,7 @@ def test_training_learns_and_the_served_search_shows_it(
         return sum(result.hits[0].id == f"d{i}" for i, result in enumerate(results))
 
     before = answered()
-    options = TrainingOptions(epochs=40, learning_rate=1e-2, retention=0.1, decay=0.0, validation_share=0.0)
+    options = TrainingOptions(epochs=40, learning_rate=1e-2, retention=0.1, decay=0.0, folds=0)
     trained = finetune(examples(synonyms), options)
     version = collection.add_model(trained.head, trained.record)
     collection.promote(version)
@@ -149,26 +149,35 @@ def test_validation_ranks_like_the_served_search(collection: Collection) -> None
     queries = {f"q{i}": text for i, text in enumerate(["apple bread", "honey ice", "kale lemon", "oat pear"])}
     qrels = {f"q{i}": {f"d{(3 * i) % 16}": 1.0, f"d{i}": 2.0} for i in range(4)}
     data = examples_from_judgements(collection, queries, qrels)
-    validation = Validation(data.subset([0, 1]), data.subset([2, 3]))
+    held_out = HeldOut(data.subset([0, 1]), data.subset([2, 3]))
     from dsearch.engine import make_run
     from dsearch.evaluation import evaluate
     from dsearch.types import Query
 
     run = make_run(collection, [Query(id, text) for id, text in queries.items()])
     expected = evaluate(run, qrels, ["nDCG@10"])["nDCG@10"]
-    assert validation.ndcg(collection.head("v0")).tolist() == pytest.approx([expected["q0"], expected["q1"]])
+    answers = held_out.answers(collection.head("v0"))
+    assert answers.all.tolist() == pytest.approx([expected["q0"], expected["q1"]])
+    # q0's d0 is seen by no other query, q1's d1 and d3: d1 by none, d3 by q3 (grade 2)
+    assert answers.seen.tolist() == [False, True]
+    residual = {"q0": qrels["q0"], "q1": {"d1": 2.0}}
+    without_seen = evaluate(run, residual, ["nDCG@10"], {"q1": {"d3"}})["nDCG@10"]
+    assert answers.unseen.tolist() == pytest.approx([without_seen["q0"], without_seen["q1"]])
 
 
 def test_held_out_queries_are_partly_document_disjoint(collection: Collection) -> None:
     queries = {f"q{i}": f"word{i}" for i in range(64)}
     data = examples_from_judgements(collection, queries, {f"q{i}": {f"d{i % 16}": 1.0} for i in range(64)})
-    trained_on, held_out = hold_out(data, 0.25, seed=0)
-    assert sorted(trained_on + held_out) == list(range(64))
-    assert len(held_out) == 16
-    seen = Validation(data.subset(held_out), data.subset(trained_on)).seen
-    assert 4 <= seen.sum() <= 12
-    assert hold_out(data, 0.25, seed=0) == (trained_on, held_out)
-    assert hold_out(data, 0.0, seed=0)[1] == []
+    parts = split_folds(data, 4, seed=0)
+    assert sorted(query for part in parts for query in part) == list(range(64))
+    assert all(len(part) == 16 for part in parts)
+    seen = [
+        HeldOut(data.subset(part), data.subset(sorted(set(range(64)) - set(part)))).seen.sum()
+        for part in parts
+    ]
+    assert 24 <= sum(seen) <= 40
+    assert split_folds(data, 4, seed=0) == parts
+    assert split_folds(data, 4, seed=1) != parts
 
 
 def test_epochs_are_cut_only_on_clear_evidence() -> None:
@@ -176,11 +185,11 @@ def test_epochs_are_cut_only_on_clear_evidence() -> None:
     seen = np.arange(200) % 2 == 0
     noise = 0.3 * generator.standard_normal((10, 200))
     rising = np.linspace(0, 0.2, 10)[:, None] + noise
-    assert kept_epochs(rising, seen) == 9
+    assert kept_checkpoint(rising, seen) == 9
     level = 0.5 + noise
-    assert kept_epochs(level, seen) == 9
+    assert kept_checkpoint(level, seen) == 9
     falling = np.concatenate([np.full((1, 200), 0.9), np.full((9, 200), 0.3)]) + 0.1 * noise
-    assert kept_epochs(falling, seen) == 0
+    assert kept_checkpoint(falling, seen) == 0
 
 
 @pytest.mark.parametrize(
@@ -189,7 +198,7 @@ def test_epochs_are_cut_only_on_clear_evidence() -> None:
         ({"epochs": 0}, "epochs=0; use an integer of at least 1"),
         ({"learning_rate": 0.0}, "learning_rate=0.0; use a number between 0 and 1"),
         ({"retention": -1.0}, "retention=-1.0; use a number of at least 0"),
-        ({"validation_share": 0.9}, "validation_share=0.9; use 0 to 0.5"),
+        ({"folds": 1}, "folds=1; use 2 to 20, or 0"),
     ],
 )
 def test_bad_options(options: dict[str, float], message: str) -> None:
@@ -205,9 +214,9 @@ def test_a_head_that_does_not_help_is_not_recommended(
     trained = finetune(
         examples_from_judgements(collection, queries, shuffled), TrainingOptions(epochs=3, learning_rate=1e-4)
     )
-    helped, reason = trained.verdict
-    assert not helped
-    assert "did not rise" in reason
-    few = finetune(examples(synonyms).subset(range(12)), TrainingOptions(epochs=1))
-    assert few.verdict[0] is False
-    assert "too few queries" in few.verdict[1]
+    assert trained.gate.verdict in ("refused", "cannot tell")
+    assert not trained.verdict[0]
+    assert trained.record["gate"]["reason"] == trained.verdict[1]
+    few = finetune(examples(synonyms).subset(range(9)), TrainingOptions(epochs=1))
+    assert few.gate.verdict == "cannot tell"
+    assert "no query was held out" in few.verdict[1]

@@ -1,0 +1,126 @@
+"""Held-out queries: how they are chosen, and how a head answers them, seen and unseen documents apart.
+
+Small collections cannot spare many queries, so they are cross-fitted (Stone 1974): a head is trained without
+each fold and answers that fold, until enough queries have been held out once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64
+
+from dsearch.attention.head import Head
+from dsearch.training.examples import Examples
+from dsearch.training.ranking import DEPTH, Ranking, ndcg_at_10, padded, without
+
+ENOUGH = 500  # held-out queries: further folds would cost time and tell little more
+MOST = 1000  # of one fold that are ranked
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """nDCG@10 of one head on held-out queries.
+
+    Attributes:
+        all: of every query.
+        seen: whether a document that answers it was also relevant to a training query.
+        unseen: of the documents that were not: those that were are taken out of ranking and judgements
+            (the residual collection); NaN where nothing is left. For a query none of whose documents was
+            seen this is `all`.
+    """
+
+    all: Float[np.ndarray, " queries"]
+    seen: Bool[np.ndarray, " queries"]
+    unseen: Float[np.ndarray, " queries"]
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def subset(self, which: Int64[np.ndarray, " some"]) -> Answers:
+        """The answers at these indices."""
+        return Answers(self.all[which], self.seen[which], self.unseen[which])
+
+
+def joined(parts: list[Answers]) -> Answers:
+    """The answers of several folds as one."""
+    return Answers(
+        np.concatenate([part.all for part in parts]),
+        np.concatenate([part.seen for part in parts]),
+        np.concatenate([part.unseen for part in parts]),
+    )
+
+
+class HeldOut:
+    """Held-out examples over the whole corpus, ranked exactly.
+
+    Args:
+        held_out: the queries.
+        training: those trained on; a document relevant to one of them is *seen*.
+        keywords: whether the keyword head has a part in the ranking.
+    """
+
+    def __init__(self, held_out: Examples, training: Examples, *, keywords: bool = True):
+        self.examples = held_out
+        self._ranking = Ranking(held_out, keywords=keywords)
+        trained_on = np.unique(np.concatenate([positions for positions, _ in training.relevant] or [[-1]]))
+        seen = [np.isin(positions, trained_on) for positions, _ in held_out.relevant]
+        self.seen: Bool[np.ndarray, " queries"] = np.array([bool(of.any()) for of in seen], bool)
+        pairs = list(zip(held_out.relevant, seen, strict=True))
+        self._residual = [(at[~of], grades[~of]) for (at, grades), of in pairs]
+        self._taken_out, _ = padded([(at[of], grades[of]) for (at, grades), of in pairs])
+        self._depth = DEPTH + max((int(of.sum()) for of in seen), default=0)
+
+    def answers(self, head: Head, *, hop_strength: float = 0.0) -> Answers:
+        """What this head gives."""
+        top = self._ranking.top(head, self._depth, hop_strength=hop_strength)
+        taken_out = (top[:, :, None] == self._taken_out[:, None]).any(-1)
+        return Answers(
+            ndcg_at_10(top, self.examples.relevant),
+            self.seen,
+            ndcg_at_10(without(top, taken_out), self._residual),
+        )
+
+
+def split_folds(examples: Examples, folds: int, seed: int) -> list[list[int]]:
+    """Indices in `folds` parts of about equal size, with seen and unseen documents in each.
+
+    Queries that share documents, directly or over others, form a group. Half of the groups stay together, so
+    that their fold has unseen documents; the queries of the others are spread, so that there are seen ones.
+    Groups too large for a fold are spread.
+    """
+    generator = np.random.default_rng(seed)
+    groups: dict[int, list[int]] = {}
+    for query, number in enumerate(_groups(examples)):
+        groups.setdefault(number, []).append(query)
+    parts: list[list[int]] = [[] for _ in range(folds)]
+    together, spread = [], []
+    for position, number in enumerate(generator.permutation(len(groups))):
+        members = groups[int(number)]
+        whole = position % 2 == 0 and len(members) <= len(examples) / folds
+        (together if whole else spread).append(members)
+    for members in together:
+        min(parts, key=len).extend(members)
+    for query in (query for members in spread for query in members):
+        # One after the other into the emptiest part: members of a group come to lie in different ones.
+        min(parts, key=len).append(query)
+    return [sorted(part) for part in parts]
+
+
+def _groups(examples: Examples) -> list[int]:
+    """A number for each query, equal for queries that are connected by shared documents."""
+    parent = list(range(len(examples)))
+
+    def root(query: int) -> int:
+        while parent[query] != query:
+            parent[query] = parent[parent[query]]
+            query = parent[query]
+        return query
+
+    first: dict[int, int] = {}
+    for query, (positions, _) in enumerate(examples.relevant):
+        for at in positions.tolist():
+            parent[root(query)] = root(first.setdefault(at, query))
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(root(query), len(numbers)) for query in range(len(examples))]
