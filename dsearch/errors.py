@@ -16,7 +16,8 @@ that the service answers with.
     ├── CorruptData             500  stored bytes that are not what was written
     ├── UnsupportedFormat       500  data of a newer or unknown format version
     └── Unavailable             503
-        └── EncoderUnavailable  503  the encoder's weights are not on this machine
+        ├── EncoderUnavailable  503  the encoder's weights are not on this machine
+        └── InsufficientStorage 507  the disk is full
 """
 
 from __future__ import annotations
@@ -134,3 +135,10 @@ class EncoderUnavailable(Unavailable):
     """The encoder's weights are not on this machine."""
 
     code = "encoder_unavailable"
+
+
+class InsufficientStorage(Unavailable):
+    """The disk is full; searches go on, and writes do once there is space again."""
+
+    code = "insufficient_storage"
+    status = 507

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from ..errors import CorruptData, DsearchError, Unavailable
+from ..errors import CorruptData, DsearchError, InsufficientStorage, Unavailable
 from .schema import FILE_NAME, PAGE_BYTES
 
 _BUSY_TIMEOUT_S = 10.0
@@ -113,12 +113,18 @@ def readable_errors(folder: Path) -> Generator[None]:
         raise translate(error, folder) from error
 
 
+def is_full(error: sqlite3.Error) -> bool:
+    """Whether there was no room, be it for the index of the write-ahead log (-shm)."""
+    return (getattr(error, "sqlite_errorname", "") or "").startswith(("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"))
+
+
 def translate(error: sqlite3.Error, folder: Path) -> DsearchError:
     """The dsearch error that says what an SQLite error means for this collection."""
     name = getattr(error, "sqlite_errorname", "") or ""
-    if name.startswith("SQLITE_FULL"):
-        return Unavailable(
-            f"{folder}: the disk is full; nothing of this write was kept. Free space and send it again"
+    if is_full(error):
+        return InsufficientStorage(
+            f"{folder}: the disk is full; nothing of this write was kept. Free space and send it again; "
+            "until then writes are refused and searches go on"
         )
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return Unavailable(f"{folder}: another process holds the database; try again")

@@ -1,12 +1,17 @@
-"""The one writer: every change of a collection is an operation, and this is how one becomes durable.
+"""The one writer: every change of a collection is an operation, and this is how operations become durable.
 
-    BEGIN IMMEDIATE → the operation's statements → its facts added to the set digest, sequence + 1 → COMMIT
-    (synced) → mark in the watermark (synced) → the caller gets its receipt
+    BEGIN IMMEDIATE → the statements of each operation, its facts added to the set digest, sequence + 1 →
+    COMMIT (synced) → mark in the watermark (synced) → every caller gets its receipt
 
-watermark.py has the table of crash windows. An error of the file system in or after COMMIT leaves unknown
-what is on the medium, and a repeated fsync may report success for pages that the kernel has dropped (Rebello
-et al. 2020, "Can applications recover from fsync failures?"). So it is never retried: the store refuses
-further writes until it is opened again, and goes on reading.
+**Group commit.** An operation that finds others waiting for their turn leaves the transaction open for them;
+the last in line, or the first to find it 5 ms old, commits for all. A single writer finds nobody waiting and
+commits at once. An operation that fails is undone by itself (a savepoint) and the others go on.
+
+**Errors.** watermark.py has the table of crash windows. An error of the file system in or after COMMIT leaves
+unknown what is on the medium, and a repeated fsync may report success for pages that the kernel has dropped
+(Rebello et al. 2020, "Can applications recover from fsync failures?"). So it is never retried: the store
+refuses further writes until it is opened again, and goes on reading. A full disk is another matter: the write
+that met it was refused by the kernel and undone, so the next write may try again.
 """
 
 from __future__ import annotations
@@ -18,49 +23,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import CorruptData, Unavailable
-from .connect import connect, translate
-from .digest import add_facts
+from ..errors import CorruptData, DsearchError, Unavailable
+from .connect import connect, is_full, translate
+from .operation import Group, Operation
 from .schema import State, read_state, write_state
 from .watermark import Mark, Marks, Watermark, check_database
 
-
-class Operation:
-    """One write transaction in progress. `sequence` is the number it will have if it changes anything."""
-
-    def __init__(self, connection: sqlite3.Connection, state: State) -> None:
-        self.connection = connection
-        self.sequence = state.sequence + 1
-        self.last_row = state.last_row
-        self.documents = state.documents
-        self.tombstones = state.tombstones
-        self._before = state
-        self._facts = 0
-        self._changed = False
-
-    def add_fact(self, fact: int) -> None:
-        """Count one statement into the set digest; an operation without any is a no-op and is not written."""
-        self._facts += fact
-        self._changed = True
-
-    @property
-    def changed(self) -> bool:
-        """Whether there is anything to commit."""
-        return self._changed
-
-    def outcome(self) -> State:
-        """The state that the collection has when this is committed."""
-        if not self._changed:
-            return self._before
-        return State(
-            sequence=self.sequence,
-            digest=add_facts(self._before.digest, self._facts),
-            previous_sequence=self._before.sequence,
-            previous_digest=self._before.digest,
-            last_row=self.last_row,
-            documents=self.documents,
-            tombstones=self.tombstones,
-        )
+_WINDOW_S = 0.005
 
 
 class Journal:
@@ -73,7 +42,10 @@ class Journal:
         numbers of what was lost are not used again.
         """
         self._folder = folder
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held by the one whose turn it is
+        self._counting = threading.Lock()
+        self._waiting = 0
+        self._group: Group | None = None
         self._failure: str | None = None
         self._closed = False
         self._watermark = Watermark(folder, replace_unreadable=accept_loss)
@@ -99,38 +71,126 @@ class Journal:
     @contextmanager
     def operation(self) -> Generator[Operation]:
         """Run one operation; when the block ends without an error and changed something, it is durable."""
-        with self._lock:
-            if self._failure is not None:
-                raise Unavailable(self._failure)
+        with self._turn():
+            group = self._join()
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                before = read_state(self._connection)
-                self._catch_up(before)
-                operation = Operation(self._connection, before)
-                yield operation
-                if operation.changed:
-                    write_state(self._connection, operation.outcome())
-                    self._commit()
-                    self._acknowledge(operation.outcome())
-            except sqlite3.Error as error:
-                raise translate(error, self._folder) from error
+                yield from self._run(group)
             finally:
-                self._roll_back()
+                if self._group is group and (self._waiting == 0 or group.age_s >= _WINDOW_S):
+                    self._finish(group)
+        while not group.wait(_WINDOW_S):  # those that this was left open for may have been interrupted
+            with self._lock:
+                if self._group is group:
+                    self._finish(group)
 
     def close(self) -> None:
         """Close the database (which folds the write-ahead log into it) and release the lock."""
         with self._lock:
             if not self._closed:
+                if self._group is not None:
+                    self._finish(self._group)
                 self._closed = True
                 self._failure = f"{self._folder} was closed; open it again"
                 self._connection.close()
                 self._watermark.close()
 
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        with self._counting:
+            self._waiting += 1
+        try:
+            self._lock.acquire()
+        finally:
+            with self._counting:
+                self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _join(self) -> Group:
+        """The group that is open, or a new one."""
+        if self._failure is not None:
+            raise Unavailable(self._failure)
+        if self._group is not None:
+            return self._group
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            state = read_state(self._connection)
+            self._catch_up(state)
+            self._group = group = Group(self._connection, state)
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, self._folder) from error
+            raise
+        return group
+
+    def _run(self, group: Group) -> Generator[Operation]:
+        """Execute one operation within the group, whole or not at all."""
+        first = group.members == 0
+        try:
+            if not first:
+                self._connection.execute("SAVEPOINT operation")
+            operation = group.operation()
+            yield operation
+            if not first:
+                self._connection.execute("RELEASE operation")
+            group.add(operation)
+        except BaseException as error:
+            self._undo(group, error)
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, self._folder) from error
+            raise
+
+    def _undo(self, group: Group, cause: BaseException) -> None:
+        """Undo the operation that failed; where SQLite undid the whole transaction, the group has failed."""
+        if isinstance(cause, sqlite3.Error) and (cause.sqlite_errorname or "").endswith("FSYNC"):
+            self._fail(f"the disk failed ({cause})")  # a large transaction begins its log before COMMIT
+        try:
+            if group.members == 0:
+                self._roll_back()
+            else:
+                self._connection.execute("ROLLBACK TO operation")
+                self._connection.execute("RELEASE operation")
+                return
+        except sqlite3.Error:
+            self._roll_back()
+        self._group = None
+        group.finish(self._explain(cause) if group.members else None)
+
+    def _finish(self, group: Group) -> None:
+        """Commit and acknowledge; every member of the group is told how it went."""
+        self._group = None
+        outcome: DsearchError | None = None
+        try:
+            if group.state != group.committed:
+                write_state(self._connection, group.state)
+                self._commit()
+                self._acknowledge(group.state)
+        except Exception as error:
+            outcome = self._explain(error)
+        except BaseException:
+            outcome = Unavailable(
+                f"{self._folder}: interrupted; this write is not acknowledged, send it again"
+            )
+            raise
+        finally:
+            self._roll_back()
+            group.finish(outcome)
+
+    def _explain(self, error: BaseException) -> DsearchError:
+        if isinstance(error, sqlite3.Error):
+            return translate(error, self._folder)
+        if isinstance(error, DsearchError):
+            return error
+        return Unavailable(f"{self._folder}: {error!r}; this write is not acknowledged, send it again")
+
     def _commit(self) -> None:
         try:
             self._connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            if (error.sqlite_errorname or "").startswith("SQLITE_IOERR"):
+            if (error.sqlite_errorname or "").startswith("SQLITE_IOERR") and not is_full(error):
                 self._fail(f"the commit failed ({error})")
             raise
 

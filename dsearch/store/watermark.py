@@ -28,6 +28,7 @@ in all processes.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -35,7 +36,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CorruptData, HomeLocked, UnsupportedFormat
+from ..errors import CorruptData, HomeLocked, InsufficientStorage, UnsupportedFormat
 
 FILE_NAME = "watermark"
 FORMAT = 1
@@ -114,11 +115,25 @@ class Watermark:
             raise
 
     def write(self, mark: Mark) -> None:
-        """Write `mark` into the older slot and sync it. After an OSError nothing may be acknowledged."""
+        """Write `mark` into the older slot and sync it.
+
+        After an OSError nothing may be acknowledged. InsufficientStorage (a full disk, on file systems that
+        never write in place) leaves the newest mark as it is; then the same mark may be written again.
+        """
         slot = 1 - self.marks.slot
         packed = _pack(mark)
-        if os.pwrite(self._file, packed, slot * SLOT_BYTES) != len(packed):
-            raise OSError(f"short write to {self._folder / FILE_NAME}")
+        try:
+            written = 0
+            while written < len(packed):  # a short write is followed by the error that cut it short
+                at = slot * SLOT_BYTES + written
+                written += os.pwrite(self._file, packed[written:], at) or _short(self._folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise InsufficientStorage(
+                f"{self._folder}: the disk is full; this write is not acknowledged. Free space and send it "
+                "again; until then writes are refused and searches go on"
+            ) from error
         sync_file(self._file)
         self.marks = Marks(mark, slot, other_is_whole=True)
 
@@ -145,6 +160,11 @@ def check_database(folder: Path, marks: tuple[Mark, Mark], *, before: Marks, aft
         raise CorruptData(
             f"{folder}: the database is at operation {present.sequence}, its watermark at {newest.sequence}: "
             f"they are not of the same time; {_REMEDY}"
+        )
+    if any(previous.sequence < seen.sequence < present.sequence for seen in (oldest, newest)):
+        raise CorruptData(
+            f"{folder}: the database went from operation {previous.sequence} to {present.sequence} in one "
+            f"commit, but its watermark has one between: they are not of the same history; {_REMEDY}"
         )
     expected = {mark.sequence: mark.digest for mark in (previous, present)}
     for seen in (oldest, newest):
@@ -176,6 +196,10 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _short(folder: Path) -> int:
+    raise OSError(f"nothing was written to {folder / FILE_NAME}")
 
 
 _REMEDY = (
