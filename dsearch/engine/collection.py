@@ -286,31 +286,25 @@ class Collection:
 
         Args:
             queries: texts, or what takes the place of their embeddings.
-            field: a key of the metadata, or "value" for the documents' `value`.
+            field: a number, string or boolean of the metadata, by its dotted path; or "value", the
+                documents' own number or vector.
             evidence: how many of the documents that weigh most to show with each prediction.
             model: a version; the live one when None.
             options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
 
         Raises:
-            InvalidRequest: an empty query or field; a field that cannot be pooled, or whose kind differs
-                among the candidates of a query.
+            InvalidRequest: not a field, or one whose kind differs among the candidates of a query; options
+                out of range.
             DimensionMismatch, ModelNotFound.
         """
         return predict(self, queries, field=field, evidence=evidence, model=model, options=options)
 
     def field_values(self, snapshot: Snapshot, field: str) -> list[Any]:
-        """A field of every document, in the order of the snapshot's positions; None where there is none.
+        """A field of every document, in the order of the snapshot's positions; None where it is absent.
 
-        What to make `SearchLayer`'s `values` of. Reads every document.
+        What to make `SearchLayer`'s `values` of. `field` is as for `predict`.
         """
-        return [
-            value
-            for start in range(0, snapshot.positions, 1024)
-            for value in fields_of(
-                self.store.documents(snapshot.rows(np.arange(start, min(start + 1024, snapshot.positions)))),
-                field,
-            )
-        ]
+        return list(fields_of(self.store, snapshot.rows(np.arange(snapshot.positions)), field))
 
     def layer_and_stamp(
         self, *, model: str | None = None, **options: Unpack[LayerOptions]

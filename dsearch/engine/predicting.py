@@ -9,14 +9,13 @@ weights are, so these sum to 1, and counted. With a kernel score the mean is Nad
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention import normalise
@@ -25,7 +24,8 @@ from dsearch.engine.attending import Queries, asked
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.snapshot import NONE
 from dsearch.errors import InvalidRequest
-from dsearch.types import Document, Stamp
+from dsearch.store import Store
+from dsearch.types import Stamp
 
 if TYPE_CHECKING:
     from dsearch.engine.collection import Collection
@@ -86,8 +86,6 @@ def predict(
     options: LayerOptions,
 ) -> Predicted:
     """See `Collection.predict`."""
-    if not field:
-        raise InvalidRequest('field=""; use a key of the metadata, or "value" for the documents\' value')
     if evidence < 0:
         raise InvalidRequest(f"evidence={evidence}; use 0 or more documents")
     with torch.inference_mode():
@@ -95,38 +93,37 @@ def predict(
         found = layer(states, texts)
         rows = layer.snapshot.rows(found.positions)
         wanted = np.unique(rows[rows != NONE])
-        documents = dict(zip(wanted.tolist(), collection.store.documents(wanted), strict=True))
-        lines = [[documents.get(row) for row in line] for line in rows.tolist()]
-        values = [[None if d is None else field_of(d, field) for d in line] for line in lines]
+        fields = dict(zip(wanted.tolist(), fields_of(collection.store, wanted, field), strict=True))
+        values = [[fields.get(row) for row in line] for line in rows.tolist()]
         has = torch.tensor([[value is not None for value in line] for line in values], dtype=torch.bool)
         _, weights = layer.weigh(found.dense + found.keyword, has.reshape(found.positions.shape))
         weights = normalise(weights)  # a head without a document in reach gives its share to the others
+    ids = collection.ids_at(layer.snapshot, found.positions)
     return Predicted(
-        [_predicted(*query, field, evidence) for query in zip(lines, values, weights, strict=True)], stamp
+        [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)], stamp
     )
 
 
-def fields_of(documents: Sequence[Document], field: str) -> list[Any]:
-    """`field_of` each."""
-    return [field_of(document, field) for document in documents]
+def fields_of(store: Store, rows: Int64[np.ndarray, " rows"], field: str) -> Sequence[Any]:
+    """The field of each row, None where it is absent: metadata by a dotted path, or the documents' `value`.
 
-
-def field_of(document: Document, field: str) -> Any:
-    """The document's `value`, or the entry of its metadata; None where there is none."""
-    return document.value if field == VALUE else document.metadata.get(field)
+    Raises:
+        InvalidRequest: not a field.
+    """
+    return store.values(rows) if field == VALUE else store.field_values(rows, field)
 
 
 def _predicted(
-    documents: Sequence[Document | None],
+    ids: Sequence[str],
     values: Sequence[Any],
     weights: Float[Tensor, " candidates"],
     field: str,
     shown: int,
 ) -> FieldPrediction:
     pooled = [
-        Evidence(document.id, float(share), value)
-        for document, value, share in zip(documents, values, weights.numpy(), strict=True)
-        if document is not None and value is not None
+        Evidence(id, float(share), value)
+        for id, value, share in zip(ids, values, weights.numpy(), strict=True)
+        if value is not None
     ]
     kind = _kind(pooled, field)
     mean, spread = _mean_and_spread(pooled, kind) if kind in ("number", "vector") else (None, None)
@@ -137,7 +134,7 @@ def _predicted(
         labels=_labels(pooled) if kind == "label" else None,
         evidence=sorted(pooled, key=lambda one: -one.weight)[:shown],
         candidates=len(pooled),
-        without_field=sum(document is not None for document in documents) - len(pooled),
+        without_field=sum(id != "" for id in ids) - len(pooled),
     )
 
 
@@ -159,10 +156,10 @@ def _labels(pooled: Sequence[Evidence]) -> dict[str | bool, float]:
 
 
 def _kind(pooled: Sequence[Evidence], field: str) -> Kind | None:
-    """The one kind of all values; raises InvalidRequest for several, and for what cannot be pooled."""
+    """The one kind of all values; raises InvalidRequest for several."""
     kinds: dict[tuple[Kind, int], str] = {}
     for one in pooled:
-        kinds.setdefault(_kind_of(one, field), one.id)
+        kinds.setdefault(_kind_of(one.value), one.id)
     if len(kinds) > 1:
         (one, here), (other, there), *_ = kinds.items()
         what = f"a {one[0]} in document {here!r} and a {other[0]} in {there!r}"
@@ -172,22 +169,8 @@ def _kind(pooled: Sequence[Evidence], field: str) -> Kind | None:
     return next(iter(kinds))[0] if kinds else None
 
 
-def _kind_of(one: Evidence, field: str) -> tuple[Kind, int]:
-    """The kind of a value, and the length of a vector."""
-    value = one.value
+def _kind_of(value: str | bool | float | Sequence[float]) -> tuple[Kind, int]:
+    """The kind, and the length of a vector."""
     if isinstance(value, str | bool):
         return "label", 0
-    if _is_number(value):
-        return "number", 0
-    numbers = cast(list[Any], value) if isinstance(value, list) else []
-    if numbers and all(map(_is_number, numbers)):
-        return "vector", len(numbers)
-    given = type(one.value).__name__
-    raise InvalidRequest(
-        f"field {field!r} of document {one.id!r} is of type {given}; numbers, vectors of "
-        "numbers, strings and booleans can be pooled"
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return ("number", 0) if isinstance(value, int | float) else ("vector", len(value))
