@@ -6,9 +6,11 @@ write.py      statements of upsert and delete       digest.py     canonical byte
 patch.py      a part of the metadata changed        validate.py   what may be stored
 read.py       documents and embeddings, checked     schema.py     the tables, format numbers
 filters.py    conditions on metadata, as a tree     connect.py    connections, SQLite's errors
-filter_sql.py the same as SQL                       registry.py   generations, models, which is live
-matching.py   what a filter finds                   verify.py     reading everything again
-records.py    what is handed out                    folders.py    collections made, listed, deleted
+filter_sql.py the same as SQL                       operation.py  what an operation changes; groups of them
+matching.py   what a filter finds                   registry.py   generations, models, which is live
+records.py    what is handed out                    retention.py  what may go, and going for good
+verify.py     reading everything again              folders.py    collections made, listed, deleted
+backup.py     copies while writes go on
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from __future__ import annotations
 from .filters import Filter, parse_filter
 from .folders import collection_names, delete_collection
 from .records import (
+    BackupReport,
     Changes,
     Counts,
     FacetValue,
     GenerationRecord,
     ModelRecord,
     Pending,
+    PurgeReport,
     Snapshot,
     VerifyReport,
     WriteReceipt,
@@ -30,6 +34,7 @@ from .store import Store
 from .validate import validate_name
 
 __all__ = [
+    "BackupReport",
     "Changes",
     "Counts",
     "FacetValue",
@@ -37,6 +42,7 @@ __all__ = [
     "GenerationRecord",
     "ModelRecord",
     "Pending",
+    "PurgeReport",
     "Snapshot",
     "Store",
     "VerifyReport",

@@ -47,10 +47,9 @@ def create_collection(path: Path, meta: Meta) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise Conflict(f"{path} has other files in it; choose another folder or empty that one")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _aside(path.parent) as aside:
-        _fill(aside, meta)
-        os.rename(aside, path)
-        sync_folder(path.parent)
+    with aside(path.parent) as folder:
+        _fill(folder, meta)
+        publish(folder, path)
 
 
 def delete_collection(path: Path) -> None:
@@ -62,26 +61,32 @@ def delete_collection(path: Path) -> None:
         raise CollectionNotFound(f"no collection in {path}; nothing was deleted")
     lock = Watermark(path, replace_unreadable=True)  # a damaged collection may be deleted, too
     try:
-        with _aside(path.parent) as aside:
-            os.rename(path, aside)  # over an empty folder
+        with aside(path.parent) as folder:
+            os.rename(path, folder)  # over an empty folder
             sync_folder(path.parent)
     finally:
         lock.close()
 
 
+def publish(folder: Path, path: Path) -> None:
+    """Give a folder whose content was synced the name under which it is looked for."""
+    os.rename(folder, path)
+    sync_folder(path.parent)
+
+
 @contextmanager
-def _aside(home: Path) -> Generator[Path]:
+def aside(home: Path) -> Generator[Path]:
     """An empty folder, removed at the end unless it was renamed; locked, so that nobody sweeps it away."""
     for path in home.glob(f"{_ASIDE}*"):
         _sweep(path)
-    aside = home / f"{_ASIDE}{secrets.token_hex(8)}"
-    aside.mkdir()
-    lock = os.open(aside, os.O_RDONLY | os.O_DIRECTORY)
+    folder = home / f"{_ASIDE}{secrets.token_hex(8)}"
+    folder.mkdir()
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield aside
+        yield folder
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 

@@ -83,6 +83,25 @@ class Journal:
                 if self._group is group:
                     self._finish(group)
 
+    def vacuum(self) -> bool:
+        """Write the database anew, without free space, and empty the write-ahead log.
+
+        Returns whether the log could be emptied; a reader that is at work keeps it. Raises Unavailable,
+        InsufficientStorage (it takes twice the space for a while).
+        """
+        with self._turn():
+            if self._group is not None:
+                self._finish(self._group)
+            if self._failure is not None:
+                raise Unavailable(self._failure)
+            try:
+                self._connection.execute("VACUUM")
+                (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.OperationalError as error:
+                self._distrust(error)
+                raise translate(error, self._folder) from error
+        return busy == 0
+
     def close(self) -> None:
         """Close the database (which folds the write-ahead log into it) and release the lock."""
         with self._lock:
@@ -145,8 +164,8 @@ class Journal:
 
     def _undo(self, group: Group, cause: BaseException) -> None:
         """Undo the operation that failed; where SQLite undid the whole transaction, the group has failed."""
-        if isinstance(cause, sqlite3.Error) and (cause.sqlite_errorname or "").endswith("FSYNC"):
-            self._fail(f"the disk failed ({cause})")  # a large transaction begins its log before COMMIT
+        if isinstance(cause, sqlite3.OperationalError):
+            self._distrust(cause)  # a large transaction begins its log before COMMIT
         try:
             if group.members == 0:
                 self._roll_back()
@@ -193,6 +212,10 @@ class Journal:
             if (error.sqlite_errorname or "").startswith("SQLITE_IOERR") and not is_full(error):
                 self._fail(f"the commit failed ({error})")
             raise
+
+    def _distrust(self, error: sqlite3.OperationalError) -> None:
+        if "FSYNC" in (error.sqlite_errorname or ""):
+            self._fail(f"the disk failed ({error})")
 
     def _acknowledge(self, state: State) -> None:
         try:

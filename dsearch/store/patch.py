@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ..errors import DocumentNotFound, InvalidRequest
 from . import read, write
-from .journal import Operation
+from .operation import Operation
 from .records import WriteReceipt
 from .validate import MAX_METADATA_DEPTH, prepare
 

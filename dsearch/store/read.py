@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from ..errors import CorruptData, NotFound
+from ..errors import CorruptData, Gone, NotFound
 from ..types import Document
 from .digest import document_digest, embedding_digest
 from .filter_sql import compile_filter
 from .filters import Filter
 from .records import Changes, Pending, Snapshot
+from .registry import live
 from .schema import read_state
 
 # Rows fetched by one statement: 2,048 embeddings of 384 numbers are 3 MB.
@@ -41,6 +42,12 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
 
 def changes_since(connection: sqlite3.Connection, sequence: int) -> Changes:
     """Rows that became searchable, and searchable rows that went, after operation `sequence`."""
+    purged = live(connection, "horizon") or 0
+    if sequence < purged:
+        raise Gone(
+            f"the changes since operation {sequence} are not known any more: deletions up to operation "
+            f"{purged} were purged; take a new snapshot, or build a generation"
+        )
     added = _integers(
         connection,
         "SELECT row FROM embedding JOIN document USING (row)"

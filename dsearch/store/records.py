@@ -100,6 +100,30 @@ class ModelRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class BackupReport:
+    """A backup that stands: as of operation `sequence`, with so many live documents and bytes."""
+
+    sequence: int
+    documents: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeReport:
+    """What a purge did, as operation `sequence`.
+
+    `rows` deleted rows are gone for good. `kept` are still needed by a registered generation: build a new
+    one, retire the older ones, purge again. `overwritten` says whether the write-ahead log was emptied as
+    well; a reader that holds an old state prevents it, so purge again when it has ended.
+    """
+
+    sequence: int
+    rows: int
+    kept: int
+    overwritten: bool
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyReport:
     """What reading everything again found: `damage` names what is not what was written."""
 

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from ..errors import Conflict, InvalidRequest, ModelNotFound, NotFound
 from .digest import canonical_json, record_fact
-from .journal import Operation
+from .operation import Operation
 from .records import GenerationRecord, ModelRecord
 
-Kind = Literal["generation", "model"]
+Kind = Literal["generation", "model", "horizon"]  # the last: see retention.py
 UNTRAINED = "v0"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -31,6 +31,12 @@ def add_generation(operation: Operation, generation: GenerationRecord) -> int:
     if not _SHA256.fullmatch(generation.manifest_digest):
         raise InvalidRequest(
             f"manifest digest {generation.manifest_digest[:80]!r}; give the SHA-256 as 64 hex digits"
+        )
+    purged = live(operation.connection, "horizon") or 0
+    if generation.snapshot < purged:
+        raise Conflict(
+            f"generation {generation.number} is as of operation {generation.snapshot}, but deletions up to "
+            f"operation {purged} were purged meanwhile; build it again"
         )
     record = _record_json(generation.record)
     fields = (generation.number, generation.manifest_digest, generation.rows, generation.snapshot, record)
@@ -126,6 +132,7 @@ def model(connection: sqlite3.Connection, version: str) -> ModelRecord:
 def next_number(connection: sqlite3.Connection, kind: Kind, folder: Path) -> int:
     """A number that neither a registered one nor a folder has (a killed build leaves its folder behind)."""
     (highest,) = connection.execute(f"SELECT coalesce(max(number), 0) FROM {kind}").fetchone()
+    highest = max([highest, *live_history(connection, kind)])  # one that was live and is retired
     parent = folder / f"{kind}s"
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
     numbers = [

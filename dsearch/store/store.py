@@ -23,14 +23,14 @@ from jaxtyping import Shaped
 
 from ..errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest
 from ..types import Document
-from . import matching, patch, registry, write
+from . import backup, matching, patch, registry, retention, write
 from .connect import ReaderPool, readable_errors
 from .filters import parse_filter
 from .folders import create_collection
 from .journal import Journal
 from .read import Rows
 from .reader import Reader
-from .records import GenerationRecord, WriteReceipt
+from .records import BackupReport, GenerationRecord, PurgeReport, WriteReceipt
 from .schema import FILE_NAME, Meta, read_meta, read_state
 from .validate import prepare, prepare_embeddings
 from .watermark import check_database, read_watermark
@@ -172,6 +172,51 @@ class Store(Reader):
         with self._writer.operation() as operation:
             registry.model(operation.connection, version)
             return registry.make_live(operation, "model", registry.version_number(version))
+
+    def retirable_generations(self, keep: int = 3) -> Sequence[int]:
+        """Registered generations that may go, ascending: not the live one, not the `keep` newest."""
+        with self._readers.reading() as connection:
+            return retention.retirable(connection, keep)
+
+    def retire_generation(self, number: int) -> int:
+        """Strike a generation off the register; when this returns its files may be deleted.
+
+        Returns the operation's number. Raises NotFound, Conflict for the live one.
+        """
+        with self._writer.operation() as operation:
+            return retention.retire_generation(operation, number)
+
+    # ---- the collection as a whole
+
+    def purge(self) -> PurgeReport:
+        """Remove what was deleted or replaced from the database's files, as far as no generation needs it.
+
+        Rewrites the database, which takes twice its space for a while; writes wait, reads go on. Requests
+        that hold an older snapshot may get NotFound for rows that went. Raises InsufficientStorage.
+        """
+        with self._writer.operation() as operation:
+            rows = retention.purge(operation)
+            sequence, kept = operation.outcome().sequence, operation.tombstones
+        return PurgeReport(sequence, rows, kept, overwritten=self._writer.vacuum())
+
+    def backup(self, path: Path, add_files: backup.AddFiles | None = None) -> BackupReport:
+        """Copy the present state into the new folder `path`, whole or not at all; writes and reads go on.
+
+        The copy has documents, embeddings and the register of generations and models. `add_files` is called
+        with the unfinished folder, to put their files beside. Raises Conflict when `path` stands,
+        InsufficientStorage.
+        """
+        return backup.backup(self._readers, path, add_files)
+
+    @staticmethod
+    def restore(path: Path, copy: Path) -> None:
+        """Make a collection in the new folder `path` of the backup in `copy`, with all files that it has.
+
+        The copy is verified digest by digest before it appears (CorruptData). The collection keeps its name,
+        so `path` should have it, too. Generations whose files the backup has not must be built again. Raises
+        CollectionNotFound, CollectionExists.
+        """
+        backup.restore(path, copy)
 
     # ---- closing
 

@@ -11,7 +11,7 @@ from jaxtyping import Float32, Int64
 
 from ..errors import NotFound
 from .digest import document_fact, embedding_digest, embedding_fact, tombstone_fact
-from .journal import Operation
+from .operation import Operation
 from .records import WriteReceipt
 from .validate import Prepared
 

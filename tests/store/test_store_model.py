@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from dsearch.errors import DocumentNotFound
 from dsearch.store import Store
 from dsearch.types import Document
 
 IDS = st.sampled_from(["a", "b", "c", "é", "d/e", "\x00", "𝔸"])
 TEXTS = st.sampled_from(["one", "two", "three words here", "nul \x00", "x\u2028y"])
 METADATA = st.dictionaries(
-    st.text(max_size=3).filter(lambda key: key.isprintable()),
+    st.just("k") | st.text(max_size=3).filter(lambda key: key.isprintable()),
     st.one_of(
+        TEXTS.filter(lambda text: "\x00" not in text),
         st.none(),
         st.booleans(),
         st.integers(-(2**63), 2**63 - 1),
@@ -46,6 +51,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.rows: dict[str, int] = {}
         self.embedded: set[str] = set()
         self.given = 0
+        self.purged = 0
         self.seen = self.store.snapshot()
 
     @rule(documents=DOCUMENTS, with_embeddings=st.booleans())
@@ -83,6 +89,31 @@ class StoreMachine(RuleBasedStateMachine):
             del self.rows[id]
             self.embedded.discard(id)
 
+    @rule(text=TEXTS)
+    def delete_by_metadata(self, text: str) -> None:
+        gone = {id for id, document in self.documents.items() if document.metadata.get("k") == text}
+        assert self.store.delete_matching({"k": {"eq": text}}).deleted == len(gone)
+        for id in gone:
+            del self.documents[id]
+            del self.rows[id]
+            self.embedded.discard(id)
+
+    @rule(id=IDS, changes=METADATA)
+    def change_metadata(self, id: str, changes: dict[str, Any]) -> None:
+        if id not in self.documents:
+            with pytest.raises(DocumentNotFound):
+                self.store.update_metadata(id, changes)
+            return
+        old = self.documents[id]
+        merged = {
+            key: value
+            for key, value in {**old.metadata, **changes}.items()
+            if changes.get(key, 0) is not None
+        }
+        (self.rows[id],) = self.store.update_metadata(id, changes).rows
+        self.documents[id] = replace(old, metadata=merged)
+        self.given += repr(dict(sorted(merged.items()))) != repr(dict(sorted(old.metadata.items())))
+
     @rule(share=st.floats(0, 1))
     def encode_some(self, share: float) -> None:
         waiting = self.store.pending().rows
@@ -99,6 +130,24 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def verify(self) -> None:
         assert self.store.verify().damage == ()
+
+    @rule()
+    def purge(self) -> None:
+        tombstones = self.store.count().tombstones
+        report = self.store.purge()
+        assert (report.rows, report.kept) == (tombstones, 0)
+        self.purged += tombstones
+        self.seen = self.store.snapshot()  # what went before is forgotten
+
+    @rule()
+    def back_up_and_restore(self) -> None:
+        self.store.backup(self.home / "backup")
+        self.store.upsert([Document("lost", "x")])
+        self.store.close()
+        shutil.rmtree(self.home / "c")
+        Store.restore(self.home / "c", self.home / "backup")
+        shutil.rmtree(self.home / "backup")
+        self.store = Store.open(self.home / "c")
 
     @rule()
     def look(self) -> None:
@@ -120,7 +169,7 @@ class StoreMachine(RuleBasedStateMachine):
             len(self.documents),
             len(self.documents) - len(searchable),
         )
-        assert counts.documents + counts.tombstones == self.given
+        assert counts.documents + counts.tombstones == self.given - self.purged
 
     @invariant()
     def changes_lead_from_any_snapshot_to_the_present(self) -> None:

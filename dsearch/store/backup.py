@@ -1,0 +1,89 @@
+"""A collection copied while it is written to, and a copy turned into a collection again, after checking it.
+
+A backup is a collection folder of its own: the database as of one operation, a watermark that says so, and
+whatever the caller adds (trained heads; generations can be built again). It appears under its name whole or
+not at all, and every byte was synced before.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import CollectionExists, CollectionNotFound, Conflict, CorruptData
+from .connect import ReaderPool, readable_errors
+from .folders import aside, publish
+from .records import BackupReport
+from .schema import FILE_NAME, read_state
+from .verify import verify
+from .watermark import Mark, check_database, create_watermark, read_watermark, sync_file, sync_folder
+
+AddFiles = Callable[[Path], object]
+
+_SHARED_MEMORY = f"{FILE_NAME}-shm"  # SQLite's, good for the processes of one machine only
+
+
+def backup(readers: ReaderPool, path: Path, add_files: AddFiles | None) -> BackupReport:
+    """Copy the present state into the new folder `path`; see `Store.backup`."""
+    if path.exists():
+        raise Conflict(f"{path} stands already; give each backup a folder of its own")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with readable_errors(path), aside(path.parent) as folder:
+        with readers.reading() as source:
+            state = read_state(source)  # from here on this connection sees this state and no later one
+            copy = sqlite3.connect(folder / FILE_NAME)
+            try:
+                source.backup(copy)
+            finally:
+                copy.close()
+        create_watermark(folder, Mark(state.sequence, state.digest))
+        if add_files is not None:
+            add_files(folder)
+        sync_all(folder)
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        publish(folder, path)
+    return BackupReport(state.sequence, state.documents, size)
+
+
+def restore(path: Path, copy: Path) -> None:
+    """Make a collection folder `path` of the backup in folder `copy`; see `Store.restore`."""
+    if not (copy / FILE_NAME).is_file():
+        raise CollectionNotFound(f"no backup in {copy}; give the folder that a backup was written to")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise CollectionExists(f"{path} stands already; restore to another name, or delete that one first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with readable_errors(path), aside(path.parent) as folder:
+        shutil.copytree(copy, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(_SHARED_MEMORY))
+        _check(folder, copy)
+        sync_all(folder)
+        publish(folder, path)
+
+
+def sync_all(folder: Path) -> None:
+    """Flush every file below a folder, and the folders, to the medium."""
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder comes before it
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            with open(path, "rb") as file:
+                sync_file(file.fileno())
+    sync_folder(folder)
+
+
+def _check(folder: Path, copy: Path) -> None:
+    """Hold the database of a folder that nobody else uses against its watermark and its digests."""
+    readers = ReaderPool(folder)
+    try:
+        marks = read_watermark(folder)
+        with readers.reading() as connection:
+            check_database(folder, read_state(connection).marks, before=marks, after=marks)
+            damage = verify(connection).damage
+    finally:
+        readers.close()  # folds a write-ahead log that came along into the database
+    if damage:
+        raise CorruptData(
+            f"the backup in {copy} is damaged ({len(damage)} findings, the first: {damage[0]}); "
+            "nothing was restored: use another backup"
+        )

@@ -1,0 +1,132 @@
+"""Copies made while writes go on, and collections made of copies."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, CorruptData
+from dsearch.store import Store
+from dsearch.types import Document
+
+
+def test_a_backup_is_a_collection_of_one_moment(store, tmp_path, embed):
+    store.upsert([Document("a", "a"), Document("b", "b", metadata={"n": 1})], embed("a", "b"))
+    store.delete(["a"])
+    store.add_model("v1", "v0", {"gate": 0.5})
+    report = store.backup(tmp_path / "backups" / "monday")
+    store.upsert([Document("c", "c")])
+    assert (report.sequence, report.documents) == (3, 1)
+    assert report.size_bytes == sum(p.stat().st_size for p in (tmp_path / "backups" / "monday").iterdir())
+    assert [path.name for path in (tmp_path / "backups").iterdir()] == ["monday"]
+    Store.restore(tmp_path / "home2" / "papers", tmp_path / "backups" / "monday")
+    with Store.open(tmp_path / "home2" / "papers") as restored:
+        assert restored.verify().ok
+        assert (restored.sequence, restored.name, restored.encoder) == (3, "papers", {"name": "test"})
+        assert [document.id for document in restored.list()] == ["b"]
+        np.testing.assert_array_equal(restored.embeddings([2]), embed("b"))
+        assert restored.upsert([Document("d", "d")]).rows == (3,)
+    assert sorted(p.name for p in (tmp_path / "backups" / "monday").iterdir()) == [
+        "documents.db",
+        "watermark",
+    ]
+
+
+def test_a_backup_of_a_closed_log_while_writes_go_on_is_of_one_operation(store, tmp_path, embed):
+    """Each operation replaces the one document by the next and nothing else, so a mixture would show."""
+    store.upsert([Document("x", "0")], embed("0"))
+    done = threading.Event()
+
+    def write() -> None:
+        number = 1
+        while not done.is_set():
+            store.upsert([Document("x", f"{number}", metadata={"fill": "y" * 3000})], embed(f"{number}"))
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        reports = [store.backup(tmp_path / f"backup-{n}") for n in range(8)]
+    finally:
+        done.set()
+        writer.join()
+    assert len({report.sequence for report in reports}) > 1
+    for n, report in enumerate(reports):
+        with Store.open(tmp_path / f"backup-{n}") as copy:
+            assert copy.verify().ok
+            assert copy.sequence == report.sequence
+            assert copy.get("x").text == str(report.sequence - 1)
+            assert copy.count().tombstones == report.sequence - 1
+
+
+def test_other_files_come_along_and_a_failure_leaves_nothing(store, tmp_path):
+    def models(folder: Path) -> None:
+        (folder / "models" / "v1").mkdir(parents=True)
+        (folder / "models" / "v1" / "head").write_bytes(b"weights")
+
+    def fail(folder: Path) -> None:
+        models(folder)
+        raise OSError("no models")
+
+    with pytest.raises(OSError, match="no models"):
+        store.backup(tmp_path / "b", fail)
+    assert not [path for path in tmp_path.iterdir() if path.name != "home"]
+    store.backup(tmp_path / "b", models)
+    Store.restore(tmp_path / "restored", tmp_path / "b")
+    assert (tmp_path / "restored" / "models" / "v1" / "head").read_bytes() == b"weights"
+
+
+def test_nothing_is_overwritten_and_what_is_no_backup_says_so(store, folder, tmp_path):
+    (tmp_path / "b").mkdir()
+    with pytest.raises(Conflict, match="stands already; give each backup a folder of its own"):
+        store.backup(tmp_path / "b")
+    store.backup(tmp_path / "c")
+    with pytest.raises(CollectionExists, match="stands already; restore to another name"):
+        Store.restore(folder, tmp_path / "c")
+    with pytest.raises(CollectionNotFound, match="no backup in"):
+        Store.restore(tmp_path / "d", tmp_path / "b")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("damage", ["text", "watermark", "older database"])
+def test_a_damaged_backup_is_not_restored(store, tmp_path, damage):
+    store.upsert([Document("a", "text of a")])
+    store.backup(tmp_path / "older")
+    store.upsert([Document("b", "text of b")])
+    store.backup(tmp_path / "b")
+    database = tmp_path / "b" / "documents.db"
+    if damage == "text":
+        content = database.read_bytes()
+        database.write_bytes(content.replace(b"text of b", b"text or b"))
+    elif damage == "watermark":
+        (tmp_path / "b" / "watermark").write_bytes(bytes(8192))
+    else:
+        shutil.copy(tmp_path / "older" / "documents.db", database)
+    with pytest.raises(CorruptData):
+        Store.restore(tmp_path / "new", tmp_path / "b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "home", "older"]
+
+
+def test_a_copied_folder_with_its_log_is_a_backup_too(store, folder, tmp_path):
+    store.upsert([Document("a", "a")])
+    shutil.copytree(folder, tmp_path / "copied")
+    assert (tmp_path / "copied" / "documents.db-wal").stat().st_size > 0
+    Store.restore(tmp_path / "restored", tmp_path / "copied")
+    with Store.open(tmp_path / "restored") as restored:
+        assert restored.get("a").text == "a"
+
+
+def test_an_export_is_of_one_state_and_may_be_left(store):
+    store.upsert([Document(f"{n:03}", "x", metadata={"even": n % 2 == 0}) for n in range(100)])
+    exported = store.export()
+    first = next(exported)
+    store.delete(["050"])
+    assert [first.id, *[document.id for document in exported]] == [f"{n:03}" for n in range(100)]
+    assert len(list(store.export())) == 99
+    assert len(list(store.export({"even": {"eq": True}}))) == 49
+    next(store.export())  # and no more
+    store.upsert([Document("a", "x")])
