@@ -29,6 +29,12 @@ def train(
     self_supervised: Annotated[
         bool, typer.Option("--self-supervised", help="Learn from the corpus alone, without judgements.")
     ] = False,
+    objective: Annotated[
+        str, typer.Option(help="listwise, judged, in-batch, marginal, approx-ndcg, teacher or margin.")
+    ] = "listwise",
+    teacher: Annotated[
+        Path | None, typer.Option(help="TSV of query, document, score: for the last two objectives.")
+    ] = None,
     heads: Annotated[int, typer.Option(help="Query heads.")] = 1,
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries at most.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the projections.")] = None,
@@ -63,6 +69,7 @@ def train(
 
         target = engine.collection(collection)
         given: dict[str, Any] = {
+            "objective": objective,
             "epochs": epochs,
             "learning_rate": learning_rate,
             "seed": seed,
@@ -73,7 +80,7 @@ def train(
             examples = examples_from_corpus(target, seed=seed)
             training = self_supervised_options(**chosen)
         else:
-            examples = _judged(target, data, split, exclude)
+            examples = _judged(target, data, split, exclude, teacher)
             training = TrainingOptions(**chosen)
         trained = train_with_progress(examples, training, settings.device, Gate(alpha=alpha, margin=margin))
         version, live, reason = keep(target, trained, promote=promote, accept=accept)
@@ -135,10 +142,14 @@ def keep(
     return version, live, reason
 
 
-def _judged(collection: Collection, data: Path, split: str, exclude: Path | None) -> Examples:
+def _judged(
+    collection: Collection, data: Path, split: str, exclude: Path | None, teacher: Path | None
+) -> Examples:
     from dsearch.cli.judgements import read_judgements
+    from dsearch.evaluation import read_qrels
     from dsearch.training import examples_from_judgements
 
     judged = read_judgements(data, split, exclude)
     texts = {query.id: query.text for query in judged.queries}
-    return examples_from_judgements(collection, texts, judged.qrels, judged.exclude)
+    scores = None if teacher is None else read_qrels(teacher)
+    return examples_from_judgements(collection, texts, judged.qrels, judged.exclude, teacher=scores)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -25,6 +25,7 @@ class Examples:
         relevant: for each query, positions in the snapshot and grades > 0.
         left_out: how many queries or judgements were not usable, by reason.
         digest: SHA-256 over queries and judgements: what the model was trained on.
+        teacher: for each query, positions in the snapshot and a teacher's scores of them; None without one.
     """
 
     snapshot: Snapshot
@@ -33,6 +34,7 @@ class Examples:
     relevant: list[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]]
     left_out: dict[str, int]
     digest: str
+    teacher: list[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -46,6 +48,7 @@ class Examples:
             [self.relevant[i] for i in which],
             {},
             self.digest,
+            None if self.teacher is None else [self.teacher[i] for i in which],
         )
 
 
@@ -54,14 +57,24 @@ def examples_from_judgements(
     queries: Mapping[str, str],
     qrels: Mapping[str, Mapping[str, float]],
     exclude: Mapping[str, set[str]] | None = None,
+    *,
+    teacher: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Examples:
     """Judgements (query id → document id → grade) as examples; what cannot be used is counted, not fatal.
+
+    Args:
+        collection: the documents.
+        queries: query id → text.
+        qrels: query id → document id → grade.
+        exclude: query id → documents that are left out.
+        teacher: query id → document id → score, for the objectives that learn from a teacher.
 
     Raises:
         InvalidRequest: nothing is left to learn from.
     """
     exclude = exclude or {}
-    ids = {document for grades in qrels.values() for document in grades}
+    scored = teacher or {}
+    ids = {document for grades in (*qrels.values(), *scored.values()) for document in grades}
     rows = collection.store.rows_of(sorted(ids))
     snapshot = collection.snapshot
     known = list(rows)
@@ -70,6 +83,7 @@ def examples_from_judgements(
     left_out = {"queries without text": 0, "queries without a known positive": 0, "unknown documents": 0}
     texts: list[str] = []
     relevant: list[tuple[np.ndarray, np.ndarray]] = []
+    taught: list[tuple[np.ndarray, np.ndarray]] = []
     for query in sorted(qrels):
         text = queries.get(query, "").strip()
         if not text:
@@ -88,8 +102,12 @@ def examples_from_judgements(
             left_out["queries without a known positive"] += 1
             continue
         texts.append(text)
-        relevant.append((np.array(list(found), np.int64), np.array(list(found.values()), np.float32)))
-    return make_examples(collection, snapshot, texts, relevant, left_out)
+        relevant.append(_arrays(found))
+        taught.append(
+            _arrays({position_of[id]: s for id, s in scored.get(query, {}).items() if id in position_of})
+        )
+    examples = make_examples(collection, snapshot, texts, relevant, left_out)
+    return examples if teacher is None else replace(examples, teacher=taught)
 
 
 def make_examples(
@@ -117,3 +135,7 @@ def make_examples(
     ]
     digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return Examples(snapshot, texts, states, relevant, left_out, digest)
+
+
+def _arrays(values: Mapping[int, float]) -> tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]:
+    return np.array(list(values), np.int64), np.array(list(values.values()), np.float32)

@@ -136,6 +136,7 @@ def judge(
     gate: Gate | None = None,
     *,
     canary_overlap: float | None = None,
+    samples: int = SAMPLES,
     seed: int = 0,
 ) -> GateReport:
     """The verdict on a head by its answers to held-out queries and those of what answers now.
@@ -145,6 +146,7 @@ def judge(
         after: the trained head's, for the same queries in the same order.
         gate: what is asked.
         canary_overlap: see `overlap_of_canaries`; it is stated and decides nothing.
+        samples: of each resampling.
         seed: of the resampling.
     """
     gate = gate or Gate()
@@ -154,13 +156,15 @@ def judge(
         return GateReport(gate, slices, None, canary_overlap, "cannot tell", reason)
     unseen = ~np.isnan(before.unseen)
     slices = [
-        _slice("all", before.all, after.all, seed),
-        _slice("seen", before.all[before.seen], after.all[before.seen], seed),
-        _slice("unseen", before.unseen[unseen], after.unseen[unseen], seed),
+        _slice("all", before.all, after.all, samples, seed),
+        _slice("seen", before.all[before.seen], after.all[before.seen], samples, seed),
+        _slice("unseen", before.unseen[unseen], after.unseen[unseen], samples, seed),
     ]
     whole = slices[0]
     assert whole.difference is not None
-    p_value = max(whole.difference.p_one_sided, sign_flip_p_value(after.all - before.all, seed=seed))
+    p_value = max(
+        whole.difference.p_one_sided, sign_flip_p_value(after.all - before.all, samples=samples, seed=seed)
+    )
     verdict, reason = _verdict(gate, slices, p_value)
     return GateReport(gate, slices, p_value, canary_overlap, verdict, reason)
 
@@ -235,9 +239,13 @@ def overlap_of_canaries(
 
 
 def _slice(
-    name: str, before: Float[np.ndarray, " queries"], after: Float[np.ndarray, " queries"], seed: int
+    name: str,
+    before: Float[np.ndarray, " queries"],
+    after: Float[np.ndarray, " queries"],
+    samples: int,
+    seed: int,
 ) -> Slice:
     if len(before) == 0:
         return Slice(name, 0, None, None, None)
-    difference = bootstrap_columns((after - before)[:, None], SAMPLES, seed)[0]
+    difference = bootstrap_columns((after - before)[:, None], samples, seed)[0]
     return Slice(name, len(before), float(before.mean()), float(after.mean()), difference)

@@ -1,6 +1,17 @@
-"""What a head is trained to do, as losses over the whole corpus; no negatives are sampled.
+"""What a head is trained to do: `OBJECTIVES` by name, each a function of a `Batch`, and retention.
 
-With l the logits, Z = log Σ_d exp(l_d) over the corpus, and p the target distribution:
+Which documents stand in the denominator decides what happens to those that nobody judged:
+
+    listwise      graded cross-entropy over the whole corpus: the most for judged documents
+    judged        the same over the documents that any training query has: leaves the others alone
+    in-batch      InfoNCE over the documents of the batch's queries, known positives not against each other
+    marginal      marginal likelihood over the whole corpus: one relevant document is enough
+    approx-ndcg   smooth nDCG over the whole corpus
+    teacher       listwise divergence from a teacher's scores, over the documents that it scored
+    margin        squared error of their differences (margin-MSE), over the same
+
+The losses themselves are in losses.py. No negatives are sampled. For the whole corpus, with l the logits,
+Z = log Σ_d exp(l_d), and p the target distribution:
 
     listwise cross-entropy     −Σ_d p_d log softmax(l)_d = Z − Σ_d p_d l_d         p_d = grade_d / Σ grades
     retention                  KL(π₀ ‖ π) = Σ_d π₀_d (log π₀_d − log π_d)          π₀ frozen, π trained
@@ -13,15 +24,91 @@ model: Hinton et al. 2015, arXiv:1503.02531; to keep what was known: Li and Hoie
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dsearch.attention import exact_attention, log_partition
 from dsearch.attention.head import START_TEMPERATURE, Head
+from dsearch.training import losses
 
 # Up to this many logits the plain expression is faster: keeping them costs less than computing them twice.
 _PLAIN_LOGITS = 1 << 25
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some training queries, as every objective takes them.
+
+    Attributes:
+        head: what is trained.
+        states: query embeddings.
+        keyword: b(q, d) for every document, or None for a dense search.
+        corpus: the stored embeddings.
+        relevant: positions of each query's positives; padding may point anywhere.
+        target: the grades' shares, rows summing to 1; 0 at padding.
+        judged: every document that is relevant to some training query, ascending.
+        scored: positions of the documents that a teacher scored; padding may point anywhere.
+        teacher: its scores.
+        mask: where they are, not padding.
+    """
+
+    head: Head
+    states: Float[Tensor, "batch encoder_dim"]
+    keyword: Float[Tensor, "batch documents"] | None
+    corpus: Float[Tensor, "documents encoder_dim"]
+    relevant: Int64[Tensor, "batch positives"]
+    target: Float[Tensor, "batch positives"]
+    judged: Int64[Tensor, " judged"]
+    scored: Int64[Tensor, "batch scored"]
+    teacher: Float[Tensor, "batch scored"]
+    mask: Bool[Tensor, "batch scored"]
+
+    def log_weights(self, pool: Int64[Tensor, " pool"]) -> Float[Tensor, "batch pool"]:
+        """log Σ_h m_h softmax(l_h) of every query over the same documents."""
+        keyword = None if self.keyword is None else self.keyword[:, pool]
+        scores = self.head.fold(self.head.queries(self.states)) @ self.corpus[pool].T
+        return self._mixed(scores, keyword)
+
+    def log_weights_of_scored(self) -> Float[Tensor, "batch scored"]:
+        """The same for the documents that the teacher scored, each query's own."""
+        keyword = None if self.keyword is None else self.keyword.gather(1, self.scored)
+        folded = self.head.fold(self.head.queries(self.states))
+        scores = torch.einsum("bhd,bsd->bhs", folded, self.corpus[self.scored])
+        return self._mixed(scores, keyword, self.mask)
+
+    def target_over(self, pool: Int64[Tensor, " pool"]) -> Float[Tensor, "batch pool"]:
+        """The targets as a matrix over documents that hold all positives, ascending."""
+        at = torch.searchsorted(pool, self.relevant).clamp_max(len(pool) - 1)
+        return self.target.new_zeros(len(self.target), len(pool)).scatter_add_(1, at, self.target)
+
+    def whole(self) -> Int64[Tensor, " documents"]:
+        """Every document."""
+        return torch.arange(len(self.corpus), device=self.corpus.device)
+
+    def of_batch(self) -> Int64[Tensor, " pool"]:
+        """The documents of these queries, ascending."""
+        return self.relevant[self.target > 0].unique()
+
+    def _mixed(
+        self,
+        scores: Float[Tensor, "batch heads pool"],
+        keyword: Float[Tensor, "batch pool"] | None,
+        mask: Bool[Tensor, "batch pool"] | None = None,
+    ) -> Float[Tensor, "batch pool"]:
+        if keyword is not None:
+            scores = scores + self.head.keyword_weight[:, None] * keyword[:, None]
+        logits = scores / self.head.temperature
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None], -1e30)
+        return (self.head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)
+
+
+Objective = Callable[[Batch], Float[Tensor, ""]]
 
 
 def listwise_cross_entropy(
@@ -86,3 +173,34 @@ def _log_partition(
         return log_partition(queries, corpus, bias=bias, temperature=temperature)
     logits = queries @ corpus.T / temperature
     return (logits if bias is None else logits + bias).logsumexp(-1)
+
+
+def _over(
+    pool: Callable[[Batch], Int64[Tensor, " pool"]], loss: Callable[[Tensor, Tensor], Tensor]
+) -> Objective:
+    def objective(batch: Batch) -> Float[Tensor, ""]:
+        documents = pool(batch)
+        return loss(batch.log_weights(documents), batch.target_over(documents))
+
+    return objective
+
+
+def _by_teacher(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Objective:
+    return lambda batch: loss(batch.log_weights_of_scored(), batch.teacher, batch.mask)
+
+
+DEFAULT_OBJECTIVE = "listwise"
+OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
+    {
+        DEFAULT_OBJECTIVE: lambda batch: listwise_cross_entropy(
+            batch.head, batch.states, batch.keyword, batch.corpus, batch.relevant, batch.target
+        ),
+        "judged": _over(lambda batch: batch.judged, losses.cross_entropy),
+        "in-batch": _over(Batch.of_batch, losses.info_nce),
+        "marginal": _over(Batch.whole, losses.marginal_likelihood),
+        "approx-ndcg": _over(Batch.whole, losses.approx_ndcg),
+        "teacher": _by_teacher(losses.teacher_divergence),
+        "margin": _by_teacher(losses.margin_mse),
+    }
+)
+NEED_TEACHER = frozenset({"teacher", "margin"})

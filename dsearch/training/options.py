@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsearch.errors import InvalidRequest
+from dsearch.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,7 @@ class TrainingOptions:
     """The defaults were fixed by cross-validation within SciFact's training split (see README, Decisions).
 
     Attributes:
+        objective: what is trained for; see objectives.py.
         epochs: passes over the queries; fewer are kept where held-out queries say so clearly.
         batch_size: queries a step.
         learning_rate: of the projections, Adam; the two scalars learn three times as fast.
@@ -27,6 +29,7 @@ class TrainingOptions:
         seed: of every random choice.
     """
 
+    objective: str = DEFAULT_OBJECTIVE
     epochs: int = 30
     batch_size: int = 64
     learning_rate: float = 1e-3
@@ -40,6 +43,8 @@ class TrainingOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise InvalidRequest(f"objective={self.objective!r}; use one of {', '.join(OBJECTIVES)}")
         for name in ("epochs", "batch_size", "retention_batch", "heads"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 1")

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.errors import DsearchError
+from dsearch.errors import DsearchError, InvalidRequest
 from dsearch.training.examples import Examples
-from dsearch.training.objectives import listwise_cross_entropy, retention
+from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, retention
 from dsearch.training.options import TrainingOptions
-from dsearch.training.ranking import KeywordScores, corpus_embeddings
+from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
 
 _WARM_UP_SHARE = 0.1
 _SCALARS_LEARN_FASTER = 3.0
+_NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 class TrainingDiverged(DsearchError):
@@ -60,11 +61,17 @@ def train_head(
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss.
+        InvalidRequest: an objective that learns from a teacher, without a teacher's scores.
     """
+    if options.objective in NEED_TEACHER and examples.teacher is None:
+        raise InvalidRequest(
+            f"objective={options.objective!r} learns from a teacher's scores, and there are none; give them "
+            "(dsearch train --teacher FILE), or use another objective"
+        )
     head = Head(examples.states.shape[1], heads=options.heads, seed=options.seed).to(device)
     corpus = corpus_embeddings(examples.snapshot).to(device)
-    states = torch.as_tensor(examples.states).to(device)
-    relevant, target = (padded.to(device) for padded in _padded(examples))
+    batches = _Batches(examples, device)
+    objective = OBJECTIVES[options.objective]
     keyword = KeywordScores(examples, device) if options.keywords else None
     optimizer = torch.optim.Adam(_parameter_groups(head, options))
     generator = torch.Generator().manual_seed(options.seed)
@@ -76,9 +83,7 @@ def train_head(
     for number in range(1, (options.epochs if epochs is None else epochs) + 1):
         losses = torch.zeros(2)
         for batch in torch.randperm(len(examples), generator=generator).split(options.batch_size):
-            loss = listwise_cross_entropy(
-                head, states[batch], keyword and keyword(batch), corpus, relevant[batch], target[batch]
-            )
+            loss = objective(batches.of(head, corpus, batch, keyword and keyword(batch)))
             drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
             kept = retention(head, corpus[drawn], corpus) if options.retention else torch.zeros(())
             total = loss + options.retention * kept + options.decay * head.distance_from_identity()
@@ -124,12 +129,37 @@ def _warm_up_then_down(steps: int) -> Callable[[int], float]:
     return factor
 
 
-def _padded(examples: Examples) -> tuple[Tensor, Tensor]:
-    """(positions, target distribution) of every query's positives, as matrices."""
-    longest = max(len(positions) for positions, _ in examples.relevant)
-    relevant = np.zeros((len(examples), longest), np.int64)
-    target = np.zeros((len(examples), longest), np.float32)
-    for row, (positions, grades) in enumerate(examples.relevant):
-        relevant[row, : len(positions)] = positions
-        target[row, : len(positions)] = grades / grades.sum()
-    return torch.as_tensor(relevant), torch.as_tensor(target)
+class _Batches:
+    """Examples as tensors, once, and any of them as a `Batch`."""
+
+    def __init__(self, examples: Examples, device: str):
+        relevant, grades = padded(examples.relevant)
+        target = grades / grades.sum(1, keepdims=True)
+        scored, teacher = padded(examples.teacher or [_NOTHING] * len(examples))
+        self._states, self._relevant, self._target, self._scored, self._teacher, self._mask = (
+            torch.as_tensor(array).to(device)
+            for array in (
+                examples.states,
+                np.maximum(relevant, 0),
+                target,
+                np.maximum(scored, 0),
+                teacher,
+                scored >= 0,
+            )
+        )
+        self._judged = torch.as_tensor(np.unique(relevant[relevant >= 0])).to(device)
+
+    def of(self, head: Head, corpus: Tensor, which: Tensor, keyword: Tensor | None) -> Batch:
+        """The examples at these indices."""
+        return Batch(
+            head=head,
+            states=self._states[which],
+            keyword=keyword,
+            corpus=corpus,
+            relevant=self._relevant[which],
+            target=self._target[which],
+            judged=self._judged,
+            scored=self._scored[which],
+            teacher=self._teacher[which],
+            mask=self._mask[which],
+        )

@@ -14,12 +14,13 @@ from dsearch.training import (
     examples_from_corpus,
     examples_from_judgements,
     finetune,
+    headroom,
     self_supervised_options,
     train_head,
 )
 from dsearch.training.finetune import kept_checkpoint
 from dsearch.training.holdout import HeldOut, split_folds
-from dsearch.training.objectives import retention
+from dsearch.training.objectives import OBJECTIVES, retention
 from dsearch.training.trainer import TrainingDiverged
 from dsearch.types import Document
 
@@ -103,6 +104,28 @@ def test_nan_stops_and_nothing_is_kept(
     data.states[7, 3] = np.nan
     with pytest.raises(TrainingDiverged, match="nothing was kept"):
         finetune(data, TrainingOptions(epochs=1))
+
+
+@pytest.mark.parametrize("objective", sorted(OBJECTIVES))
+def test_every_objective_brings_answers_up(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]], objective: str
+) -> None:
+    collection, queries, qrels = synonyms
+    # A teacher who prefers the answer to a document of the same colour.
+    taught = {query: {f"d{i}": 8.0, f"d{(i + 3) % PAIRS}": 0.0} for i, query in enumerate(queries)}
+    data = examples_from_judgements(collection, queries, qrels, teacher=taught)
+    options = TrainingOptions(
+        objective=objective, epochs=15, learning_rate=1e-2, retention=0.1, decay=0.0, heads=2
+    )
+    before, after = (headroom(data, head) for head in (None, train_head(data, options)))
+    assert after.recall_at_10 > before.recall_at_10 + 0.1
+
+
+def test_a_teacher_is_asked_for(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+) -> None:
+    with pytest.raises(InvalidRequest, match="objective='margin' learns from a teacher's scores"):
+        train_head(examples(synonyms), TrainingOptions(objective="margin"))
 
 
 def test_unusable_judgements_are_counted(collection: Collection) -> None:
@@ -195,13 +218,14 @@ def test_epochs_are_cut_only_on_clear_evidence() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"objective": "odd"}, "objective='odd'; use one of listwise, judged, in-batch"),
         ({"epochs": 0}, "epochs=0; use an integer of at least 1"),
         ({"learning_rate": 0.0}, "learning_rate=0.0; use a number between 0 and 1"),
         ({"retention": -1.0}, "retention=-1.0; use a number of at least 0"),
         ({"folds": 1}, "folds=1; use 2 to 20, or 0"),
     ],
 )
-def test_bad_options(options: dict[str, float], message: str) -> None:
+def test_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         TrainingOptions(**options)  # type: ignore[arg-type]
 

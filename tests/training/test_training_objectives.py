@@ -73,3 +73,55 @@ def test_retention_is_the_divergence(heads: int) -> None:
 def test_retention_of_an_untrained_head_is_zero() -> None:
     kept = objectives.retention(Head(8).double(), unit(5, 8), unit(30, 8))
     assert kept.item() == pytest.approx(0, abs=1e-9)
+
+
+def batch_of(head: Head, corpus: torch.Tensor, *, with_keywords: bool = True) -> objectives.Batch:
+    return objectives.Batch(
+        head=head,
+        states=unit(4, 8),
+        keyword=torch.rand(4, 20, dtype=torch.float64) if with_keywords else None,
+        corpus=corpus,
+        relevant=torch.tensor([[3, 5], [9, 0], [7, 19], [2, 0]]),
+        target=torch.tensor([[0.75, 0.25], [1.0, 0.0], [0.5, 0.5], [1.0, 0.0]], dtype=torch.float64),
+        judged=torch.tensor([2, 3, 5, 7, 9, 11, 19]),
+        scored=torch.tensor([[3, 1], [4, 0], [7, 8], [2, 6]]),
+        teacher=torch.tensor([[3.0, 1.0], [1.0, 0.0], [1.0, 5.0], [2.0, 2.0]], dtype=torch.float64),
+        mask=torch.tensor([[True, True], [True, False], [True, True], [True, True]]),
+    )
+
+
+DENOMINATORS = {
+    "listwise": set(range(20)),
+    "marginal": set(range(20)),
+    "approx-ndcg": set(range(20)),
+    "judged": {2, 3, 5, 7, 9, 11, 19},
+    "in-batch": {2, 3, 5, 7, 9, 19},
+    "teacher": {1, 2, 3, 6, 7, 8},
+    "margin": {1, 2, 3, 6, 7, 8},
+}
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("name", sorted(DENOMINATORS))
+def test_the_denominator_decides_which_documents_move(name: str, heads: int) -> None:
+    """The gradient on a stored embedding is exactly 0 where a document has no part."""
+    corpus = unit(20, 8).requires_grad_()
+    loss = objectives.OBJECTIVES[name](batch_of(opened_head(heads), corpus))
+    gradient = torch.autograd.grad(loss, corpus)[0]
+    moved = set(gradient.abs().sum(-1).nonzero()[:, 0].tolist())
+    assert moved == DENOMINATORS[name]
+
+
+def test_every_objective_has_its_documents_tested() -> None:
+    assert DENOMINATORS.keys() == objectives.OBJECTIVES.keys()
+
+
+@pytest.mark.parametrize("with_keywords", [True, False])
+def test_pools_have_the_weights_of_their_definition(with_keywords: bool) -> None:
+    batch = batch_of(opened_head(3), unit(20, 8), with_keywords=with_keywords)
+    listwise = objectives.OBJECTIVES["listwise"](batch)
+    target = batch.target_over(batch.whole())
+    torch.testing.assert_close(listwise, -(target * batch.log_weights(batch.whole())).sum(-1).mean())
+    torch.testing.assert_close(target.sum(-1), torch.ones(4, dtype=torch.float64))
+    assert target[0, [3, 5]].tolist() == [0.75, 0.25]
+    assert batch.target_over(batch.judged)[1].tolist() == [0, 0, 0, 0, 1, 0, 0]
