@@ -169,7 +169,7 @@ def _kind(pooled: Sequence[Evidence], field: str) -> Kind | None:
     return next(iter(kinds))[0] if kinds else None
 
 
-def _kind_of(value: str | bool | float | Sequence[float]) -> tuple[Kind, int]:
+def _kind_of(value: str | int | float | Sequence[int | float]) -> tuple[Kind, int]:
     """The kind, and the length of a vector."""
     if isinstance(value, str | bool):
         return "label", 0

@@ -38,7 +38,8 @@ def propose(
         if snapshot.documents <= candidates:
             return np.broadcast_to(snapshot.visible(), (batch, snapshot.documents))
         flat = folded.detach().flatten(0, 1).float().cpu().numpy()
-        found.append(snapshot.dense_candidates(flat, candidates).reshape(batch, -1))
+        by_head = snapshot.dense_candidates(flat, candidates)
+        found.append(by_head.reshape(batch, heads * by_head.shape[1]))
     if texts is not None and mode != "dense":
         found.append(snapshot.keyword_candidates(texts, candidates))
     return _distinct(found[0]) if len(found) == 1 and heads == 1 else _distinct(np.concatenate(found, axis=1))
