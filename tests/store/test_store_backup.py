@@ -36,7 +36,7 @@ def test_a_backup_is_a_collection_of_one_moment(store, tmp_path, embed):
     ]
 
 
-def test_a_backup_of_a_closed_log_while_writes_go_on_is_of_one_operation(store, tmp_path, embed):
+def test_a_backup_while_writes_go_on_is_of_one_operation(store, tmp_path, embed):
     """Each operation replaces the one document by the next and nothing else, so a mixture would show."""
     store.upsert([Document("x", "0")], embed("0"))
     done = threading.Event()
@@ -61,6 +61,24 @@ def test_a_backup_of_a_closed_log_while_writes_go_on_is_of_one_operation(store, 
             assert copy.sequence == report.sequence
             assert copy.get("x").text == str(report.sequence - 1)
             assert copy.count().tombstones == report.sequence - 1
+
+
+def test_a_write_just_after_the_copy_began_is_not_in_it(store, tmp_path, monkeypatch):
+    import dsearch.store.backup as backup
+
+    original = backup.read_state
+
+    def write_then(connection):
+        state = original(connection)
+        store.upsert([Document("late", "x")])
+        return state
+
+    store.upsert([Document("a", "a")])
+    monkeypatch.setattr(backup, "read_state", write_then)
+    assert store.backup(tmp_path / "b").sequence == 1
+    with Store.open(tmp_path / "b") as copy:
+        assert [document.id for document in copy.list()] == ["a"]
+        assert copy.verify().ok
 
 
 def test_other_files_come_along_and_a_failure_leaves_nothing(store, tmp_path):

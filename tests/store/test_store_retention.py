@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,9 @@ def test_what_was_purged_is_in_no_file_any_more(store, folder, embed):
     assert b"secret-38 " in content_of(folder)
     report = store.purge()
     assert (report.sequence, report.rows, report.kept, report.overwritten) == (4, 20, 0, True)
+    connection = sqlite3.connect(folder / "documents.db")
+    assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)  # the space is given back
+    connection.close()
     content = content_of(folder)
     for n in range(2, 40, 2):
         for left in (
