@@ -165,7 +165,8 @@ def test_self_supervision_draws_sentences_of_documents(engine: SearchEngine) -> 
     assert examples_from_corpus(collection).digest == found.digest
     assert examples_from_corpus(collection, seed=1).digest != found.digest
     assert len(examples_from_corpus(collection, limit=10)) == 20
-    assert self_supervised_options(seed=4) == TrainingOptions(epochs=2, keywords=False, seed=4)
+    chosen = self_supervised_options(seed=4, epochs=1)
+    assert (chosen.seed, chosen.epochs, chosen.keywords) == (4, 1, False)
 
 
 def test_validation_ranks_like_the_served_search(collection: Collection) -> None:
