@@ -25,6 +25,7 @@ _MODULUS = 1 << (8 * DIGEST_BYTES)
 _LENGTHS = struct.Struct("<5Q")
 _ROW_FACT = struct.Struct("<16sQQ32s")
 _TOMBSTONE = struct.Struct("<16sQQ")
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def canonical_json(value: Any) -> str:
@@ -32,7 +33,7 @@ def canonical_json(value: Any) -> str:
 
     Raises ValueError for NaN and infinities, TypeError for what JSON does not know.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def document_digest(id: bytes, title: bytes, text: bytes, metadata: bytes, value: bytes) -> bytes:
