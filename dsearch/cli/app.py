@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import dsearch
-from dsearch.cli import demo, doctor, evaluate, index, models, run, search, serve, train
+from dsearch.cli import compare, demo, doctor, evaluate, index, models, run, search, serve, train, tune
 
 app = typer.Typer(
     name="dsearch",
@@ -23,8 +23,10 @@ for command in (
     index.index,
     search.search,
     serve.serve,
+    tune.tune,
     train.train,
     evaluate.evaluate,
+    compare.compare,
     run.run,
     models.models,
     models.promote,

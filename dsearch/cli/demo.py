@@ -77,8 +77,8 @@ def _train_once(collection: Collection) -> None:
             say(f"   {model.version} was trained on this corpus before and is used again")
             return
     trained = train_with_progress(examples, self_supervised_options(), "cpu")
-    version, live, reason = keep(collection, trained, promote=True)
-    say(f"   {version} in {trained.seconds:.0f} s, {'live' if live else 'not live'}: {reason}")
+    version, live = keep(collection, trained, promote=True)
+    say(f"   {version} in {trained.seconds:.0f} s, {'live' if live else 'not live'}: {trained.gate.reason}")
 
 
 def _show_examples(collection: Collection) -> None:

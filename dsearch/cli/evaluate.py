@@ -28,7 +28,7 @@ def evaluate(
         typer.Option(help="JSON of query → fold: a head is trained without each fold and scored on it."),
     ] = None,
     model: options.ModelVersion = None,
-    hops: options.Hops = 1,
+    hops: options.Hops = None,
     hop_strength: options.HopStrength = None,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
@@ -55,7 +55,7 @@ def compare(
     *,
     folds: Path | None = None,
     model: str | None = None,
-    hops: int = 1,
+    hops: int | None = None,
     hop_strength: float | None = None,
     dense_trained: bool = False,
 ) -> EvaluationReport:
@@ -77,7 +77,7 @@ def compare(
         "keyword": ranked(System("keyword")),
         "hybrid": ranked(System("hybrid")),
     }
-    if hops > 1:
+    if hops is not None and hops > 1:
         runs[f"hybrid, {hops} hops"] = ranked(System("hybrid", hops=hops, hop_strength=hop_strength))
     version = collection.live_model if model is None else model
     groups = {}

@@ -62,7 +62,17 @@ def _described(model: dict[str, Any]) -> str:
     record = model["record"]
     if not record:
         return "untrained"
-    return (
-        f"from {model['parent']}, {record.get('examples', '?')} queries, {record.get('epochs', '?')} epochs, "
-        f"{record.get('verdict', '')}"
-    )
+    origin = f"from {model['parent']}, {record.get('examples', '?')} queries"
+    if record.get("scope") == "tune":
+        origin = (
+            f"tuned {origin}, keyword weight {record['keyword_weight']:g}, "
+            f"hop strength {record['hop_strength']:g}, seed {record['seed']}"
+        )
+    else:
+        chosen = record.get("options", {})
+        origin = (
+            f"trained {origin}, {record.get('epochs', '?')} epochs, {chosen.get('objective', 'listwise')}, "
+            f"seed {chosen.get('seed', '?')}"
+        )
+    gate = record.get("gate", {}).get("verdict", "none")
+    return f"{origin}; gate: {gate}, {record.get('verdict', '')}"

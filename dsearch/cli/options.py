@@ -24,7 +24,11 @@ ModelVersion = Annotated[
     str | None, typer.Option("--model", help="A model's version [default: the live one].")
 ]
 Hops = Annotated[
-    int, typer.Option("--hops", help="Rounds of search; from the second on, hits refine the query.")
+    int | None,
+    typer.Option(
+        "--hops",
+        help="Rounds of search; from the second on, hits refine the query [default: the model's, 1 or 2].",
+    ),
 ]
 HopStrength = Annotated[
     float | None, typer.Option("--hop-strength", help="How far a hop turns the query [default: the model's].")
@@ -36,3 +40,5 @@ ExcludePairs = Annotated[
     Path | None,
     typer.Option("--exclude", help="TSV of query and document ids that are left out of rankings and scores."),
 ]
+Alpha = Annotated[float, typer.Option(help="Gate: the largest p-value that counts as a gain.")]
+Margin = Annotated[float, typer.Option(help="Gate: how far nDCG@10 may fall on seen or unseen documents.")]

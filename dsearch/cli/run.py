@@ -19,7 +19,7 @@ def run(
     depth: Annotated[int, typer.Option("-k", help="Documents per query.", min=1, max=10_000)] = 100,
     mode: options.SearchMode = "hybrid",
     model: options.ModelVersion = None,
-    hops: options.Hops = 1,
+    hops: options.Hops = None,
     hop_strength: options.HopStrength = None,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,

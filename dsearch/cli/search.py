@@ -21,7 +21,7 @@ def search(
     limit: Annotated[int, typer.Option("-k", "--limit", help="Hits wanted, 1 to 1000.")] = 10,
     mode: options.SearchMode = "hybrid",
     model: options.ModelVersion = None,
-    hops: options.Hops = 1,
+    hops: options.Hops = None,
     hop_strength: options.HopStrength = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the parts of every score.")] = False,
     home: options.HomeFolder = None,

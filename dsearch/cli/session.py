@@ -23,6 +23,7 @@ STAGES = {
     "digests": "checking",
     "validate": "training, some held out",
     "train": "training on all",
+    "settings": "trying settings",
     "search": "searching",
 }
 

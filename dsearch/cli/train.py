@@ -13,8 +13,9 @@ from dsearch.errors import InvalidRequest
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
+    from dsearch.attention.head import Head
     from dsearch.engine import Collection
-    from dsearch.training import Examples, Gate, Trained, TrainingOptions
+    from dsearch.training import Examples, Gate, Trained, TrainingOptions, Tuned
 
 HELD_BACK = 3  # the exit code when the gate did not let a model answer
 
@@ -45,10 +46,8 @@ def train(
     accept: Annotated[
         bool, typer.Option("--accept", help="Let the new head answer, whatever held-out queries say.")
     ] = False,
-    alpha: Annotated[float, typer.Option(help="Gate: the largest p-value that counts as a gain.")] = 0.05,
-    margin: Annotated[
-        float, typer.Option(help="Gate: how far nDCG@10 may fall on seen or unseen documents.")
-    ] = 0.02,
+    alpha: options.Alpha = 0.05,
+    margin: options.Margin = 0.02,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
@@ -80,12 +79,15 @@ def train(
             examples = examples_from_corpus(target, seed=seed)
             training = self_supervised_options(**chosen)
         else:
-            examples = _judged(target, data, split, exclude, teacher)
+            examples = judged_examples(target, data, split, exclude, teacher)
             training = TrainingOptions(**chosen)
-        trained = train_with_progress(examples, training, settings.device, Gate(alpha=alpha, margin=margin))
-        version, live, reason = keep(target, trained, promote=promote, accept=accept)
+        parent = start_of_training(target)
+        trained = train_with_progress(
+            examples, training, settings.device, Gate(alpha=alpha, margin=margin), target.head(parent)
+        )
+        version, live = keep(target, trained, promote=promote, accept=accept, parent=parent)
     if json:
-        print_json({"version": version, "live": live, "reason": reason, **trained.record})
+        print_json({"version": version, "live": live, "reason": trained.gate.reason, **trained.record})
         stop_unless(live or not promote)
         return
     typer.echo(
@@ -96,7 +98,7 @@ def train(
     for unused, count in examples.left_out.items():
         typer.echo(f"left out: {count} {unused}")
     typer.echo(
-        f"{version} answers now; back with: dsearch promote v0 -c {collection}"
+        f"{version} answers now; back with: dsearch promote {parent} -c {collection}"
         if live
         else f"{version} is kept but does not answer; try it with --model {version}, or: "
         f"dsearch promote {version} -c {collection}"
@@ -111,7 +113,11 @@ def stop_unless(live: bool) -> None:
 
 
 def train_with_progress(
-    examples: Examples, training: TrainingOptions, device: str, gate: Gate | None = None
+    examples: Examples,
+    training: TrainingOptions,
+    device: str,
+    gate: Gate | None = None,
+    start: Head | None = None,
 ) -> Trained:
     """Train: first what is left to gain, then a bar for the folds held out and one for the whole."""
     from dsearch.training import finetune
@@ -121,6 +127,7 @@ def train_with_progress(
             examples,
             training,
             gate=gate,
+            start=start,
             device=device,
             on_headroom=lambda room: say(room.to_text()),
             on_epoch=lambda stage, epoch: on_progress(
@@ -130,21 +137,36 @@ def train_with_progress(
 
 
 def keep(
-    collection: Collection, trained: Trained, *, promote: bool, accept: bool = False
-) -> tuple[str, bool, str]:
-    """Register the head and, if it may, let it answer: (version, whether it is live, why)."""
+    collection: Collection,
+    trained: Trained | Tuned,
+    *,
+    promote: bool,
+    accept: bool = False,
+    parent: str = "v0",
+) -> tuple[str, bool]:
+    """Register the head and, if it may, let it answer: (version, whether it is live)."""
     live = accept or (promote and trained.gate.passed)
-    reason = trained.gate.reason
-    record = {**trained.record, "verdict": reason, "accepted": accept}
-    version = collection.add_model(trained.head, record)
+    record = {**trained.record, "verdict": trained.gate.reason, "accepted": accept}
+    version = collection.add_model(trained.head, record, parent=parent)
     if live:
         collection.promote(version)
-    return version, live, reason
+    return version, live
 
 
-def _judged(
-    collection: Collection, data: Path, split: str, exclude: Path | None, teacher: Path | None
+def start_of_training(collection: Collection) -> str:
+    """What training starts from: the live model where that was tuned, else the untrained one.
+
+    A trained one is none: it knows the queries that would be held out.
+    """
+    live = collection.live_model
+    scope = "head" if live == "v0" else collection.store.model(live).record.get("scope")
+    return live if scope == "tune" else "v0"
+
+
+def judged_examples(
+    collection: Collection, data: Path, split: str, exclude: Path | None, teacher: Path | None = None
 ) -> Examples:
+    """The judged queries of a split of a BEIR folder."""
     from dsearch.cli.judgements import read_judgements
     from dsearch.evaluation import read_qrels
     from dsearch.training import examples_from_judgements

@@ -176,7 +176,7 @@ class Collection:
         offset: int = 0,
         mode: Mode = "hybrid",
         model: str | None = None,
-        hops: int = 1,
+        hops: int | None = None,
         hop_strength: float | None = None,
         explain: bool = False,
         coverage: bool | None = None,
@@ -189,7 +189,7 @@ class Collection:
             offset: hits left out before the first.
             mode: "hybrid", "dense" or "keyword".
             model: a version; the live one when None.
-            hops: rounds of search; see `SearchLayer`.
+            hops: rounds of search; by the model when None, see `SearchLayer`.
             hop_strength: g of the later rounds; the head's own when None.
             explain: whether hits carry the parts of their scores.
             coverage: whether to compute covered mass; on small collections when None.
@@ -218,7 +218,7 @@ class Collection:
         offset: int = 0,
         mode: Mode = "hybrid",
         model: str | None = None,
-        hops: int = 1,
+        hops: int | None = None,
         hop_strength: float | None = None,
         explain: bool = False,
         coverage: bool | None = False,

@@ -64,7 +64,8 @@ class SearchLayer(nn.Module):
         head: the learned part; its parameters are this module's.
         mode: "hybrid", "dense" or "keyword".
         candidates: how many documents each leg proposes for each head.
-        hops: rounds of search; from the second on the query is refined by what the one before found.
+        hops: rounds of search; from the second on the query is refined by what the one before found. None
+            is 2 where the hop strength is not 0, as a tuned model may have it, otherwise 1.
         hop_strength: g; None takes the head's learned one.
         score: a name (see rescoring.py), or any function or module with the interface of
             `dsearch.attention.SCORES`, which then learns with the layer; the inner product proposes.
@@ -84,7 +85,7 @@ class SearchLayer(nn.Module):
         *,
         mode: Mode = "hybrid",
         candidates: int = CANDIDATES,
-        hops: int = 1,
+        hops: int | None = None,
         hop_strength: float | None = None,
         score: str | Score = "dot",
         pooling: str = "soft",
@@ -94,6 +95,8 @@ class SearchLayer(nn.Module):
         super().__init__()
         if mode not in ("hybrid", "dense", "keyword"):
             raise InvalidRequest(f"mode={mode!r}; use hybrid, dense or keyword")
+        if hops is None:
+            hops = 2 if (head.hop_strength.item() if hop_strength is None else hop_strength) else 1
         for name, value in {"candidates": candidates, "hops": hops}.items():
             if value < 1:
                 raise InvalidRequest(f"{name}={value}; use an integer of at least 1")

@@ -15,7 +15,7 @@ class LayerOptions(TypedDict, total=False):
 
     mode: Mode
     candidates: int
-    hops: int
+    hops: int | None
     hop_strength: float | None
     score: str | Score
     pooling: str

@@ -26,7 +26,7 @@ class System:
 
     mode: Mode = "hybrid"
     model: str = "v0"
-    hops: int = 1
+    hops: int | None = None
     hop_strength: float | None = None
 
 

@@ -64,6 +64,7 @@ def finetune(
     options: TrainingOptions | None = None,
     *,
     gate: Gate | None = None,
+    start: Head | None = None,
     device: str = "cpu",
     on_headroom: Callable[[Headroom], None] | None = None,
     on_epoch: OnTraining | None = None,
@@ -72,21 +73,32 @@ def finetune(
 
     First without the queries of a fold, to see how they are answered at each checkpoint, and so on fold by
     fold until `ENOUGH` queries were held out once. Then, with all examples, on the same schedule, up to the
-    last epoch or to an earlier checkpoint that was clearly better.
+    last epoch or to an earlier checkpoint that was clearly better. Both start from `start`.
 
     The gate scores each fold at the checkpoint that the *other* folds would choose (a single fold: each half
     of it): what is chosen on the queries that it is judged by looks better than it is.
 
+    Args:
+        examples: queries and their documents.
+        options: how.
+        gate: what is asked of the head.
+        start: an untrained head with a tuned keyword weight and hop strength, to start from and to be
+            compared with; the untrained one when None.
+        device: where the arithmetic runs.
+        on_headroom: told what is left to gain, before training.
+        on_epoch: told the stage ("validate", "train") and the epoch.
+
     Raises:
         TrainingDiverged: NaN or infinity in the loss.
     """
+    start = Head(examples.states.shape[1]).eval() if start is None else start
     options = options or TrainingOptions()
     started = time.monotonic()
-    room = headroom(examples, keywords=options.keywords)
+    room = headroom(examples, start, keywords=options.keywords)
     if on_headroom is not None:
         on_headroom(room)
     checkpoints = _checkpoints(options.epochs)
-    folds = _held_out_folds(examples, options, checkpoints, device, on_epoch)
+    folds = _held_out_folds(examples, options, start, checkpoints, device, on_epoch)
     epochs, before, after = options.epochs, None, None
     if folds:
         chosen = _chosen(folds)
@@ -102,8 +114,8 @@ def finetune(
             on_epoch("train", epoch)
         return True
 
-    head = train_head(examples, options, epochs=epochs, device=device, on_epoch=report)
-    overlap = overlap_of_canaries(examples.snapshot, Head(head.encoder_dim).eval(), head, seed=options.seed)
+    head = train_head(examples, options, start=start, epochs=epochs, device=device, on_epoch=report)
+    overlap = overlap_of_canaries(examples.snapshot, start, head, seed=options.seed)
     gated = judge(before, after, gate, canary_overlap=overlap, seed=options.seed)
     seconds = time.monotonic() - started
     record = {
@@ -123,6 +135,7 @@ def finetune(
 def _held_out_folds(
     examples: Examples,
     options: TrainingOptions,
+    start: Head,
     checkpoints: list[int],
     device: str,
     on_epoch: OnTraining | None,
@@ -134,7 +147,7 @@ def _held_out_folds(
     for part in parts:
         if sum(len(fold.before) for fold in folds) >= ENOUGH:
             break
-        folds.append(_fold(examples, part, options, checkpoints, device, on_epoch))
+        folds.append(_fold(examples, part, options, start, checkpoints, device, on_epoch))
     return folds
 
 
@@ -142,6 +155,7 @@ def _fold(
     examples: Examples,
     part: list[int],
     options: TrainingOptions,
+    start: Head,
     checkpoints: list[int],
     device: str,
     on_epoch: OnTraining | None,
@@ -160,8 +174,8 @@ def _fold(
             on_epoch("validate", epoch)
         return True
 
-    train_head(training, options, device=device, on_epoch=validate)
-    return _Fold(held_out.answers(Head(examples.states.shape[1]).eval()), after)
+    train_head(training, options, start=start, device=device, on_epoch=validate)
+    return _Fold(held_out.answers(start), after)
 
 
 def _halves(fold: _Fold, seed: int) -> list[_Fold]:

@@ -72,9 +72,9 @@ class HeldOut:
         self._taken_out, _ = padded([(at[of], grades[of]) for (at, grades), of in pairs])
         self._depth = DEPTH + max((int(of.sum()) for of in seen), default=0)
 
-    def answers(self, head: Head, *, hop_strength: float = 0.0) -> Answers:
-        """What this head gives."""
-        top = self._ranking.top(head, self._depth, hop_strength=hop_strength)
+    def answers(self, head: Head) -> Answers:
+        """What this head gives, with a second hop where it has a hop strength."""
+        top = self._ranking.top(head, self._depth, hop_strength=head.hop_strength.item())
         taken_out = (top[:, :, None] == self._taken_out[:, None]).any(-1)
         return Answers(
             ndcg_at_10(top, self.examples.relevant),

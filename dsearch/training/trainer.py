@@ -46,6 +46,7 @@ def train_head(
     examples: Examples,
     options: TrainingOptions,
     *,
+    start: Head | None = None,
     epochs: int | None = None,
     device: str = "cpu",
     on_epoch: OnEpoch | None = None,
@@ -55,6 +56,7 @@ def train_head(
     Args:
         examples: queries and their documents.
         options: how.
+        start: keyword weight and hop strength are taken from it; the hop strength stays.
         epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.
         device: where the arithmetic runs; the corpus' embeddings are moved there.
         on_epoch: told after each epoch; training stops when it returns False.
@@ -69,6 +71,10 @@ def train_head(
             "(dsearch train --teacher FILE), or use another objective"
         )
     head = Head(examples.states.shape[1], heads=options.heads, seed=options.seed).to(device)
+    if start is not None:
+        with torch.no_grad():
+            head.keyword_weight.fill_(start.keyword_weight.mean())
+            head.hop_strength.copy_(start.hop_strength)
     corpus = corpus_embeddings(examples.snapshot).to(device)
     batches = _Batches(examples, device)
     objective = OBJECTIVES[options.objective]

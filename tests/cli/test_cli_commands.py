@@ -224,3 +224,37 @@ def test_empty_source_says_so(dsearch: Terminal, tmp_path: Path) -> None:
     assert "nothing was found to index" in err
     code, out, _ = dsearch("search", "x", "-c", "e", "--json")
     assert json.loads(out)["hits"] == []
+
+
+def test_tune_train_compare_and_lineage(dsearch: Terminal, beir: Path) -> None:
+    dsearch("index", beir, "-c", "t")
+    code, out, err = dsearch("tune", "-c", "t", "--data", beir, "--accept", "--json")
+    assert code == 0, err
+    tuned = json.loads(out)
+    assert (tuned["version"], tuned["live"], tuned["scope"]) == ("v1", True, "tune")
+    code, out, _ = dsearch("train", "-c", "t", "--data", beir, "--epochs", "1", "--objective", "judged")
+    assert code == 3
+    assert "gate: cannot tell" in out or "gate: refused" in out
+    assert "v2 is kept but does not answer" in out
+    records = json.loads(dsearch("models", "-c", "t", "--json")[1])
+    assert [(one["version"], one["parent"], one["live"]) for one in records] == [
+        ("v0", None, False),
+        ("v1", "v0", True),
+        ("v2", "v1", False),
+    ]
+    assert records[2]["record"]["gate"]["verdict"] in ("cannot tell", "refused")
+    shown = dsearch("models", "-c", "t")[1].splitlines()
+    assert shown[1].startswith("* v1   tuned from v0, 40 queries, keyword weight ")
+    assert "trained from v1, 40 queries, 1 epochs, judged, seed 0; gate: " in shown[2]
+    code, out, err = dsearch("compare", "v0", "v2", "-c", "t", "--data", beir)
+    assert code == 0, err
+    assert "nDCG@10, v2 against v0" in out
+    assert "unseen" in out
+    compared = json.loads(dsearch("compare", "v0", "v0", "-c", "t", "--data", beir, "--json")[1])
+    assert compared["groups"][0]["p_value"] == 1.0
+    code, out, _ = dsearch("tune", "-c", "t", "--data", beir, "--no-promote")
+    assert code == 0
+    assert "cross-validated" in out
+    code, _, err = dsearch("train", "-c", "t", "--data", beir, "--objective", "margin")
+    assert code == 1
+    assert "dsearch: objective='margin' learns from a teacher's scores" in err

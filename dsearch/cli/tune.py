@@ -1,0 +1,79 @@
+"""`dsearch tune`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.session import ProgressBars, opened_engine, print_json
+from dsearch.cli.train import judged_examples, keep, stop_unless
+from dsearch.types import Progress
+
+if TYPE_CHECKING:
+    from dsearch.training import Examples, Gate, Tuned
+
+
+def tune(
+    data: options.BeirData,
+    collection: options.CollectionName = "default",
+    split: Annotated[str, typer.Option(help="Judgements to tune on: qrels/SPLIT.tsv.")] = "train",
+    exclude: options.ExcludePairs = None,
+    seed: Annotated[int, typer.Option(help="Of folds and draws.")] = 0,
+    promote: Annotated[bool, typer.Option(help="Let the tuned search answer, if it does better.")] = True,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Let the tuned search answer, whatever the gate says.")
+    ] = False,
+    alpha: options.Alpha = 0.05,
+    margin: options.Margin = 0.02,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Choose keyword weight and hop strength on judgements; a few dozen queries suffice.
+
+    Kept as a model; later training starts from it. Exit code 3: the gate did not let it answer.
+    """
+    with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
+        from dsearch.training import Gate
+
+        target = engine.collection(collection)
+        examples = judged_examples(target, data, split, exclude)
+        tuned = _with_progress(examples, Gate(alpha=alpha, margin=margin), seed)
+        version, live = keep(target, tuned, promote=promote, accept=accept)
+    if json:
+        print_json({"version": version, "live": live, "reason": tuned.gate.reason, **tuned.record})
+    else:
+        weight, strength = tuned.setting
+        typer.echo(f"{collection}: {version} has keyword weight {weight:g} and hop strength {strength:g}")
+        typer.echo(
+            f"nDCG@10 on {tuned.record['examples']} queries: "
+            + ", ".join(f"{name} {value:.4f}" for name, value in tuned.scores.items())
+        )
+        typer.echo(tuned.gate.to_text())
+        typer.echo(
+            f"{version} answers now"
+            if live
+            else f"{version} is kept but does not answer; try it with --model {version}, or: "
+            f"dsearch promote {version} -c {collection}"
+        )
+    stop_unless(live or not promote)
+
+
+def _with_progress(examples: Examples, gate: Gate, seed: int) -> Tuned:
+    from dsearch.training import tune as choose
+
+    started = time.monotonic()
+    with ProgressBars("settings") as on_progress:
+        return choose(
+            examples,
+            gate=gate,
+            seed=seed,
+            on_setting=lambda done, of: on_progress(
+                Progress("settings", done, of, time.monotonic() - started)
+            ),
+        )
