@@ -172,9 +172,8 @@ def print_table(report: dict) -> None:
     print("|---|---:|---:|---:|")
     for line in report["results"]:
         low, high = line["ratio_range"]
-        print(
-            f"| {line['name']} | {line['documents_per_s']:,.0f} | {line['ratio']:.2f} | {low:.2f}–{high:.2f} |"
-        )
+        rate, ratio = line["documents_per_s"], line["ratio"]
+        print(f"| {line['name']} | {rate:,.0f} | {ratio:.2f} | {low:.2f}–{high:.2f} |")
 
 
 if __name__ == "__main__":

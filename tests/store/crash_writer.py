@@ -1,4 +1,4 @@
-"""A process that writes without end and is killed: run by test_store_crash.py.
+"""A process that writes without end and is killed: run by store_trials.py.
 
     python crash_writer.py FOLDER SEED
 
@@ -20,6 +20,7 @@ from dsearch.store import Store
 from dsearch.types import Document
 
 DIMENSION = 64
+KINDS = ["upsert"] * 5 + ["text", "delete", "delete matching", "promote", "publish", "purge", "backup"]
 
 
 def vector(text: str) -> np.ndarray:
@@ -29,24 +30,39 @@ def vector(text: str) -> np.ndarray:
 
 def plan(generator: random.Random, step: int) -> dict[str, Any]:
     """One random operation."""
-    kind = generator.choice(["upsert", "upsert", "upsert", "text", "delete", "promote"])
+    kind = generator.choice(KINDS)
     ids = generator.sample(range(60), generator.randint(1, 12))
     return {
         "kind": kind,
         "ids": [f"d{id}" for id in ids],
         "text": f"step {step} " * generator.randint(1, 200),
+        "step": step,
     }
 
 
 def apply(store: Store, operation: dict[str, Any]) -> int:
     """Do it; returns the sequence that the store acknowledged."""
-    documents = [Document(id, f"{id} {operation['text']}") for id in operation["ids"]]
+    documents = [Document(id, f"{id} {operation['text']}", metadata={"name": id}) for id in operation["ids"]]
     if operation["kind"] == "upsert":
         return store.upsert(
             documents, np.array([vector(document.content) for document in documents])
         ).sequence
     if operation["kind"] == "delete":
         return store.delete(operation["ids"]).sequence
+    if operation["kind"] == "delete matching":
+        return store.delete_matching({"name": {"in": operation["ids"]}}).sequence
+    if operation["kind"] == "publish":
+        number, snapshot = store.next_generation_number(), store.snapshot()
+        rows = len(snapshot.rows)
+        store.add_generation(number, manifest_digest="ab" * 32, rows=rows, snapshot=snapshot.sequence)
+        store.publish_generation(number)
+        for old in store.retirable_generations(keep=1):
+            store.retire_generation(old)
+        return store.sequence
+    if operation["kind"] == "purge":
+        return store.purge().sequence
+    if operation["kind"] == "backup":
+        return store.backup(store.path.with_name(f"{store.path.name}-backup-{operation['step']}")).sequence
     if operation["kind"] == "promote":
         version = store.next_model_version()
         store.add_model(version, "v0", {"text": operation["text"]})

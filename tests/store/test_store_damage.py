@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from pathlib import Path
 
-import numpy as np
 import pytest
+from store_trials import flip, flips
 
-from dsearch.errors import CorruptData, DsearchError
+from dsearch.errors import CorruptData
 from dsearch.store import Store
 from dsearch.types import Document
 
@@ -30,14 +29,6 @@ def filled(store, folder, embed) -> Path:
     assert store.verify().damage == ()
     store.close()
     return folder
-
-
-def flip(folder: Path, byte: int, bit: int = 0) -> None:
-    with open(folder / "documents.db", "r+b") as file:
-        file.seek(byte)
-        (old,) = file.read(1)
-        file.seek(byte)
-        file.write(bytes([old ^ (1 << bit)]))
 
 
 def damage_of(folder: Path) -> tuple[str, ...]:
@@ -110,47 +101,6 @@ def test_what_no_single_row_can_tell_is_found(filled, change):
 
 def test_flips_anywhere_change_no_answer_unnoticed(filled, tmp_path):
     """Each flip is refused at opening, named by `verify`, or changes nothing that can be read."""
-
-    def everything(folder: Path) -> object:
-        with Store.open(folder, readonly=True) as store:
-            rows = np.arange(1, ROWS + 2)
-            embedded = np.arange(1, ROWS + 1)
-            return (
-                store.list(),
-                store.documents(rows),
-                store.embeddings(embedded).tobytes(),
-                store.snapshot().rows.tolist(),
-                store.pending().rows.tolist(),
-                (
-                    store.live_generation(),
-                    store.models(),
-                    store.model_history(),
-                    store.count(),
-                    store.encoder,
-                ),
-            )
-
-    answer = everything(filled)
-    size = (filled / "documents.db").stat().st_size
-    generator = np.random.default_rng(3)
-    found = sqlite_found = 0
-    for trial in range(250):
-        copy = shutil.copytree(filled, tmp_path / f"flip-{trial}")
-        flip(copy, int(generator.integers(size)), int(generator.integers(8)))
-        try:
-            damaged = bool(damage_of(copy))
-        except DsearchError:
-            damaged = True
-        if damaged:
-            found += 1
-            connection = sqlite3.connect(copy / "documents.db")
-            try:
-                sqlite_found += connection.execute("PRAGMA integrity_check").fetchone() != ("ok",)
-            except sqlite3.DatabaseError:
-                sqlite_found += 1
-            connection.close()
-        else:
-            assert everything(copy) == answer
-        shutil.rmtree(copy)
-    assert found > 50
-    assert sqlite_found < found / 2  # without our digests most would have gone unnoticed
+    seen = flips(filled, tmp_path, 200, rows=ROWS)
+    assert seen["found"] > 40
+    assert seen["SQLite found"] < seen["found"] / 2  # without our digests most would have gone unnoticed

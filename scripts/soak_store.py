@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""The store's crash, fault and bit-flip trials at nightly size, in one table; fails when one promise broke.
+
+    python scripts/soak_store.py                 hours
+    python scripts/soak_store.py --scale 0.01    minutes
+    python scripts/soak_store.py --only flips
+
+| trial | does |
+|---|---|
+| random kills | SIGKILL at random moments of one collection's life: upserts, deletions, purges, backups, … |
+| kills at calls | death on entry to system calls that change files, of several writers, evenly spread |
+| kills while creating | the same for `Store.create` |
+| faults | EIO and ENOSPC from writes and syncs |
+| flips | one flipped bit in the database of a closed collection |
+| flips in the log | one flipped bit in the write-ahead log that a kill left |
+
+The trials are those of tests/store/store_trials.py, which the test suite runs in small numbers. Calls are
+chosen by strace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from dsearch.store import Store
+from dsearch.types import Document
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "store"))
+import store_trials as trials
+
+ROWS = 40
+CALLS_PER_WRITER = 250
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="of the nightly numbers of trials")
+    parser.add_argument("--only", nargs="+", choices=list(TRIALS), help="default: all")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+
+    results = []
+    for name in options.only or TRIALS:
+        run, nightly = TRIALS[name]
+        count = max(8, round(nightly * options.scale))
+        print(f"{name}: {count} …", file=sys.stderr, flush=True)
+        scratch = Path(tempfile.mkdtemp())
+        started = time.monotonic()
+        try:
+            seen, broken = run(scratch, count), None
+        except AssertionError as error:
+            seen, broken = {}, str(error) or "an assertion failed"
+        finally:
+            shutil.rmtree(scratch)
+        took_s = time.monotonic() - started
+        results.append({"name": name, "seen": seen, "broken": broken, "took_s": round(took_s, 1)})
+    print("| trial | promise | seen | minutes |\n|---|---|---|---:|")
+    for line in results:
+        seen = ", ".join(f"{count:,} {what}" for what, count in line["seen"].items())
+        kept = "kept" if line["broken"] is None else f"BROKEN: {line['broken'][:200]}"
+        print(f"| {line['name']} | {kept} | {seen} | {line['took_s'] / 60:.1f} |")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    return 0 if all(line["broken"] is None for line in results) else 1
+
+
+def kills_at_calls(scratch: Path, count: int) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    seed = 0
+    while total["kills"] < count:
+        seed += 1
+        home = scratch / f"{seed}"
+        home.mkdir()
+        wanted = min(CALLS_PER_WRITER, count - total["kills"])
+        total.update(trials.kills_at_calls(home / "papers", home, wanted, seed=seed))
+        shutil.rmtree(home)
+    return dict(total)
+
+
+def flips(scratch: Path, count: int) -> dict[str, int]:
+    folder = scratch / "papers"
+    with Store.create(folder, name="papers", encoder={}, dimension=8) as store:
+        documents = [Document(f"d{n}", f"text number {n} " * 40, metadata={"n": n}) for n in range(ROWS)]
+        store.upsert(documents, np.random.default_rng(0).normal(size=(ROWS, 8)))
+        store.upsert([Document("d0", "another text")])
+        store.delete(["d1", "d2"])
+        store.add_generation(1, manifest_digest="ab" * 32, rows=ROWS, snapshot=1)
+        store.publish_generation(1)
+        store.add_model("v1", "v0", {"gate": 0.5})
+        store.promote("v1")
+    return trials.flips(folder, scratch, count, rows=ROWS)
+
+
+def flips_in_the_log(scratch: Path, count: int) -> dict[str, int]:
+    with Store.create(scratch / "papers", name="papers", encoder={}, dimension=8) as store:
+        for n in range(4):
+            store.upsert([Document(f"d{n}", f"text {n}")])
+        killed = Path(shutil.copytree(scratch / "papers", scratch / "killed"))
+    return trials.flips_in_the_log(killed, scratch, count)
+
+
+TRIALS: dict[str, tuple[Callable[[Path, int], dict[str, int]], int]] = {
+    "random kills": (lambda scratch, count: trials.random_kills(scratch / "papers", count), 5_000),
+    "kills at calls": (kills_at_calls, 2_000),
+    "kills while creating": (trials.kills_while_creating, 200),
+    "faults": (lambda scratch, count: trials.faults(scratch / "papers", scratch, count), 500),
+    "flips": (flips, 20_000),
+    "flips in the log": (flips_in_the_log, 2_000),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

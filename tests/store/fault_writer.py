@@ -1,0 +1,40 @@
+"""A process that writes, reads what it was promised and goes on after errors: run by store_trials.py.
+
+    python fault_writer.py FOLDER STEPS
+
+A line on standard output per write: "ack ID" or "err CODE ID".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from dsearch.errors import DsearchError
+from dsearch.store import Store
+from dsearch.types import Document
+
+
+def main() -> None:
+    store = Store.open(Path(sys.argv[1]))
+    acknowledged: list[str] = []
+    for step in range(int(sys.argv[2])):
+        document = Document(f"d{step}", f"text {step} " * 500)
+        try:
+            store.upsert([document], np.full((1, 64), step, np.float32))
+            acknowledged.append(document.id)
+            line = f"ack {document.id}"
+        except DsearchError as error:
+            line = f"err {error.code} {document.id}"
+        os.write(1, f"{line}\n".encode())
+        found = {document.id for document in store.list()}
+        assert found.issuperset(acknowledged), "searches must go on"
+    os.write(1, b"end\n")
+    store.close()
+
+
+if __name__ == "__main__":
+    main()
