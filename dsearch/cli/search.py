@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.picture import check_picture, draw
 from dsearch.cli.session import opened_engine, print_json, say
 from dsearch.types import Hit, SearchResult
 
@@ -24,6 +26,12 @@ def search(
     hops: options.Hops = None,
     hop_strength: options.HopStrength = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the parts of every score.")] = False,
+    heatmap: Annotated[
+        Path | None,
+        typer.Option(
+            "--heatmap", help="Draw the attention of each head over the hits: a .png, .svg or .pdf."
+        ),
+    ] = None,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
@@ -31,6 +39,8 @@ def search(
     json: options.AsJson = False,
 ) -> None:
     """Search a collection."""
+    if heatmap is not None:
+        check_picture(heatmap)
     with opened_engine(home, readonly=True, encoder=encoder, device=device, threads=threads) as (engine, _):
         result = engine.collection(collection).search(
             query,
@@ -39,8 +49,13 @@ def search(
             model=model,
             hops=hops,
             hop_strength=hop_strength,
-            explain=explain,
+            explain=explain or heatmap is not None,
         )
+    if heatmap is not None:
+        draw(result, heatmap)
+        say(f"{heatmap}: attention, heads by hits")
+        if not explain:
+            result = replace(result, hits=[replace(hit, explain=None) for hit in result.hits])
     if json:
         print_json(as_json(result))
         return
