@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dsearch.index.dense import DENSE_KINDS, DenseIndex, DenseKind, set_thread_count
+from dsearch.index.dense import DenseIndex
+from dsearch.index.dense_kinds import AUTO, BOUNDS, DENSE_KINDS, DenseKind
 from dsearch.index.generation import Generation, remove_unfinished
 from dsearch.index.highlight import highlights
 from dsearch.index.keyword import KeywordIndex
@@ -11,8 +12,11 @@ from dsearch.index.manifest import FORMAT, Manifest, manifest_schema
 from dsearch.index.query import ParsedQuery, parse_query
 from dsearch.index.tokenize import TOKENIZER_VERSION, Tokenizer
 from dsearch.index.tokenized import TokenizedTexts
+from dsearch.index.tuning import Measured, build_tuned, tuned
 
 __all__ = [
+    "AUTO",
+    "BOUNDS",
     "DENSE_KINDS",
     "FORMAT",
     "TOKENIZER_VERSION",
@@ -21,13 +25,15 @@ __all__ = [
     "Generation",
     "KeywordIndex",
     "Manifest",
+    "Measured",
     "ParsedQuery",
     "TokenizedTexts",
     "Tokenizer",
+    "build_tuned",
     "highlights",
     "languages",
     "manifest_schema",
     "parse_query",
     "remove_unfinished",
-    "set_thread_count",
+    "tuned",
 ]

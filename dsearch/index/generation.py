@@ -32,6 +32,7 @@ from dsearch.index.inputs import checked_identity, checked_projection, checked_r
 from dsearch.index.keyword import KeywordIndex
 from dsearch.index.manifest import MANIFEST_NAME, Manifest
 from dsearch.index.tokenize import Tokenizer
+from dsearch.index.tuning import RECALL_TARGET, build_tuned
 from dsearch.types import Progress
 
 _UNFINISHED = ".building-"
@@ -84,6 +85,9 @@ class Generation:
         encoder: Mapping[str, Any],
         key_projection: np.ndarray | None = None,
         dense_kind: str = "Flat",
+        recall_target: float = RECALL_TARGET,
+        memory_bytes: int | None = None,
+        queries: np.ndarray | None = None,
         keyword: bool = True,
         tokenizer: Tokenizer | None = None,
         on_progress: Callable[[Progress], None] | None = None,
@@ -100,7 +104,11 @@ class Generation:
             texts: one text per document, read once; not read when `keyword` is false.
             encoder: the encoder's identity, as JSON.
             key_projection: W_g, [key_dim, encoder_dim]; None or the identity matrix for keys = embeddings.
-            dense_kind: a name in `DENSE_KINDS`.
+            dense_kind: a name in `DENSE_KINDS`, or "auto".
+            recall_target: the recall@10 that the parameters of an approximate kind are sought for.
+            memory_bytes: what the keys may take when "auto" chooses; None for no bound.
+            queries: [queries, key_dim], vectors like those that the keys will be searched with, to measure
+                and tune by; made of the keys when None.
             keyword: whether to build BM25.
             tokenizer: how texts are cut; English by default.
             on_progress: told of stages `embeddings`, `keys`, `keyword` and `digests`.
@@ -125,10 +133,13 @@ class Generation:
             projection = checked_projection(key_projection, encoder_dim)
             if projection is not None:
                 np.save(unfinished / "key_projection.npy", projection)
-            dense = DenseIndex.build(
+            dense, measured = build_tuned(
                 _open_matrix(path),
                 dense_kind,
                 projection=projection,
+                queries=queries,
+                target=recall_target,
+                memory_bytes=memory_bytes,
                 on_block=lambda done: report("keys", done, len(rows)),
             )
             dense.save(unfinished / "keys.faiss")
@@ -144,7 +155,12 @@ class Generation:
                 rows=len(rows),
                 encoder_dim=encoder_dim,
                 key_dim=dense.key_dim,
-                dense={"kind": dense_kind, "metric": "inner_product"},
+                dense={
+                    "kind": dense.kind,
+                    "metric": "inner_product",
+                    "parameters": dense.parameters,
+                    "measured": None if measured is None else measured.to_dict(),
+                },
                 keyword=settings,
                 encoder=encoder,
                 files=_digests(unfinished, report),
@@ -192,7 +208,12 @@ class Generation:
         keyword = None
         if manifest.keyword is not None:
             keyword = KeywordIndex.load(folder / "keyword", mmap=mmap)
-        dense = DenseIndex.load(folder / "keys.faiss", kind=manifest.dense["kind"], mmap=mmap)
+        dense = DenseIndex.load(
+            folder / "keys.faiss",
+            kind=manifest.dense["kind"],
+            parameters=manifest.dense["parameters"],
+            mmap=mmap,
+        )
         generation = cls(
             folder,
             manifest,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float, Float32, Int64
 
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
@@ -97,6 +97,24 @@ def counted(texts: Iterable[str], count: int, report: Report) -> Iterator[str]:
     if done != count:
         more = "more than " if done > count else ""
         raise InvalidRequest(f"{more}{min(done, count)} texts for {count} rows; give one per row")
+
+
+def projected(
+    rows: Float[np.ndarray, "rows dim"], projection: Float[np.ndarray, "key_dim dim"] | None, what: str
+) -> Float32[np.ndarray, "rows key_dim"]:
+    """`rows`, or `rows @ projection.T`, as finite float32; `what` names them in the error."""
+    if projection is not None:
+        rows = np.asarray(rows, np.float32) @ np.asarray(projection, np.float32).T
+    return finite(rows, what)
+
+
+def finite(array: Float[np.ndarray, "rows dim"], what: str) -> Float32[np.ndarray, "rows dim"]:
+    """`array` as contiguous float32; InvalidRequest when a number in it is NaN or infinite."""
+    array = np.ascontiguousarray(array, np.float32)
+    finite = np.isfinite(array).all(axis=1)
+    if not finite.all():
+        raise InvalidRequest(f"{what}: NaN or infinity in row {int(np.argmin(finite))}; give finite numbers")
+    return array
 
 
 def _blocks(embeddings: np.ndarray | Iterable[np.ndarray]) -> Iterator[np.ndarray]:
