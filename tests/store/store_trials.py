@@ -214,6 +214,7 @@ def faults(folder: Path, scratch: Path, trials: int) -> dict[str, int]:
         assert "end" in log, f"{call} {error} {when}: {done.stderr.decode()[-500:]}"
         verbs = [line.split()[0] for line in log[:-1]]
         codes = {line.split()[1] for line in log if line.startswith("err")}
+        assert codes <= {"unavailable", "insufficient_storage"}, codes
         if "err" in verbs:
             tally["errors"] += 1
             after = verbs[verbs.index("err") :]
