@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.training import (
     Examples,
+    Trained,
     TrainingOptions,
     examples_from_corpus,
     examples_from_judgements,
@@ -19,12 +22,13 @@ from dsearch.training import (
     train_head,
 )
 from dsearch.training.finetune import kept_checkpoint
-from dsearch.training.holdout import HeldOut, split_folds
+from dsearch.training.holdout import Answers, HeldOut, split_folds
 from dsearch.training.objectives import OBJECTIVES, retention
 from dsearch.training.trainer import TrainingDiverged
 from dsearch.types import Document
 
 PAIRS = 60
+module = import_module("dsearch.training.finetune")  # the package has a function of this name
 
 
 @pytest.fixture
@@ -245,3 +249,52 @@ def test_a_head_that_does_not_help_is_not_recommended(
     few = finetune(examples(synonyms).subset(range(9)), TrainingOptions(epochs=1))
     assert few.gate.verdict == "cannot tell"
     assert "no query was held out" in few.verdict[1]
+
+
+def test_folds_are_held_out_until_it_is_enough(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stages: list[str] = []
+
+    def trained(folds: int) -> Trained:
+        stages.clear()
+        return finetune(
+            examples(synonyms),
+            TrainingOptions(epochs=1, folds=folds),
+            on_epoch=lambda stage, _: stages.append(stage),
+        )
+
+    everything = trained(3)
+    assert stages == ["validate"] * 3 + ["train"]
+    assert everything.gate.slice("all").queries == PAIRS
+    assert everything.gate.slice("seen").queries == 0  # no two queries share a document
+    assert everything.record["gate"]["canary_overlap"] == everything.gate.canary_overlap
+    monkeypatch.setattr(module, "ENOUGH", 15)
+    one = trained(3)
+    assert stages == ["validate", "train"]
+    assert one.gate.slice("all").queries == 20
+    assert one.gate.verdict in ("cannot tell", "refused")
+    assert trained(0).gate.verdict == "cannot tell"
+    assert stages == ["train"]
+
+
+def test_the_gate_scores_a_fold_at_what_other_queries_choose(
+    monkeypatch: pytest.MonkeyPatch,
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+) -> None:
+    """Were it scored at its own choice, noise would look like a gain: here each fold likes another epoch."""
+
+    def fold(better: int) -> object:
+        def answered(value: float) -> Answers:
+            return Answers(np.full(40, value), np.zeros(40, bool), np.full(40, value))
+
+        after = [answered(0.9 if epoch == better else 0.3) for epoch in (1, 2)] + [answered(0.4)]
+        return module._Fold(answered(0.5), after)
+
+    monkeypatch.setattr(module, "_held_out_folds", lambda *_: [fold(1), fold(2)])
+    trained = finetune(examples(synonyms), TrainingOptions(epochs=3))
+    whole = trained.gate.slice("all")
+    assert whole.before == pytest.approx(0.5)
+    assert whole.after == pytest.approx(0.3)
+    assert trained.gate.verdict == "refused"
