@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -271,3 +272,15 @@ def test_closing_waits_for_the_turn_and_commits_what_is_open(store, folder, monk
     assert not writer.is_alive()
     with Store.open(folder) as again:
         assert again.get("a").text == "a"
+
+
+def test_a_sync_that_fails_before_the_commit_ends_writing_too(store):
+    """A large transaction begins a new log while its statements run, and syncs that log's head."""
+    store.upsert([Document("a", "a")])
+    failed = sqlite3.OperationalError("disk I/O error")
+    failed.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+    with pytest.raises(Unavailable, match="cannot be read or written"), store._journal.operation():
+        raise failed
+    with pytest.raises(Unavailable, match=r"the disk failed .* no more are taken"):
+        store.upsert([Document("b", "b")])
+    assert store.get("a").text == "a"
