@@ -13,6 +13,7 @@ The documentation of this Python, learned from itself, comes last (--no-python l
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import sys
@@ -23,12 +24,14 @@ from dsearch.threads import set_threads
 
 set_threads()
 
+import torch  # noqa: E402
+
 from dsearch.cli.evaluate import compare  # noqa: E402
 from dsearch.cli.judgements import Judgements, read_judgements  # noqa: E402
 from dsearch.cli.session import ProgressBars  # noqa: E402
 from dsearch.corpus import BeirFolder, Problems, python_corpus  # noqa: E402
-from dsearch.engine import Collection, SearchEngine, encode_queries, make_run  # noqa: E402
-from dsearch.evaluation import EvaluationReport, build_report, evaluate, split_seen  # noqa: E402
+from dsearch.engine import Collection, SearchEngine, System, encode_queries, make_run  # noqa: E402
+from dsearch.evaluation import EvaluationReport, Values, build_report, evaluate, split_seen  # noqa: E402
 from dsearch.training import (  # noqa: E402
     TrainingOptions,
     examples_from_corpus,
@@ -114,15 +117,21 @@ def python_documentation(engine: SearchEngine) -> dict[str, object]:
     judged = Judgements(corpus.queries, corpus.qrels, None, {})
     states = encode_queries(collection, judged.queries)
 
-    def scored(mode: str, model: str) -> dict[str, dict[str, float]]:
-        from dsearch.engine import System
-
-        run = make_run(collection, judged.queries, System(mode, model), states=states)  # type: ignore[arg-type]
-        return evaluate(run, judged.qrels)
+    def scored(mode: str, model: str, keyword_weight: float | None = None) -> Values:
+        head = copy.deepcopy(collection.head(model))
+        if keyword_weight is not None:
+            with torch.no_grad():
+                head.keyword_weight.fill_(keyword_weight)
+        system = System(mode, model)  # type: ignore[arg-type]
+        return evaluate(make_run(collection, judged.queries, system, states=states, head=head), judged.qrels)
 
     reports = {
-        mode: build_report({mode: scored(mode, "v0"), f"{mode} {version}": scored(mode, version)})
-        for mode in ("dense", "hybrid")
+        name: build_report({name: scored(mode, "v0", weight), version: scored(mode, version, weight)})
+        for name, mode, weight in (
+            ("dense", "dense", None),
+            ("hybrid", "hybrid", None),
+            ("hybrid, keyword weight 0.3", "hybrid", 0.3),
+        )
     }
     for mode, report in reports.items():
         show(f"python documentation, {mode}, before and after {trained.seconds:.0f} s of training", report)
