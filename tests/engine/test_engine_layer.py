@@ -88,7 +88,7 @@ def test_gradients_to_query_states_are_exact(collection: Collection, encoder: Ha
 
 def test_several_heads_are_mixed_after_the_softmax(collection: Collection, encoder: HashingEncoder) -> None:
     head = opened_head(3).double()
-    layer = SearchLayer(collection.snapshot, head, mode="dense")
+    layer = SearchLayer(collection.snapshot, head, mode="dense", hops=1)
     states = torch.as_tensor(encoder.encode_queries(QUERIES)).double()
     with torch.no_grad():
         found = layer(states)
