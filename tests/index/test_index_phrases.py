@@ -133,3 +133,7 @@ def test_phrases_survive_the_disk(tmp_path: Path) -> None:
 def test_texts_of_another_tokenizer_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="cut them again"):
         KeywordIndex.build([]).matching_texts(parse_query("+a"), TokenizedTexts.of(PLAIN, ["a"]))
+
+
+def test_a_phrase_does_not_run_on_into_the_next_document() -> None:
+    assert matched('"search beam"', ["beam search", "beam search", "search beam"]) == [2]
