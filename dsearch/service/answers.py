@@ -103,6 +103,13 @@ class BatchAnswer(BaseModel):
     results: list[SearchAnswer]
 
 
+class Certificate(BaseModel):
+    """Whether the first places are provably those that scoring every document would give."""
+
+    proved: bool
+    reason: str = Field(description="what the proof rests on, or what it lacks")
+
+
 class AttendedQuery(BaseModel):
     """Attention of one query. Lists of candidates are in the same order, best first."""
 
@@ -112,6 +119,7 @@ class AttendedQuery(BaseModel):
     context: list[float] = Field(description="Σ weight · value")
     keys: list[list[float]] | None = Field(None, description="W_K e of each candidate, when asked for")
     values: list[list[float]] | None = Field(None, description="W_V e of each candidate, when asked for")
+    certificate: Certificate | None = Field(None, description="when it was asked for")
 
 
 class AttendAnswer(Stamped):
@@ -134,6 +142,58 @@ class AttendAnswer(Stamped):
 
     took_ms: float
     results: list[AttendedQuery]
+
+
+class Evidence(BaseModel):
+    """A document that a prediction came from."""
+
+    id: str
+    weight: float = Field(description="its share among the documents that have the field")
+    value: Any
+
+
+class LabelShare(BaseModel):
+    """One label and its share of the weight."""
+
+    label: str | bool
+    share: float
+
+
+class Prediction(BaseModel):
+    """What one query predicts; all null when no candidate has the field."""
+
+    kind: Literal["number", "vector", "label"] | None
+    mean: float | list[float] | None
+    spread: float | list[float] | None = Field(description="standard deviation around the mean")
+    labels: list[LabelShare] | None = Field(description="largest first; shares sum to 1")
+    evidence: list[Evidence]
+    candidates: int = Field(description="documents that were pooled")
+    without_field: int = Field(description="documents left out because they lack the field")
+
+
+class PredictAnswer(Stamped):
+    """A prediction for each query."""
+
+    model_config = _example(
+        {
+            **_STAMP,
+            "took_ms": 8.8,
+            "results": [
+                {
+                    "kind": "number",
+                    "mean": 2016.4,
+                    "spread": 1.2,
+                    "labels": None,
+                    "evidence": [{"id": "q-mc2", "weight": 0.7, "value": 2017}],
+                    "candidates": 2,
+                    "without_field": 1,
+                }
+            ],
+        }
+    )
+
+    took_ms: float
+    results: list[Prediction]
 
 
 class DocumentStored(BaseModel):

@@ -37,6 +37,24 @@ Version = Annotated[
     str, Field(pattern=r"^v[0-9]{1,9}$"), allowed("a registered version such as v1; v0 is untrained")
 ]
 Hops = Annotated[int, Field(ge=1, le=MAX_HOPS), allowed(f"an integer from 1 to {MAX_HOPS}")]
+Score = Annotated[
+    Literal[
+        "dot",
+        "scaled_dot_product",
+        "cosine",
+        "general",
+        "additive",
+        "gaussian",
+        "epanechnikov",
+        "boxcar",
+        "exact_match",
+    ],
+    allowed(
+        "dot, scaled_dot_product, cosine, general, additive, gaussian, epanechnikov, boxcar or exact_match"
+    ),
+]
+Pooling = Annotated[Literal["soft", "hard", "uniform"], allowed("soft, hard or uniform")]
+Positive = Annotated[float, Field(gt=0, le=1e6), allowed("a number above 0, at most 1e6")]
 HopStrength = Annotated[float, Field(ge=0, le=10), allowed("a number from 0 to 10")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 # Checked by pydantic alone: a Python call for each number would hold up the event loop.
@@ -53,7 +71,10 @@ class SearchOptions(Given):
     explain: Annotated[bool, allowed("true or false")] = Field(
         False, description="whether hits carry the parts of their scores"
     )
-    hops: Hops = Field(1, description="rounds of search; each refines the query by what the one before found")
+    hops: Hops | None = Field(
+        None,
+        description="rounds of search, each refining the query; the model's own if not given",
+    )
     hop_strength: HopStrength | None = Field(
         None, description="g of the later rounds; the model's own if not given"
     )
@@ -99,15 +120,8 @@ class BatchRequest(SearchOptions):
         return self
 
 
-class AttendRequest(Given):
-    """Texts or vectors that attend to the documents."""
-
-    model_config = ConfigDict(
-        strict=True,
-        json_schema_extra={
-            "examples": [{"queries": ["what is a key?"], "candidates": 20, "include": ["values"]}]
-        },
-    )
+class Attending(Given):
+    """Texts or vectors, and how they attend to the documents."""
 
     queries: Annotated[list[QueryText], Field(min_length=1, max_length=64)] | None = Field(
         None, description="texts; give these or vectors"
@@ -121,11 +135,14 @@ class AttendRequest(Given):
     candidates: Annotated[int, Field(ge=1, le=MAX_LIMIT), allowed(f"an integer from 1 to {MAX_LIMIT}")] = (
         Field(100, description="documents that each leg proposes for each head")
     )
-    hops: Hops = 1
+    hops: Hops | None = None
     hop_strength: HopStrength | None = None
-    include: list[Annotated[Literal["keys", "values"], allowed("keys, values or both")]] = Field(
-        [], description="what to answer of each candidate besides id, weight and score"
+    score: Score = Field(
+        "dot", description="what compares query and key; all but dot re-score what the inner product proposed"
     )
+    pooling: Pooling = Field("soft", description="softmax, the best document alone, or all alike")
+    width: Positive | None = Field(None, description="of a kernel: gaussian, epanechnikov, boxcar")
+    temperature: Positive | None = Field(None, description="of the softmax; the model's own if not given")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -133,6 +150,43 @@ class AttendRequest(Given):
             given = "neither queries nor vectors" if self.queries is None else "queries and vectors"
             raise ValueError(f"{given}; give one of the two")
         return self
+
+
+class AttendRequest(Attending):
+    """What to answer of the attention."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {"queries": ["what is a key?"], "candidates": 20, "include": ["values"]},
+                {"queries": ["what is a key?"], "mode": "dense", "score": "gaussian", "width": 0.3},
+            ]
+        },
+    )
+
+    certify: Limit | None = Field(
+        None, description="how many first places to certify: provably those of scoring every document?"
+    )
+    include: list[Annotated[Literal["keys", "values"], allowed("keys, values or both")]] = Field(
+        [], description="what to answer of each candidate besides id, weight and score"
+    )
+
+
+class PredictRequest(Attending):
+    """A field of the documents to pool."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [{"queries": ["what is a key?"], "field": "year"}]},
+    )
+
+    field: Annotated[str, Field(min_length=1, max_length=256), allowed("1 to 256 characters")] = Field(
+        description="a number, string or boolean of the metadata by its dotted path, or value"
+    )
+    evidence: Annotated[int, Field(ge=0, le=100), allowed("an integer from 0 to 100")] = Field(
+        10, description="documents of largest weight to show with each prediction"
+    )
 
 
 class DocumentGiven(Given):

@@ -17,12 +17,13 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.service.answers import AttendAnswer, BatchAnswer, SearchAnswer
+from dsearch.service.answers import AttendAnswer, BatchAnswer, PredictAnswer, SearchAnswer
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.problems import documented
 from dsearch.service.requests import (
     AttendRequest,
     BatchRequest,
+    PredictRequest,
     SearchOptions,
     SearchParameters,
     SearchRequest,
@@ -30,6 +31,7 @@ from dsearch.service.requests import (
 from dsearch.service.respond import json_answer
 from dsearch.service.searching import Searches
 from dsearch.service.searching import attend as attention_of
+from dsearch.service.searching import predict as prediction_of
 from dsearch.service.service import Service, TheService
 from dsearch.service.strict_route import StrictRoute
 from dsearch.types import Hit, SearchResult
@@ -86,6 +88,18 @@ async def attend(collection: str, asked: AttendRequest, service: TheService) -> 
     """Attention itself: context, weights, scores and ids for texts or for query states."""
     started = time.perf_counter()
     answer = await service.searching.run(partial(attention_of, service.catalogue, collection, asked))
+    return json_answer(answer | {"took_ms": _ms_since(started)})
+
+
+@router.post(
+    "/predict",
+    response_model=PredictAnswer,
+    responses=_QUESTIONS | documented(InvalidRequest, DimensionMismatch),
+)
+async def predict(collection: str, asked: PredictRequest, service: TheService) -> Response:
+    """A field of the documents pooled by attention: mean and spread, or a distribution over labels."""
+    started = time.perf_counter()
+    answer = await service.searching.run(partial(prediction_of, service.catalogue, collection, asked))
     return json_answer(answer | {"took_ms": _ms_since(started)})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from dsearch.engine import Attended, Collection, SearchLayer
 from dsearch.errors import DimensionMismatch, Unavailable
 from dsearch.service.catalogue import Catalogue
-from dsearch.service.requests import AttendRequest
+from dsearch.service.requests import Attending, AttendRequest, PredictRequest
 from dsearch.types import Mode, SearchResult, Stamp
 
 LARGEST_BATCH = 64
@@ -35,7 +35,7 @@ class Searches:
     mode: Mode
     model: str | None
     explain: bool
-    hops: int
+    hops: int | None
     hop_strength: float | None
 
     @property
@@ -80,18 +80,48 @@ def attend(catalogue: Catalogue, name: str, asked: AttendRequest) -> dict[str, A
     return {**_stamped(attended.stamp), "results": results}
 
 
+def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str, Any]:
+    """The answer to a `predict` request, less what the route adds.
+
+    Raises:
+        DimensionMismatch: vectors of another length than the collection's embeddings.
+        InvalidRequest: a field that cannot be pooled, a width for a score that has none.
+    """
+    with catalogue.using(name, encoder=asked.queries is not None and asked.mode != "keyword") as collection:
+        predicted = collection.predict(
+            _queries(asked, collection), field=asked.field, evidence=asked.evidence, **_options(asked)
+        )
+    results = [asdict(prediction) for prediction in predicted.predictions]
+    for result in results:
+        if result["labels"] is not None:  # JSON has no key but text, and true is not "true"
+            result["labels"] = [{"label": label, "share": share} for label, share in result["labels"].items()]
+    return {**_stamped(predicted.stamp), "results": results}
+
+
+def _options(asked: Attending) -> dict[str, Any]:
+    shared = (
+        "model",
+        "mode",
+        "candidates",
+        "hops",
+        "hop_strength",
+        "score",
+        "pooling",
+        "width",
+        "temperature",
+    )
+    return {name: getattr(asked, name) for name in shared}
+
+
+def _queries(asked: Attending, collection: Collection) -> list[str] | torch.Tensor:
+    return asked.queries if asked.queries is not None else _states(asked.vectors or [], collection)
+
+
 def _attend(collection: Collection, asked: AttendRequest) -> tuple[Attended, SearchLayer]:
     """Attention, and the layer over the very state that it came from (equal stamps are the same state)."""
-    options: dict[str, Any] = {
-        "mode": asked.mode,
-        "model": asked.model,
-        "candidates": asked.candidates,
-        "hops": asked.hops,
-        "hop_strength": asked.hop_strength,
-    }
-    queries = asked.queries if asked.queries is not None else _states(asked.vectors or [], collection)
+    options, queries = _options(asked), _queries(asked, collection)
     for _ in range(_TRIES):
-        attended = collection.attend(queries, **options)
+        attended = collection.attend(queries, certify=asked.certify, **options)
         layer, stamp = collection.layer_and_stamp(**options)
         if stamp == attended.stamp:
             return attended, layer
@@ -122,6 +152,11 @@ def _result(
         "scores": _numbers(found.scores[query, :count]),
         "context": _numbers(found.context[query]),
     }
+    if attended.certificate is not None:
+        result["certificate"] = {
+            "proved": bool(attended.certificate.proved[query]),
+            "reason": attended.certificate.reason,
+        }
     for name, rows in (("keys", keys), ("values", values)):
         if rows is not None:
             result[name] = np.ascontiguousarray(rows[query, :count])
