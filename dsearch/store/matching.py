@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+from collections import OrderedDict
 
 import numpy as np
 from jaxtyping import Int64
@@ -10,6 +12,9 @@ from jaxtyping import Int64
 from .filter_sql import compile_filter, json_path
 from .filters import Filter, Keys, Scalar
 from .records import Counts, FacetValue
+from .schema import read_state
+
+_RECENT = 8  # of 8 MB each in a collection of a million documents
 
 # NOT INDEXED: rows are wanted in their order, not in that of ids.
 _LIVE = "FROM document NOT INDEXED WHERE deleted IS NULL"
@@ -22,6 +27,31 @@ def searchable_rows(connection: sqlite3.Connection, tree: Filter) -> Int64[np.nd
     # A live row has its embedding unless it is pending, which is the smaller table to ask.
     query = f"SELECT row {_LIVE} AND row NOT IN (SELECT row FROM pending) AND {condition} ORDER BY row"
     return np.fromiter((row for (row,) in connection.execute(query, parameters)), dtype=np.int64)
+
+
+class RecentMatches:
+    """What the last few filters found, as long as nothing was written: a filter reads every live document."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
+
+    def searchable_rows(self, connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
+        """As the function of this name; the array is shared and cannot be written to."""
+        sequence, key = read_state(connection).sequence, repr(tree)  # by repr: 1 and True are equal in Python
+        with self._lock:
+            known = self._found.get(key)
+            if known is not None and known[0] == sequence:
+                self._found.move_to_end(key)
+                return known[1]
+        rows = searchable_rows(connection, tree)
+        rows.setflags(write=False)
+        with self._lock:
+            self._found[key] = (sequence, rows)
+            self._found.move_to_end(key)
+            while len(self._found) > _RECENT:
+                self._found.popitem(last=False)
+        return rows
 
 
 def live_rows(connection: sqlite3.Connection, tree: Filter) -> list[int]:

@@ -42,6 +42,7 @@ class Reader:
         self.path = path
         self._meta = meta
         self._readers = readers
+        self._matches = matching.RecentMatches()
 
     # ---- what the collection is
 
@@ -163,10 +164,10 @@ class Reader:
     # ---- metadata
 
     def matching_rows(self, filter: object) -> Int64[np.ndarray, " rows"]:
-        """The searchable rows that match a filter, ascending; raises InvalidRequest."""
+        """The searchable rows that match a filter, ascending, not to be written to; raises InvalidRequest."""
         tree = parse_filter(filter)
         with self._readers.reading() as connection:
-            return matching.searchable_rows(connection, tree)
+            return self._matches.searchable_rows(connection, tree)
 
     def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetValue]:
         """The most frequent values of a metadata field among live documents, and how many have each.

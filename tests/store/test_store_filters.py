@@ -290,6 +290,23 @@ def test_nesting_is_bounded_and_the_bounds_themselves_are_allowed(library):
     assert library.count({"year": {"in": [*range(9_999), "x"]}}).documents == 1
 
 
+def test_a_filter_asked_again_is_answered_from_what_it_found_until_something_is_written(library):
+    library.upsert([Document("t", "t", metadata={"draft": True})], np.ones((1, 8)))
+    ask = {"draft": {"eq": True}}
+    rows = library.matching_rows(ask)
+    assert library.matching_rows(ask) is rows
+    assert library.matching_rows({"draft": {"eq": 1}}).tolist() == []  # d4 waits for its embedding
+    with pytest.raises(ValueError, match="read-only"):
+        rows[0] = 7
+    library.delete(["t"])
+    assert library.matching_rows(ask).tolist() == [3]
+    library.set_embeddings(library.pending().rows, np.ones((1, 8)))
+    assert library.matching_rows({"draft": {"eq": 1}}).tolist() == [5]
+    for n in range(100):
+        library.matching_rows({"n": {"eq": n}})
+    assert len(library._matches._found) == 8
+
+
 def test_operands_never_become_sql(library):
     hostile = "') OR 1=1; DROP TABLE document; --"
     for filter in ({"year": {"eq": hostile}}, {"year": {"in": [hostile]}}, {hostile: {"eq": 1}}):
