@@ -47,12 +47,13 @@ def certificate_of(
         by_head = _score_bound(layer, found, states, positions)
     if texts is not None and layer.mode != "dense":
         by_head = by_head + _keyword_bound(layer, texts, positions)
-    partition = layer.partition(found.dense + found.keyword, torch.as_tensor(found.positions != NONE))
-    unseen = layer.ranking_score(by_head.unsqueeze(-1), partition)[:, 0]
-    unseen = unseen.masked_fill(everything, -math.inf)
-    certificate = certify(found.scores, places, unseen)
+    by_head = by_head.masked_fill(everything[:, None], -math.inf)
+    if layer.head.heads == 1:
+        certificate = certify(found.scores, places, by_head[:, 0])
+    else:
+        certificate = certify(*_of_mixture(layer, found, by_head, places))
     # Nothing unseen can be a candidate at all, so fewer hits than places are all that there are.
-    nothing = unseen == -math.inf
+    nothing = (by_head == -math.inf).all(-1)
     return replace(
         certificate,
         proved=certificate.proved | nothing,
@@ -102,6 +103,33 @@ def _keyword_bound(
     if layer.mode == "keyword":  # the leg found every document with a word of the query
         return bound.masked_fill(last == -math.inf, -math.inf)
     return bound
+
+
+def _of_mixture(
+    layer: SearchLayer, found: SearchOutput, by_head: Float[Tensor, "batch heads"], places: int
+) -> tuple[Float[Tensor, "batch places"], int, Float[Tensor, " batch"]]:
+    """The least that each of the first hits can weigh, and the most that any other document can (logarithms).
+
+    How heads compare depends on their partition sums, and those on documents that were not seen: each sum
+    lies between that of the candidates and that with all others at their bound.
+    """
+    temperature, share = layer.temperature, layer.head.mixture.log()
+    seen = torch.as_tensor(found.positions != NONE)
+    logits = ((found.dense + found.keyword) / temperature).masked_fill(~seen[:, None], -math.inf)
+    most = by_head / temperature
+    others = (layer.snapshot.documents - seen.sum(1, keepdim=True)).clamp_min(0)
+    least_sum = logits.logsumexp(-1)
+    largest_sum = torch.logaddexp(least_sum, most + others.log())
+
+    def log_weights(
+        logits: Float[Tensor, "batch heads documents"], log_sums: Float[Tensor, "batch heads"]
+    ) -> Float[Tensor, "batch documents"]:
+        parts = (logits - log_sums[..., None]).masked_fill(logits == -math.inf, -math.inf)
+        return (share[:, None] + parts).logsumexp(1)
+
+    rest = torch.cat([logits[..., places:], most[..., None]], dim=-1)
+    others_most = log_weights(rest, least_sum).amax(-1)
+    return log_weights(logits[..., :places], largest_sum), places, others_most
 
 
 def _kth_largest(scores: Float[Tensor, "batch heads candidates"], k: int) -> Float[Tensor, "batch heads"]:

@@ -8,6 +8,7 @@ import torch
 from fakes import HashingEncoder
 
 from dsearch.attention import predict as mean_and_spread
+from dsearch.attention.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document
@@ -133,6 +134,19 @@ def test_hard_pooling_takes_the_best_document_that_has_the_field(stock: Collecti
     assert best != ranking[0]
     answer = stock.predict(["apple"], field="price", pooling="hard").predictions[0]
     assert (answer.mean, answer.spread) == (int(best[1:]), 0.0)
+
+
+def test_a_head_that_reaches_nothing_leaves_its_share_to_the_others(stock: Collection) -> None:
+    head = Head(32, heads=2, rank=32)
+    with torch.no_grad():  # the second head asks for the opposite, and no document is there
+        head.query_out[1] = torch.eye(32)
+        head.query_in[1] = -2 * torch.eye(32)
+    version = stock.add_model(head, {})
+    options = {"score": "boxcar", "width": 1.2, "mode": "dense"}
+    both = stock.predict([QUERY], field="kind", model=version, **options).predictions[0]
+    alone = stock.predict([QUERY], field="kind", **options).predictions[0]
+    assert both.candidates == alone.candidates > 0
+    assert both.labels == pytest.approx(alone.labels)
 
 
 def test_where_no_document_has_the_field_nothing_is_predicted(
