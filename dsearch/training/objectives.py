@@ -32,12 +32,13 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from dsearch.attention import exact_attention, log_partition
+from dsearch.attention import Exact, exact_attention, log_partition
 from dsearch.attention.head import START_TEMPERATURE, Head
 from dsearch.training import losses
 
 # Up to this many logits the plain expression is faster: keeping them costs less than computing them twice.
 _PLAIN_LOGITS = 1 << 25
+_FROZEN_AT_A_TIME = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +146,53 @@ def listwise_cross_entropy(
     return -(target * log_weights).sum(-1).mean()
 
 
+class FrozenAttention:
+    """The untrained attention π₀ of stored documents over the corpus: contexts and log partitions.
+
+    Args:
+        corpus: the stored embeddings.
+        draws: how many documents will be asked for; from the size of the corpus on, each is computed once.
+    """
+
+    def __init__(self, corpus: Float[Tensor, "documents encoder_dim"], draws: int):
+        self._corpus = corpus
+        self._known: Exact | None = None
+        if draws >= len(corpus):
+            parts = [self._of(documents) for documents in corpus.split(_FROZEN_AT_A_TIME)]
+            self._known = Exact(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def __call__(self, drawn: Int64[Tensor, " batch"]) -> Exact:
+        """Context and log partition of the documents at these positions."""
+        if self._known is None:
+            return self._of(self._corpus[drawn])
+        return Exact(self._known.context[drawn], self._known.log_partition[drawn])
+
+    @torch.no_grad()
+    def _of(self, documents: Float[Tensor, "batch encoder_dim"]) -> Exact:
+        return exact_attention(documents, self._corpus, temperature=START_TEMPERATURE)
+
+
 def retention(
-    head: Head, documents: Float[Tensor, "batch encoder_dim"], corpus: Float[Tensor, "documents encoder_dim"]
+    head: Head,
+    documents: Float[Tensor, "batch encoder_dim"],
+    corpus: Float[Tensor, "documents encoder_dim"],
+    frozen: Exact | None = None,
 ) -> Float[Tensor, ""]:
     """Mean KL(π₀ ‖ π_h) over stored documents as queries, and over heads; dense, at the first temperature.
 
     No [batch, documents] matrix is kept: logits are linear in the stored embeddings, so Σ_d π₀_d l_d is the
-    product of the folded query with the context of the frozen attention.
+    product of the folded query with the context of the frozen attention. That one may be given.
     """
-    with torch.no_grad():
-        context, frozen = exact_attention(documents, corpus, temperature=START_TEMPERATURE)
-        expected_frozen = (documents * context).sum(-1) / START_TEMPERATURE
+    if frozen is None:
+        with torch.no_grad():
+            frozen = exact_attention(documents, corpus, temperature=START_TEMPERATURE)
+    context = frozen.context
+    expected_frozen = (documents * context).sum(-1) / START_TEMPERATURE
     folded = head.fold(head.queries(documents))
     start = folded.new_tensor(START_TEMPERATURE)
     trained = _log_partition(folded.flatten(0, 1), corpus, None, start).unflatten(0, folded.shape[:2])
     expected = torch.einsum("bhd,bd->bh", folded, context) / START_TEMPERATURE
-    return ((expected_frozen - frozen)[:, None] - (expected - trained)).mean()
+    return ((expected_frozen - frozen.log_partition)[:, None] - (expected - trained)).mean()
 
 
 def _log_partition(

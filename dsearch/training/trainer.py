@@ -13,7 +13,7 @@ from torch import Tensor
 from dsearch.attention.head import Head
 from dsearch.errors import DsearchError, InvalidRequest
 from dsearch.training.examples import Examples
-from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, retention
+from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
 from dsearch.training.options import TrainingOptions
 from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
 
@@ -86,12 +86,16 @@ def train_head(
         optimizer, _warm_up_then_down(steps_an_epoch * options.epochs)
     )
     started = time.monotonic()
+    draws = steps_an_epoch * options.epochs * options.retention_batch if options.retention else 0
+    frozen = FrozenAttention(corpus, draws)
     for number in range(1, (options.epochs if epochs is None else epochs) + 1):
         losses = torch.zeros(2)
         for batch in torch.randperm(len(examples), generator=generator).split(options.batch_size):
             loss = objective(batches.of(head, corpus, batch, keyword and keyword(batch)))
             drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
-            kept = retention(head, corpus[drawn], corpus) if options.retention else torch.zeros(())
+            kept = torch.zeros(())
+            if options.retention:
+                kept = retention(head, corpus[drawn], corpus, frozen(drawn))
             total = loss + options.retention * kept + options.decay * head.distance_from_identity()
             if not torch.isfinite(total):
                 raise TrainingDiverged(

@@ -125,3 +125,16 @@ def test_pools_have_the_weights_of_their_definition(with_keywords: bool) -> None
     torch.testing.assert_close(target.sum(-1), torch.ones(4, dtype=torch.float64))
     assert target[0, [3, 5]].tolist() == [0.75, 0.25]
     assert batch.target_over(batch.judged)[1].tolist() == [0, 0, 0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("draws", [0, 29, 30])
+def test_frozen_attention_is_the_same_computed_once_or_each_time(
+    draws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objectives, "_FROZEN_AT_A_TIME", 7)
+    head, corpus = opened_head(2), unit(30, 8)
+    drawn = torch.tensor([4, 29, 4, 0])
+    frozen = objectives.FrozenAttention(corpus, draws)
+    assert (frozen._known is not None) == (draws == 30)
+    given = objectives.retention(head, corpus[drawn], corpus, frozen(drawn))
+    torch.testing.assert_close(given, objectives.retention(head, corpus[drawn], corpus))
