@@ -36,7 +36,7 @@ def test_the_demo_learns_from_the_corpus_alone(home: Path) -> None:
     assert done.returncode == 0, done.stderr
     dense, _, hybrid, trained, dense_trained = means(done.stdout)
     assert dense_trained >= dense + 0.03
-    # .015 was asked for; .0148 is what there is at the default keyword weight (README, Results). This guards it.
+    # .015 was asked for; at the default keyword weight there is .0148 (README, Results). This guards it.
     assert trained >= hybrid + 0.010
     assert "Traceback" not in done.stderr
 
