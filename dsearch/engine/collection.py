@@ -18,31 +18,23 @@ from torch import Tensor
 
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderIdentity, TextEncoder
-from dsearch.engine.answers import hits_of, summaries_of
 from dsearch.engine.attending import Attended, attend
 from dsearch.engine.given import checked_embeddings, require_encoder
 from dsearch.engine.indexing import (
     Ingested,
     OnProgress,
-    build_generation,
     encode_pending,
-    generation_folder,
     store_documents,
 )
 from dsearch.engine.layer import SearchLayer
 from dsearch.engine.models import UNTRAINED, load_head, save_model
-from dsearch.engine.options import CANDIDATES, LayerOptions
+from dsearch.engine.options import LayerOptions
 from dsearch.engine.predicting import EVIDENCE, Predicted, fields_of, predict
-from dsearch.engine.snapshot import Fresh, Snapshot
-from dsearch.errors import InvalidRequest
-from dsearch.index import Generation, KeywordIndex
+from dsearch.engine.searching import search
+from dsearch.engine.snapshot import Snapshot
+from dsearch.engine.state import LiveState
 from dsearch.store import Store, WriteReceipt
 from dsearch.types import Document, Mode, SearchResult, Stamp
-
-MAX_LIMIT = 1000
-MAX_OFFSET = 10_000
-# Up to this many documents the exact softmax costs less than the encoder: it is computed without being asked.
-COVERAGE_DOCUMENTS = 20_000
 
 
 class Collection:
@@ -57,7 +49,7 @@ class Collection:
         self.store = store
         self._give_encoder = encoder
         self._writing = threading.Lock()
-        self._snapshot: Snapshot | None = None
+        self._state = LiveState(store)
         self._heads: dict[str, Head] = {}
 
     # ---- what it is
@@ -86,9 +78,7 @@ class Collection:
         Raises:
             CorruptData: the live generation is damaged; the message names the way out.
         """
-        if self._snapshot is None:
-            self._snapshot = self._load_snapshot()
-        return self._snapshot
+        return self._state.snapshot
 
     @property
     def live_model(self) -> str:
@@ -120,8 +110,8 @@ class Collection:
         with self._writing:
             inserted, updated, unchanged = store_documents(self.store, documents, on_progress)
             encoded = encode_pending(self.store, encoder, on_progress)
-            if inserted or updated or encoded or self._stale():
-                self._build(on_progress)
+            if inserted or updated or encoded or self._state.stale:
+                self._state.build(on_progress)
         return Ingested(inserted, updated, unchanged, encoded, time.monotonic() - started)
 
     def upsert(
@@ -151,20 +141,20 @@ class Collection:
                 new = self.store.needs_encoding(documents)
                 encoded = encoder.encode_documents([documents[i].content for i in new])
                 receipt = self.store.upsert(documents, encoded, new)
-            self._catch_up()
+            self._state.catch_up()
         return receipt
 
     def delete(self, ids: Sequence[str]) -> WriteReceipt:
         """Delete documents by id; durable, and gone from every later search, on return."""
         with self._writing:
             receipt = self.store.delete(ids)
-            self._catch_up()
+            self._state.catch_up()
         return receipt
 
     def refresh(self, on_progress: OnProgress | None = None) -> int:
         """Build a generation of the present documents, its keys projected by the live head; its number."""
         with self._writing:
-            return self._build(on_progress)
+            return self._state.build(on_progress)
 
     # ---- search
 
@@ -224,30 +214,18 @@ class Collection:
         coverage: bool | None = False,
     ) -> list[SearchResult]:
         """`search` for many queries at once, from one state."""
-        started = time.perf_counter()
-        _check_page(limit, offset)
-        blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
-        if blank is not None:
-            raise InvalidRequest(f"query {blank} is empty; give at least one word")
-        layer, stamp = self.layer_and_stamp(
+        return search(
+            self,
+            queries,
+            limit=limit,
+            offset=offset,
             mode=mode,
             model=model,
             hops=hops,
             hop_strength=hop_strength,
-            candidates=max(CANDIDATES, limit + offset),
+            explain=explain,
+            coverage=coverage,
         )
-        with torch.inference_mode():
-            states = self.query_states(queries, mode)
-            found = layer(states, None if mode == "dense" else queries)
-            if coverage is None:
-                coverage = layer.snapshot.positions <= COVERAGE_DOCUMENTS
-            summaries = summaries_of(found, layer, queries, coverage=coverage)
-        hits = hits_of(found, layer, self.store, limit=limit, offset=offset, explain=explain)
-        took_ms = (time.perf_counter() - started) * 1000
-        return [
-            SearchResult(query, hits, stamp, summary, took_ms)
-            for query, hits, summary in zip(queries, hits, summaries, strict=True)
-        ]
 
     def attend(
         self,
@@ -354,63 +332,8 @@ class Collection:
         self.head(version)
         with self._writing:
             self.store.promote(version)
-            self._catch_up()
+            self._state.catch_up()
 
     def close(self) -> None:
         """Close the store; searches in flight elsewhere must have ended."""
         self.store.close()
-
-    # ---- within
-
-    def _build(self, on_progress: OnProgress | None) -> int:
-        head = load_head(self.store, self.live_model)
-        with torch.inference_mode():
-            projection = head.key_projection().numpy()
-        number = build_generation(self.store, key_projection=_foldable(projection), on_progress=on_progress)
-        self._snapshot = self._load_snapshot()
-        return number
-
-    def _stale(self) -> bool:
-        generation = self.store.live_generation()
-        if generation is None:
-            return True
-        changes = self.store.changes_since(generation.snapshot)
-        return bool(len(changes.added) or len(changes.removed))
-
-    def _load_snapshot(self) -> Snapshot:
-        live = self.store.live_generation()
-        if live is None:
-            raise InvalidRequest(
-                f"collection {self.name!r} was never built; run: dsearch refresh -c {self.name}"
-            )
-        folder = generation_folder(self.store, live.number)
-        generation = Generation.open(folder, digest=live.manifest_digest)
-        changes = self.store.changes_since(live.snapshot)
-        fresh = self._fresh(changes.added, generation.keyword)
-        return Snapshot.of(generation, fresh, changes.removed, changes.sequence)
-
-    def _fresh(self, rows: np.ndarray, keyword: KeywordIndex | None) -> Fresh:
-        return Fresh.of(
-            rows, self.store.embeddings(rows), self.store.contents(rows), keyword or KeywordIndex.build([])
-        )
-
-    def _catch_up(self) -> None:
-        """Let searches see what the store has: a new snapshot, swapped in by one assignment."""
-        if self._snapshot is not None:
-            present = self._snapshot
-            changes = self.store.changes_since(present.generation.manifest.sequence)
-            fresh = self._fresh(changes.added, present.generation.keyword)
-            self._snapshot = Snapshot.of(present.generation, fresh, changes.removed, changes.sequence)
-
-
-def _check_page(limit: int, offset: int) -> None:
-    if not 1 <= limit <= MAX_LIMIT:
-        raise InvalidRequest(f"limit={limit}; use 1 to {MAX_LIMIT}")
-    if not 0 <= offset <= MAX_OFFSET:
-        raise InvalidRequest(f"offset={offset}; use 0 to {MAX_OFFSET}")
-
-
-def _foldable(projection: np.ndarray) -> np.ndarray | None:
-    """W_K as the generation's W_g, or None (the identity) where it could not be undone precisely."""
-    well_conditioned = np.linalg.cond(projection.astype(np.float64)) < 1e3
-    return projection if well_conditioned else None
