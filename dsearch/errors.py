@@ -12,9 +12,10 @@ that the service answers with.
     │   ├── CollectionNotFound, DocumentNotFound, ModelNotFound
     ├── Gone                    410  a generation or a model that no longer exists
     ├── Conflict                409
-    │   ├── CollectionExists, EncoderMismatch, HomeLocked
+    │   ├── CollectionExists, EncoderMismatch, HomeLocked, Cancelled
     ├── CorruptData             500  stored bytes that are not what was written
     ├── UnsupportedFormat       500  data of a newer or unknown format version
+    ├── ProcessDied             500  work in a process of its own ended without a result
     └── Unavailable             503
         ├── EncoderUnavailable  503  the encoder's weights are not on this machine
         └── InsufficientStorage 507  the disk is full
@@ -112,6 +113,12 @@ class HomeLocked(Conflict):
     code = "home_locked"
 
 
+class Cancelled(Conflict):
+    """Long work was stopped because somebody asked for it; nothing of it is there."""
+
+    code = "cancelled"
+
+
 class CorruptData(DsearchError):
     """Stored bytes are not what was written."""
 
@@ -122,6 +129,12 @@ class UnsupportedFormat(DsearchError):
     """Data of a format version that this release does not read."""
 
     code = "unsupported_format"
+
+
+class ProcessDied(DsearchError):
+    """Work in a process of its own ended without a result: killed, or out of memory."""
+
+    code = "process_died"
 
 
 class Unavailable(DsearchError):
