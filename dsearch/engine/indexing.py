@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
 from dsearch.encoder import TextEncoder
 from dsearch.encoder.batching import length_sorted_batches
+from dsearch.engine.keys import KeyOptions
 from dsearch.index import Generation
 from dsearch.store import Store
 from dsearch.types import Document, Progress
@@ -68,19 +70,55 @@ def encode_pending(store: Store, encoder: TextEncoder, on_progress: OnProgress |
     return done
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A generation whose files stand, before the store knows of it."""
+
+    number: int
+    manifest_digest: str
+    rows: int
+    sequence: int
+    record: dict[str, Any]
+
+
 def build_generation(
     store: Store,
     *,
     key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
-    dense_kind: str = "Flat",
+    keys: KeyOptions | None = None,
+    queries: Float32[np.ndarray, "queries key_dim"] | None = None,
     on_progress: OnProgress | None = None,
 ) -> int:
     """Build a generation of everything searchable, register it and make it live; its number."""
+    built = build_files(
+        store, key_projection=key_projection, keys=keys, queries=queries, on_progress=on_progress
+    )
+    publish(store, built)
+    return built.number
+
+
+def build_files(
+    store: Store,
+    *,
+    key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
+    keys: KeyOptions | None = None,
+    queries: Float32[np.ndarray, "queries key_dim"] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Built:
+    """Build the files of the next generation; `store` is only read, so another process can do it.
+
+    Args:
+        store: of which everything searchable goes in.
+        key_projection: W_g; None for the identity.
+        keys: how its keys are kept; as those of the live generation when None.
+        queries: what the keys will be asked, to tune an approximate kind by; made of the keys when None.
+        on_progress: told of each stage.
+    """
+    keys = keys or KeyOptions.of(store)
     state = store.snapshot()
     number = store.next_generation_number()
-    folder = generation_folder(store, number)
     manifest = Generation.build(
-        folder,
+        generation_folder(store, number),
         number=number,
         sequence=state.sequence,
         rows=state.rows,
@@ -88,14 +126,30 @@ def build_generation(
         texts=_contents(store, state.rows),
         encoder=store.encoder,
         key_projection=key_projection,
-        dense_kind=dense_kind,
+        dense_kind=keys.kind,
+        recall_target=keys.recall_target,
+        memory_bytes=keys.memory_bytes,
+        queries=queries,
         on_progress=on_progress,
     )
+    record = {"keys": keys.to_dict(), "dense": manifest.dense}
+    return Built(number, manifest.digest, len(state.rows), state.sequence, record)
+
+
+def publish(store: Store, built: Built) -> None:
+    """Register a generation and make it live.
+
+    Raises:
+        Conflict: deletions that it does not know of were purged while it was built.
+    """
     store.add_generation(
-        number, manifest_digest=manifest.digest, rows=len(state.rows), snapshot=state.sequence
+        built.number,
+        manifest_digest=built.manifest_digest,
+        rows=built.rows,
+        snapshot=built.sequence,
+        record=built.record,
     )
-    store.publish_generation(number)
-    return number
+    store.publish_generation(built.number)
 
 
 def generation_folder(store: Store, number: int) -> Path:

@@ -17,6 +17,7 @@ from dsearch.attention.head import Head
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.certified import certificate_of
 from dsearch.engine.indexing import build_generation
+from dsearch.engine.keys import KeyOptions
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document
 
@@ -192,7 +193,7 @@ def test_where_there_is_no_bound_it_says_so(engine: SearchEngine, encoder: Hashi
     assert own.certificate is not None
     assert not own.certificate.proved.any()
     assert own.certificate.reason == "no bound on unseen documents is known for a score of your own"
-    build_generation(many.store, dense_kind="SQ8")
+    build_generation(many.store, keys=KeyOptions("SQ8"))
     many._state._snapshot = None
     rounded = many.attend(states, candidates=20, certify=3)
     assert rounded.certificate is not None
