@@ -33,6 +33,7 @@ from dsearch.engine.predicting import EVIDENCE, Predicted, fields_of, predict
 from dsearch.engine.searching import search
 from dsearch.engine.snapshot import Snapshot
 from dsearch.engine.state import LiveState
+from dsearch.errors import Conflict, Gone
 from dsearch.store import Store, WriteReceipt
 from dsearch.types import Document, Mode, SearchResult, Stamp
 
@@ -293,6 +294,25 @@ class Collection:
         layer = SearchLayer(snapshot, self.head(version), **options)
         return layer, Stamp(snapshot.generation.number, version, snapshot.sequence)
 
+    def snapshot_at(self, stamp: Stamp) -> Snapshot:
+        """The state that a stamp names: the present one, or one of the last few of its generation.
+
+        Raises:
+            Gone: it was replaced since.
+            Conflict: this collection never was in that state.
+        """
+        found = self._state.at(stamp.generation, stamp.sequence)
+        if found is not None:
+            return found
+        named, present = f"generation {stamp.generation}, sequence {stamp.sequence}", self.snapshot
+        live = f"generation {present.generation.number}, sequence {present.sequence}"
+        if stamp.generation > present.generation.number or stamp.sequence > present.sequence:
+            raise Conflict(
+                f"{named}: collection {self.name!r} has only come to {live}; was this stamp of another "
+                "collection, or of before a restore? Ask again and use the stamp of the answer"
+            )
+        raise Gone(f"{named} is gone; collection {self.name!r} is at {live}: ask again, without the stamp")
+
     def query_states(self, queries: Sequence[str], mode: Mode) -> Float[Tensor, "batch encoder_dim"]:
         """What a layer takes for these texts; zeros where only their words count."""
         if mode == "keyword":
@@ -315,7 +335,8 @@ class Collection:
             ModelNotFound, CorruptData.
         """
         if version not in self._heads:
-            self._heads[version] = load_head(self.store, version)
+            with torch.inference_mode(False):  # loaded by a search, it would have no gradients for ever
+                self._heads[version] = load_head(self.store, version)
         return self._heads[version]
 
     def add_model(self, head: Head, record: dict[str, Any], *, parent: str = UNTRAINED) -> str:

@@ -16,6 +16,8 @@ from dsearch.errors import InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
 
+RECENT = 8  # states that gradient calls and cursors can still name after a write
+
 
 class LiveState:
     """The present snapshot of a store. Only one thread at a time may call what changes it.
@@ -27,6 +29,7 @@ class LiveState:
     def __init__(self, store: Store):
         self._store = store
         self._snapshot: Snapshot | None = None
+        self._recent: tuple[Snapshot, ...] = ()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -35,9 +38,17 @@ class LiveState:
         Raises:
             CorruptData: the live generation is damaged; the message names the way out.
         """
-        if self._snapshot is None:
-            self._snapshot = self._load()
-        return self._snapshot
+        present = self._snapshot
+        if present is None:
+            present = self._show(self._load())
+        return present
+
+    def at(self, generation: int, sequence: int) -> Snapshot | None:
+        """The state of that generation and operation, if it is the present one or one of the last few."""
+        for state in (self.snapshot, *self._recent):
+            if (state.generation.number, state.sequence) == (generation, sequence):
+                return state
+        return None
 
     @property
     def stale(self) -> bool:
@@ -54,7 +65,7 @@ class LiveState:
             present = self._snapshot
             changes = self._store.changes_since(present.generation.manifest.sequence)
             fresh = self._fresh(changes.added, present.generation.keyword)
-            self._snapshot = Snapshot.of(present.generation, fresh, changes.removed, changes.sequence)
+            self._show(Snapshot.of(present.generation, fresh, changes.removed, changes.sequence))
 
     def build(self, on_progress: OnProgress | None = None) -> int:
         """Build a generation of the present documents, its keys projected by the live head; its number."""
@@ -62,8 +73,19 @@ class LiveState:
         with torch.inference_mode():
             projection = head.key_projection().numpy()
         number = build_generation(self._store, key_projection=_foldable(projection), on_progress=on_progress)
-        self._snapshot = self._load()
+        self._show(self._load())
         return number
+
+    def _show(self, state: Snapshot) -> Snapshot:
+        """Let `state` be the present one. Of those before it the last few stay, of the same generation.
+
+        An index that was replaced is not kept in memory for their sake.
+        """
+        if self._snapshot is not None:
+            before = (self._snapshot, *self._recent)
+            self._recent = tuple(one for one in before if one.generation is state.generation)[:RECENT]
+        self._snapshot = state
+        return state
 
     def _load(self) -> Snapshot:
         live = self._store.live_generation()
