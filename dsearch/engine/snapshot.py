@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.errors import DimensionMismatch
-from dsearch.index import Generation, KeywordIndex, TokenizedTexts
+from dsearch.index import Generation, KeywordIndex, ParsedQuery, TokenizedTexts
 
 NONE = -1  # the position and the row of "nothing"
 
@@ -112,6 +112,25 @@ class Snapshot:
         at = self.positions_of(removed)
         excluded[at[at != NONE]] = True
         return replace(self, excluded=excluded if excluded.any() else None, sequence=sequence)
+
+    def narrowed(self, rows: Int64[np.ndarray, " rows"]) -> Snapshot:
+        """This state with nothing to be found but `rows`, as far as it has them; positions stay."""
+        found = np.zeros(self.positions, bool)
+        at = self.positions_of(rows)
+        found[at[at != NONE]] = True
+        return self._among(found)
+
+    def holding(self, query: ParsedQuery) -> Snapshot:
+        """This state with nothing to be found but what fits the phrases of `query`; see `KeywordIndex.matching`."""
+        built = self.keyword.matching(query)
+        if built is None:
+            return self
+        fresh = self.keyword.matching_texts(query, self.fresh.texts)
+        return self._among(built if fresh is None else np.concatenate([built, fresh]))
+
+    def _among(self, found: Bool[np.ndarray, " positions"]) -> Snapshot:
+        excluded = ~found if self.excluded is None else self.excluded | ~found
+        return replace(self, excluded=excluded if excluded.any() else None)
 
     def visible(self) -> Int64[np.ndarray, " documents"]:
         """Every position that can be found, ascending."""

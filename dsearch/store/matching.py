@@ -21,12 +21,18 @@ _LIVE = "FROM document NOT INDEXED WHERE deleted IS NULL"
 _KINDS = "CASE type WHEN 'integer' THEN 'number' WHEN 'real' THEN 'number' ELSE type END"
 
 
-def searchable_rows(connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
-    """The rows that match and have an embedding, ascending."""
+def searchable_rows(connection: sqlite3.Connection, tree: Filter, as_of: int) -> Int64[np.ndarray, " rows"]:
+    """The rows that match, were live after operation `as_of` and have an embedding, ascending."""
     condition, parameters = compile_filter(tree)
-    # A live row has its embedding unless it is pending, which is the smaller table to ask.
-    query = f"SELECT row {_LIVE} AND row NOT IN (SELECT row FROM pending) AND {condition} ORDER BY row"
-    return np.fromiter((row for (row,) in connection.execute(query, parameters)), dtype=np.int64)
+    then = f"?{len(parameters) + 1}"
+    # A row has its embedding unless it is pending, which is the smaller table to ask.
+    query = (
+        f"SELECT row FROM document NOT INDEXED WHERE written <= {then}"
+        f" AND (deleted IS NULL OR deleted > {then}) AND row NOT IN (SELECT row FROM pending)"
+        f" AND {condition} ORDER BY row"
+    )
+    found = connection.execute(query, (*parameters, as_of))
+    return np.fromiter((row for (row,) in found), dtype=np.int64)
 
 
 class RecentMatches:
@@ -36,15 +42,18 @@ class RecentMatches:
         self._lock = threading.Lock()
         self._found: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
 
-    def searchable_rows(self, connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
-        """As the function of this name; the array is shared and cannot be written to."""
-        sequence, key = read_state(connection).sequence, repr(tree)  # by repr: 1 and True are equal in Python
+    def searchable_rows(
+        self, connection: sqlite3.Connection, tree: Filter, as_of: int | None = None
+    ) -> Int64[np.ndarray, " rows"]:
+        """As the function of this name, now without `as_of`; the array is shared and cannot be written to."""
+        sequence = read_state(connection).sequence if as_of is None else as_of
+        key = repr(tree)  # by repr: 1 and True are equal in Python
         with self._lock:
             known = self._found.get(key)
             if known is not None and known[0] == sequence:
                 self._found.move_to_end(key)
                 return known[1]
-        rows = searchable_rows(connection, tree)
+        rows = searchable_rows(connection, tree, sequence)
         rows.setflags(write=False)
         with self._lock:
             self._found[key] = (sequence, rows)

@@ -163,11 +163,15 @@ class Reader:
 
     # ---- metadata
 
-    def matching_rows(self, filter: object) -> Int64[np.ndarray, " rows"]:
-        """The searchable rows that match a filter, ascending, not to be written to; raises InvalidRequest."""
+    def matching_rows(self, filter: object, as_of: int | None = None) -> Int64[np.ndarray, " rows"]:
+        """The searchable rows that match a filter, ascending, not to be written to; raises InvalidRequest.
+
+        With `as_of` those that were live after that operation: what was replaced or deleted since is among
+        them, unless it was purged.
+        """
         tree = parse_filter(filter)
         with self._readers.reading() as connection:
-            return self._matches.searchable_rows(connection, tree)
+            return self._matches.searchable_rows(connection, tree, as_of)
 
     def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetValue]:
         """The most frequent values of a metadata field among live documents, and how many have each.

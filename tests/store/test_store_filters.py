@@ -307,6 +307,19 @@ def test_a_filter_asked_again_is_answered_from_what_it_found_until_something_is_
     assert len(library._matches._found) == 8
 
 
+def test_a_filter_finds_what_was_there_after_an_earlier_operation(library):
+    ask = {"n": {"gte": 0}}
+    library.upsert([Document(id, id, metadata={"n": n}) for n, id in enumerate("abc")], np.ones((3, 8)))
+    before, rows = library.sequence, library.matching_rows(ask)
+    library.upsert([Document("a", "a", metadata={"n": -1}), Document("d", "d", metadata={"n": 4})])
+    library.set_embeddings(library.pending().rows, np.ones((len(library.pending().rows), 8)))
+    library.delete(["b"])
+    assert library.matching_rows(ask, before).tolist() == rows.tolist()
+    now = library.rows_of(["c", "d"])
+    assert library.matching_rows(ask).tolist() == sorted(now.values())
+    assert library.matching_rows(ask, before).tolist() == rows.tolist()
+
+
 def test_operands_never_become_sql(library):
     hostile = "') OR 1=1; DROP TABLE document; --"
     for filter in ({"year": {"eq": hostile}}, {"year": {"in": [hostile]}}, {hostile: {"eq": 1}}):
