@@ -43,14 +43,45 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The parts of one hit's score, per head: `score = Σ parts` exactly when there is one head.
+    """The parts of one hit's score: `score = Σ_h shares_h (dense_h + keyword_h) + mixing`.
 
-    `dense` and `keyword` are already multiplied by their learned weights.
+    With one head the share is 1 and `mixing` 0: the parts simply add up to the score.
+
+    Attributes:
+        dense: similarity by each head.
+        keyword: keyword part of each head, already multiplied by its learned weight.
+        head_weights: the weight of the document by each head.
+        terms: for each (stemmed) query term that the document holds its part of `keyword`, by head: the
+            terms' parts of a head add up to that head's keyword part.
+        shares: how much of the document's weight comes from each head; they sum to 1.
+        mixing: what comparing several heads adds to the score; see `engine/explaining.py`.
     """
 
     dense: list[float]
     keyword: list[float]
     head_weights: list[float]
+    terms: dict[str, list[float]] = field(default_factory=dict)
+    shares: list[float] = field(default_factory=lambda: [1.0])
+    mixing: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Highlight:
+    """A piece of a document that shows what the query asked for.
+
+    All offsets count characters (code points) of the field as it is stored.
+
+    Attributes:
+        field: where it stands.
+        start: its first character.
+        text: the piece itself.
+        spans: [start, end) of each term of the query in it.
+    """
+
+    field: Literal["title", "text"]
+    start: int
+    text: str
+    spans: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +96,7 @@ class Hit:
     text: str
     metadata: dict[str, Any] = field(default_factory=dict)
     explain: Explanation | None = None
+    highlights: list[Highlight] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +113,14 @@ class AttentionSummary:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The answer to one query."""
+    """The answer to one query; `next_cursor` asks for the hits behind these, in the same ranking."""
 
     query: str
     hits: list[Hit]
     stamp: Stamp
     attention: AttentionSummary
     took_ms: float
+    next_cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

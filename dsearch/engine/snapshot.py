@@ -121,7 +121,7 @@ class Snapshot:
         return self._among(found)
 
     def holding(self, query: ParsedQuery) -> Snapshot:
-        """This state with nothing to be found but what fits the phrases of `query`; see `KeywordIndex.matching`."""
+        """This state with nothing to be found but what fits the phrases of `query`."""
         built = self.keyword.matching(query)
         if built is None:
             return self
@@ -229,6 +229,12 @@ class Snapshot:
             return built
         fresh = [self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries]
         return np.concatenate([built, np.array(fresh, np.float32).reshape(len(queries), -1)], axis=1)
+
+    def keyword_terms(self, query: str, position: int) -> dict[str, float]:
+        """The share of each term in b(q, d) of the document at `position`; they sum to it."""
+        if position < self.built:
+            return self.keyword.explain(query, position)
+        return self.keyword.explain_text(query, self.fresh.texts, position - self.built)
 
     def _excluded_of_generation(self) -> Bool[np.ndarray, " built"] | None:
         return None if self.excluded is None else self.excluded[: self.built]

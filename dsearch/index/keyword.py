@@ -184,14 +184,13 @@ class KeywordIndex:
                 shares[term.term] = float(parts[at] * term.factor)
         return shares
 
-    def explain_text(self, query: str, text: str) -> dict[str, float]:
-        """As `explain`, for a text that is not in the index."""
-        texts = TokenizedTexts.of(self.tokenizer, [text])
+    def explain_text(self, query: str, text: str | TokenizedTexts, number: int = 0) -> dict[str, float]:
+        """As `explain`, for a text that is not in the index, or the one of that number among cut ones."""
+        texts = TokenizedTexts.of(self.tokenizer, [text]) if isinstance(text, str) else text
         shares: dict[str, float] = {}
         for term in self._analyse(query):
             holders, parts = self._fresh_parts(term, texts)
-            if len(holders):
-                shares[term.term] = float(parts[0] * term.factor)
+            shares.update({term.term: float(part * term.factor) for part in parts[holders == number]})
         return shares
 
     def matching(self, query: ParsedQuery) -> Bool[np.ndarray, " documents"] | None:
