@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from .encoder import Encoder, TextEncoder
 from .identity import EncoderIdentity
+from .tuned import EncoderTraining, LearningEncoder, TunedEncoder, tuned, tuned_identity
+from .query_cache import QueryCache
 from .weights import DEFAULT_ENCODER
 
-__all__ = ["DEFAULT_ENCODER", "Encoder", "EncoderIdentity", "TextEncoder"]
+__all__ = [
+    "DEFAULT_ENCODER",
+    "Encoder",
+    "EncoderIdentity",
+    "EncoderTraining",
+    "LearningEncoder",
+    "TextEncoder",
+    "TunedEncoder",
+    "tuned",
+    "tuned_identity",
+]

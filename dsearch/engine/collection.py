@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.encoder import EncoderIdentity, TextEncoder
+from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.attending import Attended, attend
 from dsearch.engine.given import checked_embeddings, require_encoder
 from dsearch.engine.indexing import (
@@ -44,11 +44,15 @@ class Collection:
     Args:
         store: its source of truth.
         encoder: gives the encoder; called when one is needed, so that a keyword search loads none.
+        query_cache: keeps the embeddings of queries; none are kept when None.
     """
 
-    def __init__(self, store: Store, encoder: Callable[[], TextEncoder]):
+    def __init__(
+        self, store: Store, encoder: Callable[[], TextEncoder], query_cache: QueryCache | None = None
+    ):
         self.store = store
         self._give_encoder = encoder
+        self.query_cache = QueryCache(0) if query_cache is None else query_cache
         self._writing = threading.Lock()
         self._state = LiveState(store)
         self._heads: dict[str, Head] = {}
@@ -317,7 +321,10 @@ class Collection:
         """What a layer takes for these texts; zeros where only their words count."""
         if mode == "keyword":
             return torch.zeros(len(queries), self.store.dimension)
-        return torch.as_tensor(self.encoder.encode_queries(queries))
+        encoder = self.encoder
+        return torch.as_tensor(
+            self.query_cache.states(encoder.identity, list(queries), encoder.encode_queries)
+        )
 
     def ids_at(self, snapshot: Snapshot, positions: np.ndarray) -> list[list[str]]:
         """The documents' ids at each position, "" at −1."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from dsearch.encoder import DEFAULT_ENCODER, Encoder, TextEncoder
+from dsearch.encoder import DEFAULT_ENCODER, Encoder, QueryCache, TextEncoder
 from dsearch.engine.collection import Collection
 from dsearch.engine.given import given_identity
 from dsearch.engine.home import Home
@@ -24,6 +24,7 @@ class SearchEngine:
         home: the folder of collections.
         readonly: open collections for reading alone, without the home's lock; others may write meanwhile.
         encoder: gives the encoder when one is needed for the first time; the default encoder when None.
+        query_cache_bytes: how much of what the encoder gave for queries is kept for when they come again.
 
     Raises:
         HomeLocked: another process writes to this home.
@@ -35,11 +36,13 @@ class SearchEngine:
         *,
         readonly: bool = False,
         encoder: Callable[[], TextEncoder] | None = None,
+        query_cache_bytes: int = 0,
     ):
         self.home = Home(Path(home))
         self.readonly = readonly
         self._load_encoder = encoder or _default_encoder
         self._encoder: TextEncoder | None = None
+        self.query_cache = QueryCache(query_cache_bytes)
         self._open: dict[str, Collection] = {}
         if not readonly:
             self.home.lock()
@@ -66,7 +69,7 @@ class SearchEngine:
             if not self.readonly and (folder / "generations").is_dir():
                 remove_unfinished(folder / "generations")
             store = Store.open(folder, readonly=self.readonly)
-            self._open[name] = Collection(store, lambda: self.encoder)
+            self._open[name] = Collection(store, lambda: self.encoder, self.query_cache)
         return self._open[name]
 
     def create(self, name: str, *, dimension: int | None = None) -> Collection:
