@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .encoder import Encoder, TextEncoder
 from .identity import EncoderIdentity
-from .tuned import EncoderTraining, LearningEncoder, TunedEncoder, tuned, tuned_identity
 from .query_cache import QueryCache
+from .tuned import EncoderTraining, LearningEncoder, TunedEncoder, tuned, tuned_identity
 from .weights import DEFAULT_ENCODER
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "EncoderIdentity",
     "EncoderTraining",
     "LearningEncoder",
+    "QueryCache",
     "TextEncoder",
     "TunedEncoder",
     "tuned",
