@@ -18,6 +18,7 @@ that the service answers with.
     ├── ProcessDied             500  work in a process of its own ended without a result
     └── Unavailable             503
         ├── EncoderUnavailable  503  the encoder's weights are not on this machine
+        ├── MissingExtra        503  a part of dsearch that was not installed
         └── InsufficientStorage 507  the disk is full
 """
 
@@ -148,6 +149,12 @@ class EncoderUnavailable(Unavailable):
     """The encoder's weights are not on this machine."""
 
     code = "encoder_unavailable"
+
+
+class MissingExtra(Unavailable):
+    """What is asked for needs packages that are not installed; the message names the extra."""
+
+    code = "missing_extra"
 
 
 class InsufficientStorage(Unavailable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Annotated
 
@@ -15,7 +16,8 @@ def index(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="BEIR folders, JSONL, CSV, text and Markdown, folders of these, or - for standard input."
+            help="JSONL, CSV, Parquet, text, Markdown, HTML and PDF files, folders and patterns of these, "
+            "BEIR folders, Hugging Face datasets saved to disk, or - for standard input."
         ),
     ],
     collection: options.CollectionName = "default",
@@ -26,23 +28,33 @@ def index(
     id_column: Annotated[str | None, typer.Option(help="Field or column that holds the id.")] = None,
     title_column: Annotated[str | None, typer.Option(help="Field or column that holds the title.")] = None,
     text_column: Annotated[str | None, typer.Option(help="Field or column that holds the text.")] = None,
+    value_column: Annotated[
+        str | None, typer.Option(help="Field or column that holds the value: a number, or a list of them.")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")] = False,
     json: options.AsJson = False,
 ) -> None:
     """Index documents. Run again, it goes on where it stopped and encodes only what is new."""
     from dsearch.corpus import Fields, Problems, read_sources
+    from dsearch.store import refusal
 
     problems = Problems(strict=strict, keep=20, on_problem=_Warner())
-    fields = Fields(id=id_column, title=title_column, text=text_column)
-    documents = read_sources(sources, problems=problems, fields=fields)  # a missing file is noticed here
+    fields = Fields(id=id_column, title=title_column, text=text_column, value=value_column)
+    # A missing file is noticed here.
+    documents = read_sources(sources, problems=problems, fields=fields, refuse=refusal)
     with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
         target = engine.collection_or_new(collection)
         with ProgressBars() as on_progress:
             report = target.ingest(documents, on_progress)
         described = target.describe()
     if json:
-        print_json({**described, **asdict(report), "skipped": problems.count})
+        skips = {"skipped": problems.count, "passed_over": dict(problems.passed_over)}
+        print_json({**described, **asdict(report), **skips})
         return
+    if problems.passed_over:
+        say(
+            f"passed over {problems.passed_over.total()} files of other kinds: {_kinds(problems.passed_over)}"
+        )
     rate = f" ({report.encoded / report.elapsed_s:.0f} documents/s)" if report.encoded else ""
     skipped = f", {problems.count} skipped" if problems.count else ""
     typer.echo(
@@ -54,6 +66,12 @@ def index(
         say(
             "nothing was found to index; see the messages above, or dsearch index --help for what can be read"
         )
+
+
+def _kinds(passed_over: Counter[str]) -> str:
+    """For example `3 .png, 2 without suffix`: the most frequent first."""
+    shown = [f"{count} {suffix or 'without suffix'}" for suffix, count in passed_over.most_common(8)]
+    return ", ".join(shown) + (", …" if len(passed_over) > len(shown) else "")
 
 
 def collections(home: options.HomeFolder = None, json: options.AsJson = False) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import cast
 
+from dsearch.corpus.arrow import read_arrow, read_parquet
+from dsearch.corpus.datasets import dataset_files, is_dataset
+from dsearch.corpus.folders import base_of, files_below, is_pattern, matches
 from dsearch.corpus.jsonl import documents_of_lines, read_jsonl
 from dsearch.corpus.lines import ByteStream, decoded_lines, opened, unzipped
+from dsearch.corpus.pages import read_html, read_pdf
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Fields, Place, content_id
 from dsearch.corpus.tables import read_csv
 from dsearch.corpus.texts import read_markdown, read_text
-from dsearch.errors import InvalidSource
+from dsearch.errors import InvalidSource, MissingExtra
 from dsearch.types import Document
 
 STANDARD_INPUT = "-"
@@ -26,12 +29,15 @@ BEIR_CORPUS = "corpus.jsonl"
 
 RecordReader = Callable[[ByteStream, str, Problems, Fields], Iterator[Place]]
 TextReader = Callable[[ByteStream, str], Document]
+Refuse = Callable[[Document], str | None]
 
 RECORDS: dict[str, RecordReader] = {
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".csv": read_csv,
     ".tsv": read_csv,
+    ".parquet": read_parquet,
+    ".arrow": read_arrow,
 }
 TEXTS: dict[str, TextReader] = {
     ".txt": read_text,
@@ -39,10 +45,14 @@ TEXTS: dict[str, TextReader] = {
     ".rst": read_text,
     ".md": read_markdown,
     ".markdown": read_markdown,
+    ".html": read_html,
+    ".htm": read_html,
+    ".pdf": read_pdf,
 }
 SUPPORTED = (
-    f"files {', '.join([*RECORDS, *TEXTS])}, each also as .gz; folders of them; "
-    f"BEIR folders ({BEIR_CORPUS}); - for standard input (JSON lines, or one text a line)"
+    f"files {', '.join([*RECORDS, *TEXTS])}, each also as .gz; folders of them; patterns ('notes/**/*.md'); "
+    f"BEIR folders ({BEIR_CORPUS}); Hugging Face datasets saved to disk; "
+    "- for standard input (JSON lines, or one text a line)"
 )
 
 
@@ -52,12 +62,17 @@ def read(
     problems: Problems | None = None,
     fields: Fields | None = None,
     stdin: ByteStream | None = None,
+    refuse: Refuse | None = None,
 ) -> Iterator[Document]:
     """The documents of one source, as a stream: what is yielded is not kept (but for the ids).
 
-    - **JSON lines** and **tables** hold a document per line or row; see `to_document` for the fields and for
-      the id of one that has none.
-    - **Text and Markdown files** are one document; its id is the path, relative to the folder given.
+    - **JSON lines** and **tables** (CSV, TSV, Parquet, Arrow) hold a document per line or row; see
+      `to_document` for the fields and for the id of one that has none.
+    - **Text, Markdown, HTML and PDF files** are one document; its id is the path, relative to the folder
+      given.
+    - **Patterns** (`notes/**/*.md`) are the files that match; ids are relative to the folder in front of the
+      first wildcard.
+    - **Datasets** that Hugging Face's library saved to disk are read split after split; labels stay numbers.
     - **Folders** are read recursively, sorted by path; hidden files and folders, links to folders, and files
       of other kinds are passed over (`Problems.passed_over` counts them). A folder with `corpus.jsonl` is a
       BEIR folder: that file alone is its corpus.
@@ -70,12 +85,15 @@ def read(
             skipped unnoticed. Of documents with one id the first is kept, the others are problems.
         fields: the names of the fields that hold id, title and text in JSON lines and tables.
         stdin: what `-` reads; the process's standard input when not given.
+        refuse: says why a document is not wanted, which then is a problem of the record that it came from.
 
     Raises:
         InvalidSource: at once, when there is no such file or its kind is not supported; while reading, at
             the first problem when `problems` is strict or not given.
+        MissingExtra: while reading, when a source that was named itself needs packages that are not
+            installed; in a folder such a file is a problem.
     """
-    return read_sources([source], problems=problems, fields=fields, stdin=stdin)
+    return read_sources([source], problems=problems, fields=fields, stdin=stdin, refuse=refuse)
 
 
 def read_sources(
@@ -84,12 +102,13 @@ def read_sources(
     problems: Problems | None = None,
     fields: Fields | None = None,
     stdin: ByteStream | None = None,
+    refuse: Refuse | None = None,
 ) -> Iterator[Document]:
     """The documents of several sources, one after the other; ids are unique across all. Else like `read`."""
     problems = Problems(strict=True) if problems is None else problems
     fields = Fields() if fields is None else fields
-    parts = [_reader(os.fspath(source), problems, fields, stdin) for source in sources]
-    return _unique(itertools.chain.from_iterable(part() for part in parts), problems)
+    parts = [_reader(fspath(source), problems, fields, stdin) for source in sources]
+    return _accepted(itertools.chain.from_iterable(part() for part in parts), problems, refuse)
 
 
 Located = tuple[str, int | None, Document]
@@ -103,13 +122,22 @@ def _reader(
         return partial(
             _read_stream, cast(ByteStream, sys.stdin.buffer) if stdin is None else stdin, problems, fields
         )
+    if is_pattern(source):
+        files = matches(source)
+        if not any(_kind(file) for file in files):
+            raise InvalidSource(
+                f"{source}: {len(files)} files match and none can be read; supported are {SUPPORTED}"
+            )
+        return partial(_read_files, files, base_of(source), problems, fields)
     path = Path(source)
     if path.is_dir():
         if (path / BEIR_CORPUS).is_file():
             return partial(_read_file, path / BEIR_CORPUS, BEIR_CORPUS, problems, fields)
-        if not any(_kind(file) for file in _files(path)):
+        if is_dataset(path):
+            return partial(_read_dataset, dataset_files(path), problems, fields)
+        if not any(_kind(file) for file in files_below(path)):
             raise InvalidSource(f"{path}: no file in this folder can be read; supported are {SUPPORTED}")
-        return partial(_read_folder, path, problems, fields)
+        return partial(_read_files, files_below(path), path, problems, fields)
     if not path.exists():
         raise InvalidSource(f"{path}: no such file or folder{_nearest(path)}; supported are {SUPPORTED}")
     if not path.is_file():
@@ -136,12 +164,20 @@ def _read_file(path: Path, identity: str, problems: Problems, fields: Fields) ->
         problems.add(name, None, f"cannot be read: {error}")
 
 
-def _read_folder(folder: Path, problems: Problems, fields: Fields) -> Iterator[Located]:
-    for path in _files(folder):
-        if _kind(path):
-            yield from _read_file(path, path.relative_to(folder).as_posix(), problems, fields)
-        else:
+def _read_files(files: Iterable[Path], folder: Path, problems: Problems, fields: Fields) -> Iterator[Located]:
+    for path in files:
+        if not _kind(path):
             problems.passed_over[path.suffix.lower()] += 1
+            continue
+        try:
+            yield from _read_file(path, path.relative_to(folder).as_posix(), problems, fields)
+        except MissingExtra as error:
+            problems.add(str(path), None, str(error))
+
+
+def _read_dataset(files: Iterable[Path], problems: Problems, fields: Fields) -> Iterator[Located]:
+    for path in files:
+        yield from _read_file(path, path.name, problems, fields)
 
 
 def _read_stream(stream: ByteStream, problems: Problems, fields: Fields) -> Iterator[Located]:
@@ -159,25 +195,17 @@ def _read_stream(stream: ByteStream, problems: Problems, fields: Fields) -> Iter
             yield name, number, Document(id=content_id("", line.strip()), text=line.strip())
 
 
-def _unique(located: Iterable[Located], problems: Problems) -> Iterator[Document]:
+def _accepted(located: Iterable[Located], problems: Problems, refuse: Refuse | None) -> Iterator[Document]:
+    """Documents with an id of their own that are not refused."""
     known: set[str] = set()
     for name, line, document in located:
-        if document.id in known:
+        if refuse is not None and (reason := refuse(document)):
+            problems.add(name, line, f"the document {reason}")
+        elif document.id in known:
             problems.add(name, line, f"duplicate id {document.id!r}; the first document of that id is kept")
         else:
             known.add(document.id)
             yield document
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Regular files below a folder, sorted by path, hidden ones left out; links to folders not followed."""
-    with os.scandir(folder) as entries:
-        found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
-    for entry in found:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files(Path(entry.path))
-        elif entry.is_file():
-            yield Path(entry.path)
 
 
 def _kind(path: Path) -> str:

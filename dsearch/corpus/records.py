@@ -8,26 +8,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import orjson
+
 from dsearch.types import Document
 
 ID_FIELDS = ("_id", "id")
 TITLE_FIELDS = ("title",)
 TEXT_FIELDS = ("text", "contents", "body")
+VALUE_FIELDS = ("value",)
 
 Place: TypeAlias = tuple[int, Document]
-"""The line that a document begins at, and the document."""
+"""The line that a document begins at (in files without lines its row, from 1), and the document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The names of the fields that hold id, title and text, where they are not the usual ones.
+    """The names of the fields that hold id, title, text and value, where they are not the usual ones.
 
-    None means: the first there is of `_id`, `id`; of `title`; of `text`, `contents`, `body`.
+    None means: the first there is of `_id`, `id`; of `title`; of `text`, `contents`, `body`; of `value`.
     """
 
     id: str | None = None
     title: str | None = None
     text: str | None = None
+    value: str | None = None
 
     def of(self, names: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
         """The fields that hold id, title and text among `names`; None for what is not there."""
@@ -36,6 +40,20 @@ class Fields:
             _first(names, self.title, TITLE_FIELDS),
             _first(names, self.text, TEXT_FIELDS),
         )
+
+    def value_of(self, names: Mapping[str, Any]) -> str | None:
+        """The field that holds the value among `names`, None when it is not there."""
+        return _first(names, self.value, VALUE_FIELDS)
+
+    def complaint_about(self, names: list[str]) -> str | None:
+        """Why columns of these names hold no documents; None when they do."""
+        for wanted in (self.id, self.title, self.text, self.value):
+            if wanted is not None and wanted not in names:
+                return f"no column {wanted!r}; the header has {names}"
+        if self.of(dict.fromkeys(names))[2] is None:
+            usual = ", ".join(TEXT_FIELDS)
+            return f"no column {usual}; the header has {names}: name the one that holds the text"
+        return None
 
 
 class BadRecord(Exception):
@@ -49,9 +67,10 @@ class BadRecord(Exception):
 def to_document(record: Mapping[str, Any], fields: Fields) -> Document:
     """The document that a record describes.
 
-    `value` is a number or a list of numbers. All other fields become metadata; the entries of a field
-    `metadata` that is an object join them, and win where both have a name. A record without id gets one from
-    its content (`content_id`), so that reading the same file again names the same documents.
+    `value` is a number or a list of numbers, in a table's cell also as JSON (`[0.5, 1]`). All other fields
+    become metadata; the entries of a field `metadata` that is an object join them, and win where both have a
+    name. A record without id gets one from its content (`content_id`), so that reading the same file again
+    names the same documents.
 
     Raises:
         BadRecord: an id that is neither a text nor a whole number, a title or text that is no text, nothing
@@ -69,8 +88,9 @@ def to_document(record: Mapping[str, Any], fields: Fields) -> Document:
                 "name the field that holds the text"
             )
         raise BadRecord("empty: neither title nor text says anything")
-    value = _value(record.get("value"))
-    used = {id_field, title_field, text_field, "value"}
+    value_field = fields.value_of(record)
+    value = None if value_field is None else _value(record[value_field])
+    used = {id_field, title_field, text_field, value_field}
     metadata = {name: held for name, held in record.items() if name not in used}
     nested = metadata.get("metadata")
     if nested is None:
@@ -123,6 +143,11 @@ def _text(record: Mapping[str, Any], field: str | None) -> str:
 def _value(given: Any) -> float | list[float] | None:
     if given is None or given == "":
         return None
+    if isinstance(given, str) and given.lstrip().startswith("["):
+        try:
+            given = orjson.loads(given)
+        except orjson.JSONDecodeError:
+            raise BadRecord(f"value {_shown(given)} is not a list of numbers") from None
     if isinstance(given, list):
         if not given:
             raise BadRecord("value is an empty list; it must be a number or a list of numbers")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dsearch.corpus.lines import ByteStream, raw_lines
 from dsearch.corpus.problems import Problems
-from dsearch.corpus.records import TEXT_FIELDS, BadRecord, Fields, Place, to_document
+from dsearch.corpus.records import BadRecord, Fields, Place, to_document
 
 DELIMITERS = ",;\t"
 LONGEST_CELL = 2**31 - 1  # Python's own limit of 131,072 characters is shorter than many documents
@@ -78,11 +78,4 @@ def _wrong_header(header: list[str], fields: Fields) -> str | None:
         return "empty; a table begins with a header that names its columns"
     if len(names) != len(header):
         return f"the header names a column twice: {header}"
-    for wanted in (fields.id, fields.title, fields.text):
-        if wanted is not None and wanted not in names:
-            return f"no column {wanted!r}; the header has {header}"
-    if fields.of(names)[2] is None:
-        return (
-            f"no column {', '.join(TEXT_FIELDS)}; the header has {header}: name the one that holds the text"
-        )
-    return None
+    return fields.complaint_about(header)

@@ -20,7 +20,7 @@ def read_text(stream: ByteStream, identity: str) -> Document:
     Raises:
         BadRecord: not UTF-8 (with the line), or blank.
     """
-    return Document(id=identity, title=_stem(identity), text=_content(stream))
+    return Document(id=identity, title=stem(identity), text=_content(stream))
 
 
 def read_markdown(stream: ByteStream, identity: str) -> Document:
@@ -30,7 +30,7 @@ def read_markdown(stream: ByteStream, identity: str) -> Document:
         BadRecord: not UTF-8 (with the line), or blank.
     """
     title, text = split_heading(_content(stream))
-    return Document(id=identity, title=title or _stem(identity), text=text)
+    return Document(id=identity, title=title or stem(identity), text=text)
 
 
 def split_heading(markdown: str) -> tuple[str, str]:
@@ -76,6 +76,7 @@ def _content(stream: ByteStream) -> str:
     return text.strip()
 
 
-def _stem(identity: str) -> str:
+def stem(identity: str) -> str:
+    """The name of a file without its folder and its suffixes: the title of what has none."""
     name = PurePosixPath(identity).name.removesuffix(".gz")
     return PurePosixPath(name).stem

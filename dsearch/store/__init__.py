@@ -31,7 +31,7 @@ from .records import (
     WriteReceipt,
 )
 from .store import Store
-from .validate import validate_name
+from .validate import refusal, validate_name
 
 __all__ = [
     "BackupReport",
@@ -50,5 +50,6 @@ __all__ = [
     "collection_names",
     "delete_collection",
     "parse_filter",
+    "refusal",
     "validate_name",
 ]

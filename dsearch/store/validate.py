@@ -80,6 +80,15 @@ def prepare(documents: Sequence[Document]) -> list[Prepared]:
     return prepared
 
 
+def refusal(document: Document) -> str | None:
+    """Why a document cannot be stored ("has …"), None when it can."""
+    try:
+        _prepare(document)
+    except _Refused as refused:
+        return str(refused)
+    return None
+
+
 def prepare_embeddings(
     embeddings: Shaped[np.ndarray, "*shape"], *, count: int, dimension: int
 ) -> Float32[np.ndarray, "documents dimension"]:

@@ -210,8 +210,8 @@ def test_folders_are_sorted_and_hidden_files_passed_over(tmp_path):
         ".git/x.txt",
         "a-1.txt",
         "c.jsonl",
-        "p.pdf",
-        "q.pdf",
+        "p.png",
+        "q.png",
         "Makefile",
     ):
         put(tmp_path, name, '{"_id": "json", "text": "x"}')
@@ -219,7 +219,7 @@ def test_folders_are_sorted_and_hidden_files_passed_over(tmp_path):
     problems = Problems(strict=True)
     ids = [document.id for document in read(tmp_path, problems=problems)]
     assert ids == ["a/z.txt", "a-1.txt", "b.txt", "json"]
-    assert problems.passed_over == {".pdf": 2, "": 1}
+    assert problems.passed_over == {".png": 2, "": 1}
 
 
 def test_standard_input_of_plain_lines():
@@ -263,17 +263,18 @@ def test_sources_are_streamed(tmp_path):
 
 def test_what_cannot_be_read_is_refused_at_once(tmp_path):
     put(tmp_path, "there.jsonl", "")
-    put(tmp_path, "pdfs/a.pdf", "")
+    put(tmp_path, "pictures/a.png", "")
     with pytest.raises(
-        InvalidSource, match=r"nowhere\.jsonl: no such file or folder .*holds pdfs, there\.jsonl.*supported"
+        InvalidSource,
+        match=r"nowhere\.jsonl: no such file or folder .*holds pictures, there\.jsonl.*supported",
     ):
         read(tmp_path / "nowhere.jsonl")
     with pytest.raises(InvalidSource, match=r"nor is there a folder"):
         read(tmp_path / "no" / "where")
-    with pytest.raises(InvalidSource, match=r"files \.pdf are not read; supported are files \.jsonl"):
-        read(tmp_path / "pdfs" / "a.pdf")
+    with pytest.raises(InvalidSource, match=r"files \.png are not read; supported are files \.jsonl"):
+        read(tmp_path / "pictures" / "a.png")
     with pytest.raises(InvalidSource, match="no file in this folder can be read"):
-        read(tmp_path / "pdfs")
+        read(tmp_path / "pictures")
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(InvalidSource, match="neither a file nor a folder; pipe it"):
         read(tmp_path / "pipe.jsonl")

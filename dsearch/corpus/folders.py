@@ -1,0 +1,39 @@
+"""Which files a folder or a pattern stands for."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_MAGIC = "*?["
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Regular files below a folder, sorted by path, hidden ones left out; links to folders not followed."""
+    with os.scandir(folder) as entries:
+        found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from files_below(Path(entry.path))
+        elif entry.is_file():
+            yield Path(entry.path)
+
+
+def is_pattern(source: str) -> bool:
+    """Whether a source is a glob pattern: it has `*`, `?` or `[`, and no file has this very name."""
+    return any(mark in source for mark in _MAGIC) and not os.path.lexists(source)
+
+
+def matches(pattern: str) -> list[Path]:
+    """The files that a pattern matches, sorted; `**` stands for any folders, hidden files are left out."""
+    found = glob.iglob(pattern, recursive=True, include_hidden=False)
+    return sorted({Path(path) for path in found if os.path.isfile(path)})
+
+
+def base_of(pattern: str) -> Path:
+    """The folder in front of the first wildcard: what the ids of the files are relative to."""
+    parts = Path(pattern).parts
+    plain = next((at for at, part in enumerate(parts) if any(mark in part for mark in _MAGIC)), len(parts))
+    return Path(*parts[:plain])
