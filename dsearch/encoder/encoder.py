@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections.abc import Sequence
@@ -141,6 +142,11 @@ class Encoder(nn.Module):
         for batch in length_sorted_batches(lengths, self.batch_size):
             out[batch] = self.embed([texts[int(i)] for i in batch], role).cpu().numpy()
         return out
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Encoder:
+        """A copy with weights of its own; the lock is not shared."""
+        copied = Encoder(copy.deepcopy(self.model, memo), self._identity, batch_size=self.batch_size)
+        return copied.train(self.training)
 
     def _precision(self) -> Any:
         if self.identity.dtype == "float32":

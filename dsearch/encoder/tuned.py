@@ -1,0 +1,221 @@
+"""Encoders that were trained on: a copy that learns, its change as tensors, and the change put back.
+
+Two methods. `lora`: beside every linear layer W of the model a product B A of low rank learns, W stays
+(W + α/r · B A; Hu et al. 2021, arXiv:2106.09685, eq. 3; by `peft`, extra `lora`). `all`: every weight learns.
+What is kept of `lora` are A and B alone, some hundred kilobytes; to serve it they are added into a copy of W,
+so that a search costs what it cost before and needs no `peft`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor, nn
+
+from dsearch.encoder.encoder import Role, TextEncoder
+from dsearch.encoder.identity import EncoderIdentity
+from dsearch.errors import CorruptData, InvalidRequest, MissingExtra
+
+METHODS = ("lora", "all")
+# Of BERT's pooler: sentence-transformers pools by itself, so these have no part in an embedding.
+_UNUSED = "pooler.dense"
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderTraining:
+    """How an encoder learns.
+
+    Attributes:
+        method: "lora" or "all".
+        rank: r of B A; for "lora".
+        alpha: α; for "lora".
+    """
+
+    method: str = "lora"
+    rank: int = 16
+    alpha: int = 32
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InvalidRequest(f"method={self.method!r}; use one of {', '.join(METHODS)}")
+        for name in ("rank", "alpha"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 1")
+
+
+class LearningEncoder(nn.Module):
+    """A copy of an encoder that learns; the encoder itself stays as it is. A `TextEncoder`.
+
+    Dropout is off: what learns is the function that will be served.
+
+    Args:
+        encoder: a `TextEncoder` that is a torch module.
+        training: how.
+        seed: of the factors A; B starts at zero, so that the copy starts as the encoder.
+
+    Raises:
+        InvalidRequest: an encoder without weights to train, or without a linear layer for "lora".
+        MissingExtra: "lora" without `peft`.
+    """
+
+    def __init__(self, encoder: TextEncoder, training: EncoderTraining, *, seed: int = 0):
+        super().__init__()
+        if not isinstance(encoder, nn.Module) or not any(True for _ in encoder.parameters()):
+            raise InvalidRequest(
+                f"encoder {encoder.identity.name!r} runs by {encoder.identity.backend!r} and has no weights "
+                "to train; use the torch back end, or train the head alone (scope head)"
+            )
+        self.how = training
+        self.encoder: Any = copy.deepcopy(encoder)
+        self.encoder.requires_grad_(training.method == "all").eval()
+        if training.method == "lora":
+            _add_factors(self.encoder, training, seed)
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """That of the encoder it started from: what it is now has no name yet."""
+        return self.encoder.identity
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of queries."""
+        return self.encoder.encode_queries(texts)
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of documents."""
+        return self.encoder.encode_documents(texts)
+
+    def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
+        """Unit embeddings as part of the graph."""
+        return self.encoder.embed(texts, role)
+
+    def learning(self) -> list[nn.Parameter]:
+        """The parameters that learn."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def change(self) -> dict[str, Tensor]:
+        """What `tuned` needs: for "lora" `<layer>.A` and `<layer>.B`, for "all" every weight by its name."""
+        if self.how.method == "all":
+            return {name: _kept(parameter) for name, parameter in self.encoder.named_parameters()}
+        found: dict[str, Tensor] = {}
+        for name, layer in _adapted(self.encoder):
+            found[f"{name}.A"] = _kept(layer.lora_A["default"].weight)
+            found[f"{name}.B"] = _kept(layer.lora_B["default"].weight)
+        return found
+
+
+class TunedEncoder(nn.Module):
+    """An encoder with a change in it, under an identity of its own. A `TextEncoder`."""
+
+    def __init__(self, encoder: Any, identity: EncoderIdentity):
+        super().__init__()
+        self.encoder = encoder
+        self._identity = identity
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """What makes it the same encoder as another."""
+        return self._identity
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of queries."""
+        return self.encoder.encode_queries(texts)
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of documents."""
+        return self.encoder.encode_documents(texts)
+
+    def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
+        """Unit embeddings as part of the graph."""
+        return self.encoder.embed(texts, role)
+
+
+@torch.no_grad()
+def tuned(
+    encoder: TextEncoder, training: EncoderTraining, change: Mapping[str, Tensor], identity: EncoderIdentity
+) -> TunedEncoder:
+    """A copy of `encoder` with a change put into its weights.
+
+    Args:
+        encoder: the one that the change was learned on.
+        training: how it was.
+        change: from `LearningEncoder.change`.
+        identity: of what comes out; see `tuned_identity`.
+
+    Raises:
+        CorruptData: a change that does not fit the encoder.
+        InvalidRequest: an encoder without weights.
+    """
+    if not isinstance(encoder, nn.Module):
+        raise InvalidRequest(
+            f"encoder {encoder.identity.name!r} runs by {encoder.identity.backend!r}, which takes no trained "
+            "weights; use the torch back end, or promote a model without an encoder"
+        )
+    copied: Any = copy.deepcopy(encoder)
+    weights = dict(copied.named_parameters())
+    try:
+        if training.method == "all":
+            for name, value in change.items():
+                weights[name].copy_(value)
+        else:
+            for layer in {name.removesuffix(".A") for name in change if name.endswith(".A")}:
+                factor = change[f"{layer}.B"] @ change[f"{layer}.A"]
+                weights[f"{layer}.weight"].add_(
+                    training.alpha / training.rank * factor.to(weights[f"{layer}.weight"])
+                )
+    except (KeyError, RuntimeError) as error:
+        raise CorruptData(
+            f"the trained weights do not fit encoder {encoder.identity.name!r}: {error}"
+        ) from error
+    return TunedEncoder(copied.requires_grad_(False).eval(), identity)
+
+
+def tuned_identity(base: EncoderIdentity, change_sha256: str) -> EncoderIdentity:
+    """The identity of an encoder with a change in it.
+
+    Args:
+        base: of the encoder that it started from.
+        change_sha256: digest of the file that holds the change.
+    """
+    digest = hashlib.sha256(f"{base.weights_sha256}{change_sha256}".encode()).hexdigest()
+    return replace(base, name=f"{base.name}+{change_sha256[:12]}", weights_sha256=digest)
+
+
+def _add_factors(encoder: Any, training: EncoderTraining, seed: int) -> None:
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise MissingExtra(
+            "training by lora needs peft, which is not installed; run pip install 'dsearch[lora]', or train "
+            "all weights of the encoder (--encoder-training all)"
+        ) from error
+    layers = [
+        name
+        for name, module in encoder.named_modules()
+        if isinstance(module, nn.Linear) and not name.endswith(_UNUSED)
+    ]
+    if not layers:
+        raise InvalidRequest(
+            f"encoder {encoder.identity.name!r} has no linear layer for lora; train all of its weights "
+            "instead (--encoder-training all)"
+        )
+    config = LoraConfig(r=training.rank, lora_alpha=training.alpha, lora_dropout=0.0, target_modules=layers)
+    device = next(encoder.parameters()).device
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, encoder)
+    encoder.to(device).eval()
+
+
+def _adapted(encoder: nn.Module) -> Iterator[tuple[str, Any]]:
+    return ((name, module) for name, module in encoder.named_modules() if hasattr(module, "lora_A"))
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    return tensor.detach().float().cpu().clone().contiguous()
