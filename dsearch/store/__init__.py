@@ -10,11 +10,13 @@ filter_sql.py the same as SQL                       operation.py  what an operat
 matching.py   what a filter finds                   registry.py   generations, models, which is live
 records.py    what is handed out                    retention.py  what may go, and going for good
 verify.py     reading everything again              folders.py    collections made, listed, deleted
-backup.py     copies while writes go on
+backup.py     copies while writes go on      feedback.py   clicks and their pages, a file of its own
 """
 
 from __future__ import annotations
 
+from .feedback import FeedbackFull, FeedbackStore, Page, Recorded
+from .feedback_records import Event, Impression
 from .filters import Filter, parse_filter
 from .folders import collection_names, delete_collection
 from .records import (
@@ -37,12 +39,18 @@ __all__ = [
     "BackupReport",
     "Changes",
     "Counts",
+    "Event",
     "FacetValue",
+    "FeedbackFull",
+    "FeedbackStore",
     "Filter",
     "GenerationRecord",
+    "Impression",
     "ModelRecord",
+    "Page",
     "Pending",
     "PurgeReport",
+    "Recorded",
     "Snapshot",
     "Store",
     "VerifyReport",

@@ -21,15 +21,15 @@ _BUSY_TIMEOUT_S = 10.0
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 
 
-def connect(folder: Path, *, writer: bool, create: bool = False) -> sqlite3.Connection:
-    """Open the database of a collection folder in autocommit mode; transactions are begun explicitly.
+def connect(folder: Path, *, writer: bool, create: bool = False, file: str = FILE_NAME) -> sqlite3.Connection:
+    """Open a database of a collection folder in autocommit mode; transactions are begun explicitly.
 
     A reader is opened read-write all the same, with `query_only` set: after a kill the first one to come must
     be able to recover the write-ahead log, which SQLite denies to a connection opened read-only.
     """
     mode = "rwc" if create else "rw"
     connection = sqlite3.connect(
-        f"file:{quote(str((folder / FILE_NAME).absolute()))}?mode={mode}",
+        f"file:{quote(str((folder / file).absolute()))}?mode={mode}",
         uri=True,
         timeout=_BUSY_TIMEOUT_S,
         isolation_level=None,

@@ -1,0 +1,166 @@
+"""The rows of feedback.db: written, read and held against their digests."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..errors import Conflict, CorruptData
+from .feedback_records import Event, Impression, digest_of
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS impression (
+    query_id TEXT PRIMARY KEY,
+    content  TEXT NOT NULL,
+    digest   BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS event (
+    key         TEXT NOT NULL,
+    event_id    TEXT NOT NULL,
+    query_id    TEXT NOT NULL,
+    client_id   TEXT NOT NULL,
+    received_s  REAL NOT NULL,
+    content     TEXT NOT NULL,
+    digest      BLOB NOT NULL,
+    PRIMARY KEY (key, event_id)
+);
+CREATE INDEX IF NOT EXISTS event_query ON event (query_id);
+CREATE TABLE IF NOT EXISTS contributor (key TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID
+"""
+_EVENT = "SELECT key, event_id, query_id, client_id, received_s, content, digest FROM event"
+
+
+def find_impression(connection: sqlite3.Connection, query_id: str) -> Impression | None:
+    """The impression of this id; raises CorruptData."""
+    row = connection.execute(
+        "SELECT query_id, content, digest FROM impression WHERE query_id = ?", (query_id,)
+    ).fetchone()
+    return None if row is None else _impression(*row)
+
+
+def every_impression(connection: sqlite3.Connection) -> Iterator[Impression]:
+    """All of them, in the order of their ids; raises CorruptData."""
+    for row in connection.execute("SELECT query_id, content, digest FROM impression ORDER BY query_id"):
+        yield _impression(*row)
+
+
+def events_of(connection: sqlite3.Connection, query_id: str) -> tuple[Event, ...]:
+    """The events of an impression, in the order of their arrival; raises CorruptData."""
+    rows = connection.execute(f"{_EVENT} WHERE query_id = ? ORDER BY rowid", (query_id,))
+    return tuple(_event(*row) for row in rows)
+
+
+def insert_impression(connection: sqlite3.Connection, one: Impression) -> None:
+    """Write an impression unless it is there; raises Conflict when its id names another query."""
+    known = find_impression(connection, one.query_id)
+    if known is None:
+        content = one.content()
+        row = (one.query_id, content, digest_of(content))
+        connection.execute("INSERT INTO impression VALUES (?, ?, ?)", row)
+    elif known.query != one.query:
+        raise Conflict(
+            f"query_id={one.query_id!r} names another query already; give each search an id of its own"
+        )
+
+
+def insert_event(connection: sqlite3.Connection, one: Event) -> bool:
+    """Write an event; False when it is there already. Raises Conflict when its id names another event."""
+    content = one.content()
+    known = connection.execute(
+        "SELECT content FROM event WHERE key = ? AND event_id = ?", (one.key, one.event_id)
+    ).fetchone()
+    if known is None:
+        row = (one.key, one.event_id, one.query_id, one.client_id, one.received_s)
+        row = (*row, content, digest_of(content, one.received_s))
+        connection.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        return True
+    if known[0] != content:
+        raise Conflict(f"event_id={one.event_id!r} names another event already; give each an id of its own")
+    return False
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """Of the file, free pages left out."""
+
+    def pragma(name: str) -> int:
+        return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    return (pragma("page_count") - pragma("freelist_count")) * pragma("page_size")
+
+
+def require_complete(connection: sqlite3.Connection) -> None:
+    """Hold the events against the counts that were kept; raises CorruptData."""
+    counted = dict(connection.execute("SELECT key, count(*) FROM event GROUP BY key"))
+    kept = dict(connection.execute("SELECT key, events FROM contributor"))
+    (lone,) = connection.execute(
+        "SELECT count(*) FROM event WHERE query_id NOT IN (SELECT query_id FROM impression)"
+    ).fetchone()
+    if counted != kept or lone:
+        raise CorruptData(
+            f"feedback.db holds {sum(counted.values())} events where {sum(kept.values())} were written, "
+            f"{lone} of them without their page; go on with the rest: dsearch feedback clear --damaged"
+        )
+
+
+def delete_damaged(connection: sqlite3.Connection) -> int:
+    """Delete rows that are not what was written, and events without their page; how many."""
+    deleted = 0
+    blob = "CAST({} AS BLOB)".format
+    columns = ", ".join(blob(name) for name in ("query_id", "content"))
+    rows = connection.execute(f"SELECT rowid, {columns}, digest FROM impression").fetchall()
+    bad = [(row,) for row, *fields in rows if not _reads(_impression, fields)]
+    connection.executemany("DELETE FROM impression WHERE rowid = ?", bad)
+    deleted += len(bad)
+    names = ", ".join(blob(name) for name in ("key", "event_id", "query_id", "client_id"))
+    rows = connection.execute(
+        f"SELECT rowid, {names}, received_s, {blob('content')}, digest FROM event"
+    ).fetchall()
+    bad = [(row,) for row, *fields in rows if not _reads(_event, fields)]
+    connection.executemany("DELETE FROM event WHERE rowid = ?", bad)
+    lone = "DELETE FROM event WHERE query_id NOT IN (SELECT query_id FROM impression)"
+    return deleted + len(bad) + connection.execute(lone).rowcount
+
+
+def count_again(connection: sqlite3.Connection) -> None:
+    """Delete impressions that no event refers to, and set the counts by what is there."""
+    connection.execute("DELETE FROM impression WHERE query_id NOT IN (SELECT query_id FROM event)")
+    connection.execute("DELETE FROM contributor")
+    connection.execute("INSERT INTO contributor SELECT key, count(*) FROM event GROUP BY key")
+
+
+def _reads(read: Callable[..., object], fields: list[Any]) -> bool:
+    try:
+        # The digest, which comes last, stays bytes.
+        read(*(one.decode() if isinstance(one, bytes) else one for one in fields[:-1]), fields[-1])
+    except (CorruptData, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _impression(query_id: str, content: str, digest: bytes) -> Impression:
+    if digest_of(content) != digest:
+        raise damaged()
+    one = Impression.from_content(content)
+    if one.query_id != query_id:
+        raise damaged()
+    return one
+
+
+def _event(
+    key: str, event_id: str, query_id: str, client_id: str, received_s: float, content: str, digest: bytes
+) -> Event:
+    if digest_of(content, received_s) != digest:
+        raise damaged()
+    one = Event.from_content(content, received_s)
+    if (one.key, one.event_id, one.query_id, one.client_id) != (key, event_id, query_id, client_id):
+        raise damaged()
+    return one
+
+
+def damaged() -> CorruptData:
+    """The error that a row which is not what was written raises."""
+    return CorruptData(
+        "a row of feedback.db is not what was written; go on without it: dsearch feedback clear --damaged"
+    )
