@@ -8,6 +8,7 @@ import torch as _torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from dsearch.engine.attending import Attended
 from dsearch.engine.collection import Collection
 from dsearch.engine.engine import SearchEngine
+from dsearch.engine.gradients import Asked, AttentionParts, Gradients, attention_parts, vjp
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.models import UNTRAINED
 from dsearch.engine.options import LayerOptions
@@ -17,10 +18,13 @@ from dsearch.engine.snapshot import Snapshot
 
 __all__ = [
     "UNTRAINED",
+    "Asked",
     "Attended",
+    "AttentionParts",
     "Collection",
     "Evidence",
     "FieldPrediction",
+    "Gradients",
     "LayerOptions",
     "Predicted",
     "SearchEngine",
@@ -28,6 +32,8 @@ __all__ = [
     "SearchOutput",
     "Snapshot",
     "System",
+    "attention_parts",
     "encode_queries",
     "make_run",
+    "vjp",
 ]
