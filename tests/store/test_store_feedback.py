@@ -207,21 +207,21 @@ def test_a_failed_commit_ends_writing(tmp_path: Path, monkeypatch: pytest.Monkey
     """After an error of the medium nobody knows what is on it: no later success may hide that."""
     store = FeedbackStore(tmp_path)
     store.record([PAGE], [click()])
-    real = store._connection()
+    store.close()
+    broken = True
 
-    class Failing:
-        def execute(self, statement: str, *values: object) -> object:
-            if statement == "COMMIT":
+    class Failing(sqlite3.Connection):
+        def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+            if statement == "COMMIT" and broken:
                 raise sqlite3.OperationalError("disk I/O error")
-            return real.execute(statement, *values)
+            return super().execute(statement, *values)  # type: ignore[arg-type]
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(real, name)
-
-    monkeypatch.setattr(store, "_writer", Failing())
+    path = tmp_path / "feedback.db"
+    failing = sqlite3.connect(path, factory=Failing, isolation_level=None)
+    monkeypatch.setattr(store, "_writer", failing)
     with pytest.raises(CorruptData):
         store.record([], [click("e2")])
-    monkeypatch.setattr(store, "_writer", real)
+    broken = False
     with pytest.raises(Unavailable, match="a write failed"):
         store.record([], [click("e3")])
     assert events_of(store) == ["e1"]
