@@ -34,7 +34,7 @@ from dsearch.engine.searching import search
 from dsearch.engine.snapshot import Snapshot
 from dsearch.engine.state import LiveState
 from dsearch.errors import Conflict, Gone
-from dsearch.store import Store, WriteReceipt
+from dsearch.store import FeedbackStore, Store, WriteReceipt
 from dsearch.types import Document, Mode, SearchResult, Stamp
 
 
@@ -56,6 +56,7 @@ class Collection:
         self._writing = threading.Lock()
         self._state = LiveState(store)
         self._heads: dict[str, Head] = {}
+        self._feedback = FeedbackStore(store.path)
 
     # ---- what it is
 
@@ -89,6 +90,11 @@ class Collection:
     def live_model(self) -> str:
         """The version that answers when none is asked for."""
         return self.store.live_model()
+
+    @property
+    def feedback(self) -> FeedbackStore:
+        """What people did with what was found: a file of its own, beside the documents."""
+        return self._feedback
 
     def describe(self) -> dict[str, Any]:
         """What it is and holds, as JSON."""
@@ -364,4 +370,5 @@ class Collection:
 
     def close(self) -> None:
         """Close the store; searches in flight elsewhere must have ended."""
+        self._feedback.close()
         self.store.close()
