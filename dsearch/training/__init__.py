@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+from dsearch.training.actions import ACTIONS, Action
+from dsearch.training.clicks import ClickOptions, Graded, graded_pages
 from dsearch.training.comparison import Comparison, compare_values
 from dsearch.training.examples import Examples, examples_from_judgements
 from dsearch.training.finetune import Trained, finetune
+from dsearch.training.from_feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.options import TrainingOptions, self_supervised_options
+from dsearch.training.propensity import Propensities, propensities_from_pages
 from dsearch.training.self_supervision import examples_from_corpus
 from dsearch.training.trainer import Epoch, train_head
 from dsearch.training.tune import Tuned, tune
 
 __all__ = [
+    "ACTIONS",
+    "Action",
+    "ClickOptions",
     "Comparison",
     "Epoch",
     "Examples",
+    "FromFeedback",
     "Gate",
     "GateReport",
+    "Graded",
     "Headroom",
+    "Propensities",
     "Trained",
     "TrainingOptions",
     "Tuned",
     "compare_values",
     "examples_from_corpus",
+    "examples_from_feedback",
     "examples_from_judgements",
     "finetune",
+    "finetune_from_feedback",
+    "graded_pages",
     "headroom",
     "judge",
+    "propensities_from_pages",
     "self_supervised_options",
     "train_head",
     "tune",

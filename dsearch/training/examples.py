@@ -26,6 +26,8 @@ class Examples:
         left_out: how many queries or judgements were not usable, by reason.
         digest: SHA-256 over queries and judgements: what the model was trained on.
         teacher: for each query, positions in the snapshot and a teacher's scores of them; None without one.
+        weights: how much each query counts, 1 on average; all alike when None. The listwise objectives and
+            in-batch take them into account.
     """
 
     snapshot: Snapshot
@@ -35,6 +37,7 @@ class Examples:
     left_out: dict[str, int]
     digest: str
     teacher: list[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]] | None = None
+    weights: Float32[np.ndarray, " queries"] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -49,6 +52,7 @@ class Examples:
             {},
             self.digest,
             None if self.teacher is None else [self.teacher[i] for i in which],
+            None if self.weights is None else self.weights[np.asarray(which, np.int64)],
         )
 
 

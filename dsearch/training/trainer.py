@@ -145,6 +145,8 @@ class _Batches:
     def __init__(self, examples: Examples, device: str):
         relevant, grades = padded(examples.relevant)
         target = grades / grades.sum(1, keepdims=True)
+        if examples.weights is not None:
+            target = target * examples.weights[:, None]  # losses linear in the target are weighted by it
         scored, teacher = padded(examples.teacher or [_NOTHING] * len(examples))
         self._states, self._relevant, self._target, self._scored, self._teacher, self._mask = (
             torch.as_tensor(array).to(device)

@@ -1,0 +1,193 @@
+"""Learning from feedback: `examples_from_feedback`, and `finetune_from_feedback` behind a trusted gate.
+
+Whoever can click can poison, and poison sits in held-out clicks as well as in those that are trained on. So a
+head that learned from clicks is judged by a slice that nobody else wrote: judgements, or the clicks of keys
+that are named as trusted (which are then not trained on). Without one the gate cannot tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection as Several
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection
+from dsearch.errors import InvalidRequest
+from dsearch.store import Page
+from dsearch.training.clicks import ClickOptions, Graded, graded_pages
+from dsearch.training.examples import Examples, examples_from_judgements
+from dsearch.training.finetune import OnTraining, Trained, finetune
+from dsearch.training.gate import Gate, GateReport, judge
+from dsearch.training.headroom import Headroom
+from dsearch.training.holdout import HeldOut
+from dsearch.training.options import TrainingOptions
+from dsearch.training.propensity import Propensities, even_propensities, propensities_from_pages
+
+NO_TRUST = (
+    "trained from clicks, which anybody can poison, and no trusted slice to judge by; give judgements, or "
+    "name the keys whose clicks are trusted"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FromFeedback:
+    """Examples from feedback, and what they came from.
+
+    Attributes:
+        examples: graded and weighted.
+        propensities: that clicks were weighted by.
+        graded: what the pages said.
+        options: how.
+    """
+
+    examples: Examples
+    propensities: Propensities
+    graded: Graded
+    options: ClickOptions
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, for the model's file."""
+        return {
+            "clicks": self.graded.clicks,
+            "keys": self.graded.keys,
+            "quorum": self.graded.quorum,
+            "left_out": self.graded.left_out,
+            "propensities": self.propensities.to_dict(),
+            **asdict(self.options),
+        }
+
+    def to_text(self) -> str:
+        """A few lines for a terminal."""
+        theta = self.propensities
+        estimated = f"estimated from {theta.clicks} clicks on positions that a coin had decided"
+        assumed = (
+            f"assumed: {theta.clicks} clicks on such positions are too few; search with explore for more"
+        )
+        how = {"swaps": estimated, "assumed": assumed, "none": "not corrected for"}[theta.source]
+        lines = [
+            f"feedback: {self.graded.clicks} clicks of {self.graded.keys} keys, {len(self.examples)} usable "
+            + f"queries; keys that have to agree: {self.graded.quorum}",
+            f"position bias: {how}; θ = " + " ".join(f"{value:.2f}" for value in theta.values),
+        ]
+        return "\n".join([*lines, *(f"left out: {n} {why}" for why, n in self.graded.left_out.items())])
+
+
+def examples_from_feedback(
+    collection: Collection,
+    *,
+    options: ClickOptions | None = None,
+    propensities: Propensities | None = None,
+    correct: bool = True,
+    only: Several[str] | None = None,
+    without: Several[str] = (),
+) -> FromFeedback:
+    """Queries that people reacted to, their documents graded by clicks and thumbs.
+
+    Args:
+        collection: whose feedback.
+        options: how clicks become grades.
+        propensities: of positions; estimated from all of the feedback when None.
+        correct: False: every click weighs the same (naive).
+        only: keys whose events count; all when None.
+        without: keys whose events do not.
+
+    Raises:
+        InvalidRequest: there is no feedback to learn from.
+        CorruptData: it is damaged.
+    """
+    options = options or ClickOptions()
+    pages = list(_of_keys(collection.feedback.pages(), only, without))
+    if not correct:
+        propensities = even_propensities()
+    elif propensities is None:
+        propensities = propensities_from_pages(pages, key_share=options.key_share)
+    graded = graded_pages(pages, propensities, options)
+    if not graded.grades:
+        why = "; ".join(f"{count} {reason}" for reason, count in graded.left_out.items()) or "there is none"
+        raise InvalidRequest(
+            f"no feedback of {collection.name!r} to learn from: {why}. Send events to "
+            f"POST /v1/collections/{collection.name}/feedback"
+        )
+    # The name of a query sorts it; its text is what people typed.
+    examples = examples_from_judgements(collection, graded.texts, graded.grades)
+    name_of = {text.strip(): name for name, text in graded.texts.items()}
+    weights = np.array([graded.weights[name_of[text]] for text in examples.texts], np.float32)
+    weights /= weights.mean()
+    digest = hashlib.sha256(examples.digest.encode() + weights.tobytes()).hexdigest()
+    return FromFeedback(replace(examples, weights=weights, digest=digest), propensities, graded, options)
+
+
+def finetune_from_feedback(
+    source: FromFeedback,
+    trusted: Examples | None,
+    options: TrainingOptions | None = None,
+    *,
+    gate: Gate | None = None,
+    start: Head | None = None,
+    live: Head | None = None,
+    device: str = "cpu",
+    on_headroom: Callable[[Headroom], None] | None = None,
+    on_epoch: OnTraining | None = None,
+) -> Trained:
+    """Train a head on feedback, all epochs, and judge it by the trusted slice; nothing is published.
+
+    Args:
+        source: what to learn from.
+        trusted: queries with documents that nobody but the trusted wrote; none of it is trained on.
+        options: how; nothing of the feedback is held out.
+        gate: what is asked.
+        start: what training starts from, as for `finetune`.
+        live: what answers now and is to be beaten; `start` when None. A trained head may stand here, since
+            it has not seen the trusted slice either.
+        device: where the arithmetic runs.
+        on_headroom: told what is left to gain, before training.
+        on_epoch: told the stage and the epoch.
+
+    Raises:
+        TrainingDiverged: NaN or infinity in the loss.
+    """
+    options = replace(options or TrainingOptions(), folds=0)
+    trained = finetune(
+        source.examples,
+        options,
+        gate=gate,
+        start=start,
+        device=device,
+        on_headroom=on_headroom,
+        on_epoch=on_epoch,
+    )
+    before = live or start or Head(source.examples.states.shape[1]).eval()
+    report = judged_by_trusted(source.examples, trusted, before, trained.head, gate, options)
+    report = replace(report, canary_overlap=trained.gate.canary_overlap)
+    record = {**trained.record, "feedback": source.to_dict(), "gate": report.to_dict()}
+    record["trusted_queries"] = 0 if trusted is None else len(trusted)
+    return replace(trained, gate=report, record=record)
+
+
+def judged_by_trusted(
+    examples: Examples,
+    trusted: Examples | None,
+    before: Head,
+    after: Head,
+    gate: Gate | None,
+    options: TrainingOptions,
+) -> GateReport:
+    """The gate's verdict by the trusted slice alone; "cannot tell" without one."""
+    if trusted is None:
+        return replace(judge(None, None, gate), reason=NO_TRUST)
+    held_out = HeldOut(trusted, examples, keywords=options.keywords)
+    return judge(held_out.answers(before), held_out.answers(after), gate, seed=options.seed)
+
+
+def _of_keys(pages: Iterable[Page], only: Several[str] | None, without: Several[str]) -> Iterator[Page]:
+    for page in pages:
+        events = tuple(
+            event for event in page.events if event.key not in without and (only is None or event.key in only)
+        )
+        if events:
+            yield Page(page.impression, events)
