@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -26,14 +28,18 @@ from dsearch.engine.indexing import (
     encode_pending,
     store_documents,
 )
+from dsearch.engine.keys import KeyOptions
 from dsearch.engine.layer import SearchLayer
 from dsearch.engine.models import UNTRAINED, load_head, save_model
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.predicting import EVIDENCE, Predicted, fields_of, predict
+from dsearch.engine.rebuild import MINIMUM, Rebuilder
+from dsearch.engine.retuning import Tuned, keep_tuned
 from dsearch.engine.searching import search
 from dsearch.engine.snapshot import Snapshot
 from dsearch.engine.state import LiveState
-from dsearch.errors import Conflict, Gone
+from dsearch.engine.tuning_queries import measured_live, tuning_queries
+from dsearch.errors import Conflict, DsearchError, Gone
 from dsearch.store import FeedbackStore, Store, WriteReceipt
 from dsearch.types import Document, Mode, SearchResult, Stamp
 
@@ -45,16 +51,27 @@ class Collection:
         store: its source of truth.
         encoder: gives the encoder; called when one is needed, so that a keyword search loads none.
         query_cache: keeps the embeddings of queries; none are kept when None.
+        rebuild_share: see `SearchEngine`.
+        rebuild_minimum: see `SearchEngine`.
     """
 
     def __init__(
-        self, store: Store, encoder: Callable[[], TextEncoder], query_cache: QueryCache | None = None
+        self,
+        store: Store,
+        encoder: Callable[[], TextEncoder],
+        query_cache: QueryCache | None = None,
+        *,
+        rebuild_share: float | None = None,
+        rebuild_minimum: int = MINIMUM,
     ):
         self.store = store
         self._give_encoder = encoder
         self.query_cache = QueryCache(0) if query_cache is None else query_cache
         self._writing = threading.Lock()
         self._state = LiveState(store)
+        self.rebuilder = Rebuilder(
+            store, self._state, self._writing, share=rebuild_share, minimum=rebuild_minimum
+        )
         self._heads: dict[str, Head] = {}
         self._feedback = FeedbackStore(store.path)
 
@@ -121,8 +138,8 @@ class Collection:
         with self._writing:
             inserted, updated, unchanged = store_documents(self.store, documents, on_progress)
             encoded = encode_pending(self.store, encoder, on_progress)
-            if inserted or updated or encoded or self._state.stale:
-                self._state.build(on_progress)
+        if inserted or updated or encoded or self._state.stale:
+            self.refresh(on_progress)
         return Ingested(inserted, updated, unchanged, encoded, time.monotonic() - started)
 
     def upsert(
@@ -153,6 +170,7 @@ class Collection:
                 encoded = encoder.encode_documents([documents[i].content for i in new])
                 receipt = self.store.upsert(documents, encoded, new)
             self._state.catch_up()
+        self._consider_rebuild()
         return receipt
 
     def delete(self, ids: Sequence[str]) -> WriteReceipt:
@@ -160,12 +178,59 @@ class Collection:
         with self._writing:
             receipt = self.store.delete(ids)
             self._state.catch_up()
+        self._consider_rebuild()
         return receipt
 
-    def refresh(self, on_progress: OnProgress | None = None) -> int:
-        """Build a generation of the present documents, its keys projected by the live head; its number."""
+    def refresh(
+        self,
+        on_progress: OnProgress | None = None,
+        *,
+        kind: str | None = None,
+        recall_target: float | None = None,
+        memory_bytes: int | None = None,
+        queries: Sequence[str] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> int:
+        """Build a generation of the present documents, its keys projected by the live head; its number.
+
+        Where builds start by themselves (`rebuild_share`) it is built in another process, and writes go on.
+
+        Args:
+            on_progress: told of each stage.
+            kind: how its keys, and those of later generations, are kept: a name in `DENSE_KINDS`, or "auto";
+                as before when None.
+            recall_target: the recall@10 that an approximate kind is tuned for; as before when None.
+            memory_bytes: what the keys may take when "auto" chooses; as before when None.
+            queries: texts to tune an approximate kind by; sentences of the documents when None.
+            cancelled: asked now and then, where it is built in another process.
+
+        Raises:
+            InvalidRequest: an unknown kind, a target outside 0 to 1, a bound below 1.
+            Cancelled, ProcessDied, InsufficientStorage: nothing changed.
+        """
+        return self.rebuilder.build(
+            partial(tuning_queries, self, texts=queries),
+            keys=KeyOptions.of(self.store).changed(kind, recall_target, memory_bytes),
+            spawned=self.rebuilder.by_itself,
+            on_progress=on_progress,
+            cancelled=cancelled,
+        )
+
+    def retune(self) -> Tuned | None:
+        """Measure what an approximate index finds of the live head's queries, and tune it where that is less
+        than its target; None for a kind that compares every key. Done after each promotion.
+        """
+        found = measured_live(self)
+        if found is not None:
+            keep_tuned(self.store, found)
+            with self._writing:
+                self._state.use_parameters(found.generation, found.parameters)
+        return found
+
+    def catch_up(self) -> None:
+        """See what another process has written since; only a collection that is open readonly needs it."""
         with self._writing:
-            return self._state.build(on_progress)
+            self._state.catch_up()
 
     # ---- search
 
@@ -367,8 +432,18 @@ class Collection:
         with self._writing:
             self.store.promote(version)
             self._state.catch_up()
+        if self.rebuilder.by_itself:
+            self.rebuilder.in_background(self.retune, wait=True)
+        else:
+            # It answers now, with an encoder that is not at hand, too: then as the index was tuned before.
+            with suppress(DsearchError):
+                self.retune()
 
     def close(self) -> None:
-        """Close the store; searches in flight elsewhere must have ended."""
+        """Close the store; searches in flight elsewhere must have ended. A build that runs is given up."""
+        self.rebuilder.close()
         self._feedback.close()
         self.store.close()
+
+    def _consider_rebuild(self) -> None:
+        self.rebuilder.consider(partial(tuning_queries, self))

@@ -40,13 +40,18 @@ def given_identity(dimension: int) -> EncoderIdentity:
     )
 
 
+def is_given(store: Store) -> bool:
+    """Whether a collection's embeddings are given by whoever writes to it."""
+    return store.encoder.get("backend") == _BACKEND
+
+
 def require_encoder(store: Store) -> None:
     """Refuse to encode texts for a collection whose embeddings are given.
 
     Raises:
         EncoderMismatch: says what can be done instead.
     """
-    if store.encoder.get("backend") == _BACKEND:
+    if is_given(store):
         raise EncoderMismatch(
             f"collection {store.name!r} has no encoder: its embeddings are given. Search it with vectors or "
             "with mode='keyword', and write to it from Python with upsert(documents, embeddings=...)"

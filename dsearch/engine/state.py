@@ -6,13 +6,21 @@ take the present one and keep it; a write or a build puts another in its place b
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 import torch
+from jaxtyping import Float32
 
-from dsearch.engine.indexing import OnProgress, build_generation, generation_folder
+from dsearch.engine.indexing import Built, generation_folder, publish
+from dsearch.engine.leases import open_leased, open_live
 from dsearch.engine.models import load_head
+from dsearch.engine.retirement import tidy
+from dsearch.engine.retuning import with_tuned_parameters
 from dsearch.engine.snapshot import Fresh, Snapshot
-from dsearch.errors import InvalidRequest
+from dsearch.errors import Conflict, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
 
@@ -59,22 +67,52 @@ class LiveState:
         changes = self._store.changes_since(generation.snapshot)
         return bool(len(changes.added) or len(changes.removed))
 
+    @property
+    def delta(self) -> int:
+        """Documents written or deleted since the generation was built: what a search has extra work with."""
+        present = self.snapshot
+        return len(present.fresh) + (0 if present.excluded is None else int(present.excluded.sum()))
+
     def catch_up(self) -> None:
         """Let searches see what the store has: a new snapshot, swapped in by one assignment."""
-        if self._snapshot is not None:
-            present = self._snapshot
-            changes = self._store.changes_since(present.generation.manifest.sequence)
-            fresh = self._fresh(changes.added, present.generation.keyword)
-            self._show(Snapshot.of(present.generation, fresh, changes.removed, changes.sequence))
+        present = self._snapshot
+        if present is None:
+            return
+        live = self._store.live_generation()
+        if live is not None and live.number != present.generation.number:
+            self._show(self._load())  # another process has published it
+        else:
+            self._show(self._beside(present.generation))
 
-    def build(self, on_progress: OnProgress | None = None) -> int:
-        """Build a generation of the present documents, its keys projected by the live head; its number."""
+    def key_projection(self) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
+        """What the keys of the next generation are projected by: W_K of the live head, None for W_K = I."""
         head = load_head(self._store, self._store.live_model())
         with torch.inference_mode():
-            projection = head.key_projection().numpy()
-        number = build_generation(self._store, key_projection=_foldable(projection), on_progress=on_progress)
-        self._show(self._load())
-        return number
+            return _foldable(head.key_projection().numpy())
+
+    def opened(self, built: Built) -> Generation:
+        """What was built, checked and opened; may be called beside everything else."""
+        return open_leased(generation_folder(self._store, built.number), built.manifest_digest)
+
+    def publish(self, built: Built, generation: Generation) -> None:
+        """Make a built generation live, here and for everybody, and let old ones go.
+
+        Raises:
+            Conflict: deletions that it does not know of were purged while it was built; its files are gone.
+        """
+        try:
+            publish(self._store, built)
+        except Conflict:
+            shutil.rmtree(generation.folder, ignore_errors=True)
+            raise
+        self._show(self._beside(generation))
+        tidy(self._store)
+
+    def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:
+        """Search the keys of generation `number` with other parameters, if it is the present one."""
+        present = self.snapshot
+        if present.generation.number == number:
+            self._show(replace(present, generation=present.generation.searched_with(parameters)))
 
     def _show(self, state: Snapshot) -> Snapshot:
         """Let `state` be the present one. Of those before it the last few stay, of the same generation.
@@ -88,13 +126,15 @@ class LiveState:
         return state
 
     def _load(self) -> Snapshot:
-        live = self._store.live_generation()
-        if live is None:
+        generation = open_live(self._store)
+        if generation is None:
             name = self._store.name
             raise InvalidRequest(f"collection {name!r} was never built; run: dsearch refresh -c {name}")
-        folder = generation_folder(self._store, live.number)
-        generation = Generation.open(folder, digest=live.manifest_digest)
-        changes = self._store.changes_since(live.snapshot)
+        return self._beside(with_tuned_parameters(self._store, generation))
+
+    def _beside(self, generation: Generation) -> Snapshot:
+        """The state that `generation` makes with what was written and deleted since."""
+        changes = self._store.changes_since(generation.manifest.sequence)
         fresh = self._fresh(changes.added, generation.keyword)
         return Snapshot.of(generation, fresh, changes.removed, changes.sequence)
 

@@ -13,6 +13,7 @@ crash leaves such a sibling behind (`remove_unfinished` clears it), never half a
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import time
@@ -71,6 +72,7 @@ class Generation:
         self.dense = dense
         self.keyword = keyword
         self.key_projection = key_projection
+        self._original: Generation | None = None
 
     @classmethod
     def build(
@@ -238,6 +240,13 @@ class Generation:
         at = np.minimum(np.searchsorted(self.rows, rows), len(self) - 1)
         return np.where(self.rows[at] == rows, at, -1)
 
+    def searched_with(self, parameters: Mapping[str, int]) -> Generation:
+        """The same generation, its keys searched with other parameters (see `DenseIndex.using`)."""
+        twin = copy.copy(self)
+        twin.dense = self.dense.using(parameters)
+        twin._original = self  # whoever waits for the first one's end waits for this one's
+        return twin
+
     def _check(self) -> None:
         """Refuse files that are whole but do not belong together."""
         manifest = self.manifest
@@ -268,7 +277,7 @@ def remove_unfinished(generations: Path) -> list[str]:
     """
     left = sorted(path for path in generations.glob(f".*{_UNFINISHED}*") if path.is_dir())
     for path in left:
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)  # its builder may be ending just now; the next time it goes
     return [path.name for path in left]
 
 

@@ -1,0 +1,122 @@
+"""Leases: whoever reads a generation, in any process, holds a shared lock on its folder; who retires it asks
+for that lock alone, and where it is not to be had leaves the folder.
+
+A lock of the operating system (flock) ends with the process that holds it, however that ends, and a lock on
+the folder itself needs no file, so that a home can be read where nothing may be written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from weakref import finalize
+
+from dsearch.engine.indexing import generation_folder
+from dsearch.errors import CorruptData, Unavailable
+from dsearch.index import Generation
+from dsearch.store import GenerationRecord, Store
+
+_ATTEMPTS = 20
+
+
+class Lease:
+    """A hold on a generation's folder, until `release`.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+
+    def __init__(self, folder: Path):
+        self._file: int | None = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._file, fcntl.LOCK_SH)  # waits for a collector, which has it only while it deletes
+
+    def release(self) -> None:
+        """Let go; safe to call twice."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+@contextmanager
+def alone_with(folder: Path) -> Generator[bool]:
+    """Whether nobody holds the folder; for the time of the block nobody new does, then."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(file)
+
+
+def open_live(store: Store) -> Generation | None:
+    """The live generation, leased for as long as the object is there; None before the first.
+
+    Raises:
+        CorruptData: it is missing or not what was written.
+    """
+    for _ in range(_ATTEMPTS):
+        live = store.live_generation()
+        if live is None:
+            return None
+        generation = open_registered(store, live)
+        if generation is not None:
+            return generation
+        # It was retired between the two looks: then another one is live.
+    raise Unavailable(f"{store.path}: generations change faster than they can be opened; try again")
+
+
+def open_registered(store: Store, record: GenerationRecord) -> Generation | None:
+    """A generation, leased for as long as the object is there; None when it is not registered any more.
+
+    Raises:
+        CorruptData: it is registered, but missing or not what was written.
+    """
+    folder = generation_folder(store, record.number)
+    try:
+        lease = Lease(folder)
+    except OSError as error:
+        if not _registered(store, record):
+            return None
+        raise CorruptData(
+            f"{folder}: the folder of a registered generation cannot be opened ({error}); build it again "
+            f"with: dsearch refresh -c {store.name}"
+        ) from error
+    try:
+        # Only now: what is registered while it is leased stays. Before, it could have been retired.
+        if not _registered(store, record):
+            lease.release()
+            return None
+        return _open(folder, record.manifest_digest, lease)
+    except BaseException:
+        lease.release()
+        raise
+
+
+def open_leased(folder: Path, digest: str) -> Generation:
+    """A generation that was built here and is not registered yet, leased as long as the object is there."""
+    lease = Lease(folder)
+    try:
+        return _open(folder, digest, lease)
+    except BaseException:
+        lease.release()
+        raise
+
+
+def _open(folder: Path, digest: str, lease: Lease) -> Generation:
+    generation = Generation.open(folder, digest=digest)
+    finalize(generation, lease.release)
+    return generation
+
+
+def _registered(store: Store, record: GenerationRecord) -> bool:
+    return any(
+        (known.number, known.manifest_digest) == (record.number, record.manifest_digest)
+        for known in store.generations()
+    )

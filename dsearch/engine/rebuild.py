@@ -1,0 +1,229 @@
+"""`Rebuilder`: builds generations, one at a time, here or in a process of their own, asked for or when due.
+
+A build in a process of its own only reads the store. What is written meanwhile is searched beside the live
+generation as before, and beside the new one once that is published; searches and writes go on all the time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from dsearch.engine.indexing import Built, OnProgress, build_files
+from dsearch.engine.keys import KeyOptions
+from dsearch.engine.state import LiveState
+from dsearch.errors import Cancelled, DsearchError, InvalidRequest
+from dsearch.processes import Report, run_spawned
+from dsearch.store import Store
+from dsearch.types import Progress
+
+MINIMUM = 1000  # documents: fewer are searched beside a generation in a millisecond or two
+
+_log = logging.getLogger(__name__)
+
+# (how keys are kept, W_g) → what they will be asked, or None where nothing is tuned
+TuningQueries = Callable[
+    [KeyOptions, Float32[np.ndarray, "key_dim encoder_dim"] | None],
+    Float32[np.ndarray, "queries key_dim"] | None,
+]
+
+
+class Rebuilder:
+    """The builds of one collection.
+
+    Args:
+        store: its store.
+        state: what is shown of it.
+        writing: its writers' lock, held while a generation is published and not while it is built.
+        share: the part of the documents written or deleted since the last build, from which on the next one
+            starts by itself, in another process; None for never.
+        minimum: a build does not start by itself below so many.
+
+    Raises:
+        InvalidRequest: a share or a minimum that is not above 0.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        state: LiveState,
+        writing: threading.Lock,
+        *,
+        share: float | None = None,
+        minimum: int = MINIMUM,
+    ):
+        self._store, self._state, self._writing = store, state, writing
+        self.share, self.minimum = check_rebuild(share, minimum)
+        self._building = threading.Lock()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._next: Callable[[], object] | None = None
+        self._closed = threading.Event()
+        self._progress: Progress | None = None
+        self._problem: str | None = None
+        self._failed_at = 0  # the delta at which a build failed: it is not tried again at once
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether builds start by themselves, in other processes."""
+        return self.share is not None
+
+    def status(self) -> dict[str, Any]:
+        """As JSON: whether a build runs, how far it is, and why the last one failed."""
+        progress = self._progress
+        return {
+            "share": self.share,
+            "running": progress is not None,
+            "progress": None if progress is None else asdict(progress),
+            "problem": self._problem,
+        }
+
+    @property
+    def due_at(self) -> float:
+        """The delta from which on a build starts by itself."""
+        if self.share is None:
+            return float("inf")
+        return max(self.minimum, self.share * self._state.snapshot.built, 1.5 * self._failed_at)
+
+    def consider(self, queries: TuningQueries) -> None:
+        """Start a build in the background if one is due and none runs; returns at once."""
+        if not self.by_itself or self._state.delta < self.due_at:
+            return
+        self.in_background(lambda: self.build(queries, spawned=True))
+
+    def in_background(self, work: Callable[[], object], *, wait: bool = False) -> None:
+        """Run `work` in a thread. When one of ours is running it is left out, or, with `wait`, comes next.
+
+        What it raises is told by `status` and to the log, and serving goes on.
+        """
+        with self._starting:
+            if self._closed.is_set():
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, args=(work,), daemon=True)
+                self._thread.start()
+            elif wait:
+                self._next = work
+
+    def build(
+        self,
+        queries: TuningQueries,
+        *,
+        keys: KeyOptions | None = None,
+        spawned: bool = False,
+        on_progress: OnProgress | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> int:
+        """Build a generation of the present documents and make it live; its number.
+
+        Args:
+            queries: gives what to tune an approximate kind by.
+            keys: how keys are kept; as in the live generation when None.
+            spawned: whether to build in a process of its own.
+            on_progress: told of each stage.
+            cancelled: asked now and then, when spawned.
+
+        Raises:
+            Cancelled, ProcessDied, InsufficientStorage: nothing changed.
+        """
+        with self._building:
+            keys = keys or KeyOptions.of(self._store)
+
+            def report(progress: Progress) -> None:
+                self._progress = progress
+                if on_progress is not None:
+                    on_progress(progress)
+
+            try:
+                report(Progress("embeddings", 0, 0, 0.0))
+                projection = self._state.key_projection()
+                asked = queries(keys, projection)
+                if spawned:
+                    built = run_spawned(
+                        build_in_child,
+                        self._store.path,
+                        projection,
+                        keys,
+                        asked,
+                        on_progress=report,
+                        cancelled=lambda: self._closed.is_set() or (cancelled is not None and cancelled()),
+                    )
+                else:
+                    built = build_files(
+                        self._store, key_projection=projection, keys=keys, queries=asked, on_progress=report
+                    )
+                generation = self._state.opened(built)
+                with self._writing:
+                    self._state.publish(built, generation)
+            finally:
+                self._progress = None
+            self._failed_at, self._problem = 0, None
+        return built.number
+
+    def wait(self) -> None:
+        """Until what runs in the background has ended."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def close(self) -> None:
+        """Cancel what runs in the background and wait for its end; safe to call twice."""
+        with self._starting:
+            self._closed.set()
+        self.wait()
+
+    def _work(self, work: Callable[[], object] | None) -> None:
+        while work is not None:
+            self._reported(work)
+            with self._starting:
+                work, self._next = self._next, None
+                if work is None or self._closed.is_set():
+                    self._thread = work = None
+
+    def _reported(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Cancelled:
+            pass
+        except Exception as error:
+            if self._closed.is_set():
+                return
+            self._failed_at = self._state.delta
+            self._problem = str(error) if isinstance(error, DsearchError) else repr(error)
+            _log.warning("collection %s was not rebuilt: %s", self._store.name, self._problem)
+
+
+def check_rebuild(share: float | None, minimum: int) -> tuple[float | None, int]:
+    """Both as they were given, when they are allowed.
+
+    Raises:
+        InvalidRequest: a share or a minimum that is not above 0.
+    """
+    if share is not None and not share > 0:
+        raise InvalidRequest(f"rebuild_share={share}; use a number above 0, or none for never")
+    if minimum < 1:
+        raise InvalidRequest(f"rebuild_minimum={minimum}; use an integer of at least 1")
+    return share, minimum
+
+
+def build_in_child(
+    report: Report,
+    path: Path,
+    key_projection: np.ndarray | None,
+    keys: KeyOptions,
+    queries: np.ndarray | None,
+) -> Built:
+    """`build_files`, as `run_spawned` runs it: with lower priority than whoever answers searches."""
+    os.nice(5)
+    with Store.open(path, readonly=True) as store:
+        return build_files(
+            store, key_projection=key_projection, keys=keys, queries=queries, on_progress=report
+        )

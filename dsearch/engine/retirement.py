@@ -1,0 +1,74 @@
+"""Retirement: the last few generations stay, the others go as soon as nobody reads them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+from dsearch.engine.indexing import generation_folder
+from dsearch.engine.leases import alone_with
+from dsearch.errors import DsearchError
+from dsearch.index import remove_unfinished
+from dsearch.store import Store
+
+KEEP = 3
+
+_NUMBER = re.compile(r"[0-9]{6,9}")
+
+
+def retire(store: Store, keep: int = KEEP) -> list[int]:
+    """Retire all but the live generation and the `keep` newest; the numbers of those that went.
+
+    One that a reader in any process holds stays until the next call. It is struck off the register first: a
+    crash between leaves a folder that `clear` removes.
+    """
+    gone: list[int] = []
+    for number in store.retirable_generations(keep):
+        folder = generation_folder(store, number)
+        if not folder.is_dir():
+            store.retire_generation(number)
+            gone.append(number)
+            continue
+        with alone_with(folder) as alone:
+            if alone:
+                store.retire_generation(number)
+                _remove(folder)
+                gone.append(number)
+    return gone
+
+
+def tidy(store: Store) -> None:
+    """Retire what can go now. A disk that is full or fails is no reason to stop: the next time will do."""
+    with contextlib.suppress(DsearchError, OSError):
+        retire(store)
+
+
+def clear(store: Store) -> list[str]:
+    """Remove what no row of the register names: builds cut short, generations struck off; what went.
+
+    For the one writer, and not while it builds. Trained models that are not registered stay: they cannot be
+    computed again.
+    """
+    generations = store.path / "generations"
+    if not generations.is_dir():
+        return []
+    gone = remove_unfinished(generations)
+    registered = {generation_folder(store, one.number).name for one in store.generations()}
+    for folder in sorted(generations.iterdir()):
+        if _NUMBER.fullmatch(folder.name) and folder.name not in registered and folder.is_dir():
+            with alone_with(folder) as alone:
+                if alone:
+                    _remove(folder)
+                    gone.append(folder.name)
+    models = store.path / "models"
+    for folder in sorted(models.glob(".*.writing")) if models.is_dir() else []:
+        _remove(folder)
+        gone.append(folder.name)
+    return gone
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
