@@ -8,6 +8,7 @@ read.py       documents and embeddings, checked     schema.py     the tables, fo
 filters.py    conditions on metadata, as a tree     connect.py    connections, SQLite's errors
 filter_sql.py the same as SQL                       operation.py  what an operation changes; groups of them
 matching.py   what a filter finds                   registry.py   generations, models, which is live
+passages.py   further embeddings of long documents
 records.py    what is handed out                    retention.py  what may go, and going for good
 verify.py     reading everything again              folders.py    collections made, listed, deleted
 backup.py     copies while writes go on      feedback.py   clicks and their pages, a file of its own
@@ -26,6 +27,7 @@ from .records import (
     FacetValue,
     GenerationRecord,
     ModelRecord,
+    Passages,
     Pending,
     PurgeReport,
     Snapshot,
@@ -48,6 +50,7 @@ __all__ = [
     "Impression",
     "ModelRecord",
     "Page",
+    "Passages",
     "Pending",
     "PurgeReport",
     "Recorded",

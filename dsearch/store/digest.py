@@ -4,7 +4,8 @@ Two layers, both SHA-256, all integers 8 bytes, unsigned, little-endian:
 
 - **Content digests** are stored beside what they cover. A document's covers the byte lengths of id, title,
   text, metadata and value, then these five as UTF-8 (metadata and value as canonical JSON, no value as
-  nothing). An embedding's covers its float32 bytes.
+  nothing). An embedding's covers its float32 bytes, that of passages the byte
+  length of their spans, the spans and the float32 bytes.
 - **Facts** say what belongs to the collection: "row 7 holds the document of digest d since operation 3", "row
   7 was deleted by operation 9". A fact is the SHA-256 of its kind (ASCII, filled up with zeros to 16 bytes)
   and its fields, read as a little-endian number. The **set digest** is the sum of all facts modulo 2^256. A
@@ -47,6 +48,11 @@ def embedding_digest(vector: bytes) -> bytes:
     return sha256(vector).digest()
 
 
+def passages_digest(spans: bytes, vectors: bytes) -> bytes:
+    """Digest of a document's passages: their places and their further embeddings."""
+    return sha256(len(spans).to_bytes(8, "little") + spans + vectors).digest()
+
+
 def document_fact(row: int, written: int, digest: bytes) -> int:
     """`row` holds the document of this digest since operation `written`."""
     return _number(_ROW_FACT.pack(b"document", row, written, digest))
@@ -60,6 +66,11 @@ def tombstone_fact(row: int, deleted: int) -> int:
 def embedding_fact(row: int, written: int, digest: bytes) -> int:
     """`row` has the embedding of this digest since operation `written`."""
     return _number(_ROW_FACT.pack(b"embedding", row, written, digest))
+
+
+def passages_fact(row: int, written: int, digest: bytes) -> int:
+    """`row` has the passages of this digest since operation `written`."""
+    return _number(_ROW_FACT.pack(b"passages", row, written, digest))
 
 
 def record_fact(kind: bytes, *columns: Any) -> int:

@@ -22,7 +22,7 @@ def update_metadata(operation: Operation, id: str, changes: object) -> WriteRece
     if document is None:
         raise DocumentNotFound(f"no document {id[:80]!r} to change; upsert it whole first")
     metadata = merge_patch(document.metadata, cast("dict[str, Any]", changes))
-    return write.upsert(operation, prepare([replace(document, metadata=metadata)]), {})
+    return write.upsert(operation, prepare([replace(document, metadata=metadata)]), {}, {})
 
 
 def merge_patch(target: Any, patch: Any, depth: int = MAX_METADATA_DEPTH + 1) -> Any:

@@ -5,7 +5,7 @@ Each answer is of one state of the collection and is held against its digests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from jaxtyping import Float32, Int64
 
 from ..errors import DocumentNotFound, InvalidRequest
 from ..types import Document
-from . import matching, read, registry
+from . import matching, passages, read, registry
 from .connect import ReaderPool
 from .filters import Filter, Keys, Scalar, parse_field, parse_filter
 from .read import Rows
@@ -24,6 +24,7 @@ from .records import (
     FacetValue,
     GenerationRecord,
     ModelRecord,
+    Passages,
     Pending,
     Snapshot,
     VerifyReport,
@@ -60,6 +61,11 @@ class Reader:
     def dimension(self) -> int:
         """Numbers per embedding."""
         return self._meta.dimension
+
+    @property
+    def cutting(self) -> dict[str, Any] | None:
+        """How long documents are cut into passages, as given to `create`; None when they are not."""
+        return None if self._meta.passages is None else dict(self._meta.passages)
 
     @property
     def sequence(self) -> int:
@@ -119,6 +125,11 @@ class Reader:
         """
         with self._readers.reading() as connection:
             return read.embeddings(connection, rows, self.dimension, check=check)
+
+    def passages(self, rows: Rows) -> Mapping[int, Passages]:
+        """The passages of those of `rows` that are long documents, by row, ascending; raises CorruptData."""
+        with self._readers.reading() as connection:
+            return passages.read(connection, [int(row) for row in rows], self.dimension)
 
     def documents(self, rows: Rows) -> list[Document]:
         """Document versions in the order of `rows`, deleted ones too; raises NotFound, CorruptData."""

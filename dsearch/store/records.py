@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float32, Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,19 @@ class Pending:
 
     rows: Int64[np.ndarray, " pending"]
     lengths: Int64[np.ndarray, " pending"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """The passages of one long document.
+
+    Attributes:
+        spans: [start, end) of each in characters of its text, by start, the first included.
+        embeddings: of the passages after the first, whose embedding is the document's own.
+    """
+
+    spans: Int64[np.ndarray, "passages 2"]
+    embeddings: Float32[np.ndarray, "further dimension"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 
 from ..errors import Conflict, InvalidRequest
-from . import registry
+from . import passages, registry
 from .digest import canonical_json, document_fact, embedding_fact, record_fact, tombstone_fact
 from .operation import Operation
 
@@ -47,6 +47,7 @@ def purge(operation: Operation) -> int:
         operation.take_fact(document_fact(row, written, digest) + tombstone_fact(row, deleted))
         for at, of in connection.execute("SELECT written, digest FROM embedding WHERE row = ?", (row,)):
             operation.take_fact(embedding_fact(row, at, of))
+    passages.remove(operation, [row for row, *_ in dead])
     rows = [(row,) for row, *_ in dead]
     connection.executemany("DELETE FROM embedding WHERE row = ?", rows)
     connection.executemany("DELETE FROM document WHERE row = ?", rows)

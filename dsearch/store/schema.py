@@ -1,4 +1,4 @@
-"""The tables of `documents.db`, format 1.
+"""The tables of `documents.db`, format 2.
 
 - `meta`       what the collection is: format, name, encoder, dimension; written once.
 - `state`      one row: the operation sequence and the set digest (digest.py), now and before the last commit,
@@ -8,6 +8,9 @@
                NULL while the version is live, and at most one version of an id is.
 - `embedding`  apart from the text, so that reading all embeddings reads nothing else. `written` is the
                operation that made the row searchable, which may be later than the document's.
+- `passages`   of a document longer than the encoder's window: where its passages are in the text, and their
+               embeddings but for the first, which is its row of `embedding` (passages.py). Format 1 has no
+               such table: its collections are read and written as they are, and cut no document.
 - `pending`    live rows without an embedding: small, so that asking for them does not scan the collection.
   Derived.
 - `generation`, `model`  what was built; `live` is a log, and the newest entry of a kind is what is live: one
@@ -29,7 +32,7 @@ from .digest import canonical_json, record_fact
 from .watermark import Mark
 
 FILE_NAME = "documents.db"
-FORMAT = 1
+FORMAT = 2
 OLDEST_FORMAT = 1
 APPLICATION_ID = 0x64736561  # "dsea": tells `file` and us that the database is one of ours
 
@@ -72,6 +75,14 @@ CREATE TABLE embedding (
 );
 CREATE INDEX embedding_written ON embedding (written);
 
+CREATE TABLE passages (
+    row     INTEGER PRIMARY KEY,
+    written INTEGER NOT NULL,
+    digest  BLOB    NOT NULL,
+    spans   BLOB    NOT NULL,
+    vectors BLOB    NOT NULL
+);
+
 CREATE TABLE pending (row INTEGER PRIMARY KEY, length INTEGER NOT NULL);
 
 CREATE TABLE generation (
@@ -99,16 +110,22 @@ CREATE TABLE live (
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a collection is; written at its creation and never changed."""
+    """What a collection is; written at its creation and never changed.
+
+    `passages` says how long documents are cut, None that they are not.
+    """
 
     name: str
     encoder: dict[str, Any]
     dimension: int
+    passages: dict[str, Any] | None = None
+    format: int = FORMAT
 
     @property
     def fact(self) -> int:
         """The part of the set digest that covers this."""
-        return record_fact(b"meta", FORMAT, self.name, self.encoder, self.dimension)
+        columns = [self.format, self.name, self.encoder, self.dimension]
+        return record_fact(b"meta", *columns, *([] if self.format == 1 else [self.passages]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +158,7 @@ def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> 
             ("name", meta.name),
             ("encoder", canonical_json(meta.encoder)),
             ("dimension", str(meta.dimension)),
+            ("passages", canonical_json(meta.passages)),
         ],
     )
     connection.execute("INSERT INTO state VALUES (1, 0, ?, 0, ?, 0, 0, 0)", (digest, digest))
@@ -156,7 +174,13 @@ def read_meta(connection: sqlite3.Connection) -> Meta:
             f"the collection has store format {version}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
             "use the release that wrote it to export it, or a newer dsearch"
         )
-    return Meta(fields["name"], json.loads(fields["encoder"]), int(fields["dimension"]))
+    return Meta(
+        fields["name"],
+        json.loads(fields["encoder"]),
+        int(fields["dimension"]),
+        None if version == "1" else json.loads(fields["passages"]),
+        int(version),
+    )
 
 
 def read_state(connection: sqlite3.Connection) -> State:

@@ -13,7 +13,7 @@ open for writing.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,14 +23,14 @@ from jaxtyping import Shaped
 
 from ..errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest
 from ..types import Document
-from . import backup, matching, patch, registry, retention, write
+from . import backup, matching, passages, patch, registry, retention, write
 from .connect import ReaderPool, readable_errors
 from .filters import parse_filter
 from .folders import create_collection
 from .journal import Journal
 from .read import Rows
 from .reader import Reader
-from .records import BackupReport, GenerationRecord, PurgeReport, WriteReceipt
+from .records import BackupReport, GenerationRecord, Passages, PurgeReport, WriteReceipt
 from .schema import FILE_NAME, Meta, read_meta, read_state
 from .validate import prepare, prepare_embeddings
 from .watermark import check_database, read_watermark
@@ -47,14 +47,22 @@ class Store(Reader):
         self._journal = journal
 
     @classmethod
-    def create(cls, path: Path, *, name: str, encoder: dict[str, Any], dimension: int) -> Store:
+    def create(
+        cls,
+        path: Path,
+        *,
+        name: str,
+        encoder: dict[str, Any],
+        dimension: int,
+        passages: dict[str, Any] | None = None,
+    ) -> Store:
         """Make a new, empty collection in folder `path`, whole or not at all, and open it for writing.
 
-        `encoder` is the identity of what makes the embeddings, `dimension` their length. Raises
-        InvalidRequest (name, dimension, an encoder that is not JSON), Conflict when the
-        folder has other files.
+        `encoder` is the identity of what makes the embeddings, `dimension` their length, `passages` how long
+        documents are cut (None: not at all). Raises InvalidRequest (name, dimension, an encoder that is not
+        JSON), Conflict when the folder has other files.
         """
-        create_collection(path, Meta(name, encoder, dimension))
+        create_collection(path, Meta(name, encoder, dimension, passages))
         return cls.open(path)
 
     @classmethod
@@ -94,20 +102,24 @@ class Store(Reader):
         documents: Sequence[Document],
         embeddings: Shaped[np.ndarray, "*given_dimension"] | None = None,
         positions: Sequence[int] | None = None,
+        passages: Mapping[int, Passages] | None = None,
     ) -> WriteReceipt:
         """Insert documents, or replace those of the same ids; all or nothing, durable on return.
 
         `embeddings` is [given, dimension]; `embeddings[i]` belongs to `documents[positions[i]]`, without
         `positions` to `documents[i]` (one each); a document without one is pending. An unchanged document is
-        left alone. When only metadata or value change, the embedding stays. Raises InvalidDocument (with
-        position and id), DimensionMismatch, InvalidRequest.
+        left alone. When only metadata or value change, the embedding stays. `passages` has the passages of
+        long documents by their position in `documents`, where an embedding is given, too.
+
+        Raises InvalidDocument (with position and id), DimensionMismatch, InvalidRequest.
         """
         prepared = prepare(documents)
         vectors = self._vectors(len(prepared), embeddings, positions)
+        cut = self._packed(passages, vectors.keys())
         if not prepared:
             return WriteReceipt(self.sequence)
         with self._writer.operation() as operation:
-            return write.upsert(operation, prepared, vectors)
+            return write.upsert(operation, prepared, vectors, cut)
 
     def delete(self, ids: Sequence[str]) -> WriteReceipt:
         """Delete documents by id; ids that are not there are counted as `missing`, which is no error."""
@@ -129,16 +141,23 @@ class Store(Reader):
         with self._writer.operation() as operation:
             return patch.update_metadata(operation, id, changes)
 
-    def set_embeddings(self, rows: Rows, embeddings: Shaped[np.ndarray, "*rows_dimension"]) -> int:
+    def set_embeddings(
+        self,
+        rows: Rows,
+        embeddings: Shaped[np.ndarray, "*rows_dimension"],
+        passages: Mapping[int, Passages] | None = None,
+    ) -> int:
         """Store the embeddings [rows, dimension] of pending rows and return the operation's number.
 
-        A row that has one already, or was superseded meanwhile, is passed over. Raises DimensionMismatch,
-        InvalidRequest (NaN, infinity, another count), NotFound for a row that never was.
+        `passages` has the passages of long documents among them, by row. A row that has an embedding already,
+        or was superseded meanwhile, is passed over. Raises DimensionMismatch, InvalidRequest (NaN, infinity,
+        another count), NotFound for a row that never was.
         """
         asked = np.asarray(rows, dtype=np.int64)
         vectors = prepare_embeddings(embeddings, count=len(asked), dimension=self.dimension)
+        cut = self._packed(passages, set(asked.tolist()))
         with self._writer.operation() as operation:
-            return write.set_embeddings(operation, asked, vectors)
+            return write.set_embeddings(operation, asked, vectors, cut)
 
     # ---- generations and models
 
@@ -253,6 +272,13 @@ class Store(Reader):
         if any(not 0 <= place < count for place in places):
             raise InvalidRequest(f"positions {list(places)[:10]}; use 0 to {count - 1}")
         return {place: vector.tobytes() for place, vector in zip(places, array, strict=True)}
+
+    def _packed(
+        self, given: Mapping[int, Passages] | None, embedded: Collection[int]
+    ) -> dict[int, passages.Packed]:
+        if unknown := [place for place in given or {} if place not in embedded]:
+            raise InvalidRequest(f"passages of {unknown[:10]}, which have no embedding; give the first one's")
+        return {place: passages.pack(parts, self.dimension) for place, parts in (given or {}).items()}
 
 
 def _read_meta(connection: sqlite3.Connection, path: Path) -> Meta:

@@ -101,6 +101,11 @@ def prepare_embeddings(
         )
     if len(array) != count:
         raise InvalidRequest(f"{len(array)} embeddings for {count} documents; give one each")
+    return finite_float32(array)
+
+
+def finite_float32(array: Shaped[np.ndarray, "rows dimension"]) -> Float32[np.ndarray, "rows dimension"]:
+    """Embeddings as little-endian float32; raises InvalidRequest for NaN, infinity and what is no number."""
     if array.dtype.kind not in "fiu":
         raise InvalidRequest(f"embeddings of type {array.dtype}; give float32")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float32, Int64
 
 from ..errors import NotFound
+from . import passages as passages_table
 from .digest import document_fact, embedding_digest, embedding_fact, tombstone_fact
 from .operation import Operation
+from .passages import Packed
 from .records import WriteReceipt
 from .validate import Prepared
 
@@ -20,9 +22,14 @@ INSERT INTO document (row, id, title, text, metadata, value, digest, written) VA
 """
 
 
-def upsert(operation: Operation, documents: Sequence[Prepared], vectors: dict[int, bytes]) -> WriteReceipt:
+def upsert(
+    operation: Operation,
+    documents: Sequence[Prepared],
+    vectors: Mapping[int, bytes],
+    passages: Mapping[int, Packed],
+) -> WriteReceipt:
     """Write new versions of what is new or changed; `vectors` has the given embeddings by position in
-    `documents`.
+    `documents`, `passages` those of long documents among them.
 
     A stored embedding of the same title and text is kept, whatever is given: what was published with it stays
     exact.
@@ -31,6 +38,7 @@ def upsert(operation: Operation, documents: Sequence[Prepared], vectors: dict[in
     new: list[tuple[int, Prepared]] = []
     superseded: list[int] = []
     embedded: list[tuple[int, bytes]] = []
+    cut: list[tuple[int, Packed]] = []
     pending: list[tuple[int, int]] = []
     inserted = updated = 0
     for position, document in enumerate(documents):
@@ -41,26 +49,33 @@ def upsert(operation: Operation, documents: Sequence[Prepared], vectors: dict[in
             if given is not None and _stored_vector(operation.connection, found[0]) is None:
                 operation.connection.execute("DELETE FROM pending WHERE row = ?", (found[0],))
                 embedded.append((found[0], given))
+                if position in passages:
+                    cut.append((found[0], passages[position]))
             continue
         operation.last_row += 1
         row = operation.last_row
-        vector = given
+        vector, parts = given, passages.get(position)
         if found is None:
             inserted += 1
         else:
             updated += 1
             superseded.append(found[0])
             if _content(operation.connection, found[0]) == document.content:
-                vector = _stored_vector(operation.connection, found[0]) or given
+                stored = _stored_vector(operation.connection, found[0])
+                if stored is not None:
+                    vector, parts = stored, passages_table.stored(operation.connection, found[0])
         rows.append(row)
         new.append((row, document))
         if vector is None:
             pending.append((row, len(document.content)))
         else:
             embedded.append((row, vector))
+            if parts is not None:
+                cut.append((row, parts))
     _bury(operation, superseded)
     _insert_documents(operation, new)
     _insert_embeddings(operation, embedded)
+    passages_table.insert(operation, cut)
     operation.connection.executemany("INSERT INTO pending VALUES (?, ?)", pending)
     operation.documents += inserted
     return WriteReceipt(
@@ -91,8 +106,12 @@ def set_embeddings(
     operation: Operation,
     rows: Int64[np.ndarray, " rows"],
     embeddings: Float32[np.ndarray, "rows dimension"],
+    passages: Mapping[int, Packed],
 ) -> int:
-    """Store embeddings of pending rows; rows that got one or were superseded meanwhile are passed over."""
+    """Store embeddings of pending rows, and passages by row.
+
+    Rows that got an embedding or were superseded meanwhile are passed over.
+    """
     waiting: list[tuple[int, bytes]] = []
     for row, embedding in zip(rows.tolist(), embeddings, strict=True):
         deleted = operation.connection.execute("DELETE FROM pending WHERE row = ?", (row,)).rowcount
@@ -101,6 +120,7 @@ def set_embeddings(
         elif not 1 <= row <= operation.last_row:
             raise NotFound(f"row {row} was never given out; rows are 1 to {operation.last_row}")
     _insert_embeddings(operation, waiting)
+    passages_table.insert(operation, [(row, passages[row]) for row, _ in waiting if row in passages])
     return operation.outcome().sequence
 
 

@@ -317,7 +317,7 @@ def _sqlite_is_content(folder: Path) -> bool:
     connection = sqlite3.connect(folder / "documents.db")
     try:
         return connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):  # a name in its finding may be what was hit
         return False
     finally:
         connection.close()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 from store_trials import flip, flips
 
 from dsearch.errors import CorruptData
-from dsearch.store import Store
+from dsearch.store import Passages, Store
 from dsearch.types import Document
 
 ROWS = 40
@@ -19,7 +20,8 @@ ROWS = 40
 def filled(store, folder, embed) -> Path:
     """A closed collection with every kind of row: live, superseded, deleted, pending, generations, models."""
     documents = [Document(f"d{n}", f"text number {n} " * 40, metadata={"n": n}) for n in range(ROWS)]
-    store.upsert(documents, embed(*[document.content for document in documents]))
+    cut = {at: Passages(np.array([[0, 9], [5, 20], [20, 40]]), embed(f"{at}b", f"{at}c")) for at in (3, 4, 5)}
+    store.upsert(documents, embed(*[document.content for document in documents]), passages=cut)
     store.upsert([Document("d0", "another text")])
     store.delete(["d1", "d2"])
     store.add_generation(1, manifest_digest="ab" * 32, rows=ROWS, snapshot=1, record={"kind": "flat"})

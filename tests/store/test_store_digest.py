@@ -36,7 +36,7 @@ def test_a_collection_sums_to_what_the_description_says(store, folder, embed):
     )
     embedding = sha256(embed("title text").tobytes())
     facts = [
-        sha256(b"meta".ljust(16, b"\0"), b'[1,"papers",{"name":"test"},8]'),
+        sha256(b"meta".ljust(16, b"\0"), b'[2,"papers",{"name":"test"},8,null]'),
         sha256(b"document".ljust(16, b"\0"), u64(1), u64(1), document),
         sha256(b"embedding".ljust(16, b"\0"), u64(1), u64(1), embedding),
         sha256(b"tombstone".ljust(16, b"\0"), u64(1), u64(2)),

@@ -72,12 +72,12 @@ def test_a_failed_creation_removes_what_it_began(folder, monkeypatch):
     assert list(folder.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("version", ["2", "0", "-1", "x", "٣"])
+@pytest.mark.parametrize("version", ["3", "0", "-1", "x", "٣"])
 @pytest.mark.parametrize("readonly", [True, False])
 def test_an_unknown_format_is_refused_with_the_range(folder, version, readonly):
     create(folder).close()
     change(folder, f"UPDATE meta SET value = '{version}' WHERE key = 'format'")
-    with pytest.raises(UnsupportedFormat, match=f"store format {version}; this release reads 1 to 1"):
+    with pytest.raises(UnsupportedFormat, match=f"store format {version}; this release reads 1 to 2"):
         Store.open(folder, readonly=readonly)
 
 
@@ -89,7 +89,7 @@ def test_an_unknown_watermark_format_is_refused(folder):
     slot[8] = 9
     slot[56:88] = hashlib.sha256(slot[:56]).digest()
     (folder / "watermark").write_bytes(slot * 2)
-    with pytest.raises(UnsupportedFormat, match="watermark has format 9; this release reads 1 to 1"):
+    with pytest.raises(UnsupportedFormat, match="watermark has format 9; this release reads 1 to 2"):
         Store.open(folder)
 
 
