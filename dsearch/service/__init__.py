@@ -7,6 +7,11 @@ worker.py       one thread, micro-batches           strict_json.py  JSON without
 searching.py    what the worker computes            strict_route.py bodies: size, type, encoding
 ingesting.py    a stream of lines into documents    guard.py        hosts, origins, headers, request ids
 problems.py     errors as problem+json              errors.py       errors that only HTTP has
+keys.py         API keys of a home                  access.py       who may ask for what
+deadline.py     how long a request may take         patience.py     how long a slow client is waited for
+metrics.py      what /metrics shows                 readings.py     what it reads when it is asked
+logs.py         one JSON object a line              telemetry.py    spans, where OpenTelemetry is installed
+server.py       uvicorn, and an end without losses
 answers.py      what they get                       respond.py      answers as JSON bytes
 ui/             the page: static, no build step
 """

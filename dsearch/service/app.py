@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from dsearch import __version__
 from dsearch.engine import SearchEngine
@@ -20,24 +21,47 @@ from dsearch.service import (
     routes_page,
     routes_search,
 )
-from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
+from dsearch.service.access import Access, is_open
+from dsearch.service.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
+from dsearch.service.errors import (
+    DeadlinePassed,
+    HostNotAllowed,
+    KeyMissing,
+    OriginNotAllowed,
+    ScopeTooNarrow,
+)
 from dsearch.service.guard import LOOPBACK_HOSTS, Guard
+from dsearch.service.keys import ApiKeys
 from dsearch.service.requests import DocumentGiven
 from dsearch.service.service import Service
 
 _DESCRIPTION = """
 A search engine that is one differentiable function. Errors are `application/problem+json` (RFC 9457) with a
 stable `code`. Every answer names the state that it came from: `generation`, `model` and `sequence`.
+
+`X-Timeout-Ms` bounds how long a request may take: a search has 2 s without it, other reads 30 s, and at most
+30 s with it; a write may wait 60 s for its turn, 600 s at most. `X-Request-Id` names a request in the log.
 """
 
 
-def create_app(engine: SearchEngine, *, hosts: Collection[str] = LOOPBACK_HOSTS) -> FastAPI:
+def create_app(
+    engine: SearchEngine,
+    *,
+    hosts: Collection[str] = LOOPBACK_HOSTS,
+    origins: Collection[str] = (),
+    require_key: bool = False,
+    query_timeout_s: float = QUERY_TIMEOUT_S,
+) -> FastAPI:
     """The service as an ASGI application; its threads run from the server's start-up to its shutdown.
 
     Args:
         engine: what it serves. The caller closes it, after the server has stopped.
         hosts: names that requests may be addressed to, without port; "*" for any. The default are those of
             this machine, so that no other site can point its own name here (DNS rebinding).
+        origins: other sites whose pages may use it from a browser (CORS), such as "https://search.example".
+        require_key: whether every request needs an API key even when none was made yet. As soon as the home
+            has keys (`keys.json`), every request needs one anyway.
+        query_timeout_s: how long a search may take that does not say so itself.
     """
     service = Service(engine)
 
@@ -57,7 +81,9 @@ def create_app(engine: SearchEngine, *, hosts: Collection[str] = LOOPBACK_HOSTS)
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
-        responses=problems.documented(InvalidRequest, HostNotAllowed, OriginNotAllowed),
+        responses=problems.documented(
+            InvalidRequest, HostNotAllowed, OriginNotAllowed, KeyMissing, ScopeTooNarrow, DeadlinePassed
+        ),
     )
     app.state.service = service
     problems.install(app)
@@ -65,7 +91,20 @@ def create_app(engine: SearchEngine, *, hosts: Collection[str] = LOOPBACK_HOSTS)
         app.include_router(routes.router)
     routes_page.install(app)
     _share_schemas(app)
-    app.add_middleware(Guard, hosts=hosts)
+    # The last one is the outermost.
+    app.add_middleware(Deadline, query_timeout_s=query_timeout_s)
+    app.add_middleware(Access, keys=ApiKeys(engine.home.path), required=require_key)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", HEADER, "X-Request-Id"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
+    app.add_middleware(
+        Guard, hosts=hosts, origins=origins, metrics=service.metrics, leaving=lambda: service.leaving
+    )
     return app
 
 
@@ -81,6 +120,11 @@ def _share_schemas(app: FastAPI) -> None:
             schema = model.model_json_schema(ref_template=template)
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}, {}]  # none is needed until the first key is made
+        for path, operations in document["paths"].items():
+            for operation in operations.values() if is_open(path) else ():
+                operation["security"] = []
         return document
 
     app.openapi = openapi

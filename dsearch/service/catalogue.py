@@ -24,6 +24,7 @@ class Catalogue:
         self._changed = threading.Condition()
         self._holds: Counter[str] = Counter()
         self._leaving: set[str] = set()
+        self._used: set[str] = set()
         self._loading = threading.Lock()
 
     @contextmanager
@@ -43,6 +44,7 @@ class Catalogue:
             self._changed.wait_for(lambda: name not in self._leaving)
             collection = self._existing(name)
             self._holds[name] += 1
+            self._used.add(name)
         try:
             yield collection
         finally:
@@ -53,6 +55,11 @@ class Catalogue:
     def names(self) -> list[str]:
         """The collections, sorted."""
         return self._engine.names()
+
+    def opened(self) -> list[str]:
+        """Those that were asked for since the start, sorted."""
+        with self._changed:
+            return sorted(self._used.intersection(self.names()))
 
     def describe(self, name: str) -> dict[str, Any]:
         """What a collection is and holds."""

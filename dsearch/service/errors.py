@@ -17,6 +17,20 @@ class InvalidCursor(InvalidRequest):
     code = "invalid_cursor"
 
 
+class KeyMissing(DsearchError):
+    """A request without an API key, or with one that is not known."""
+
+    code = "key_missing"
+    status = 401
+
+
+class ScopeTooNarrow(DsearchError):
+    """An API key that may not do this."""
+
+    code = "scope_too_narrow"
+    status = 403
+
+
 class OriginNotAllowed(DsearchError):
     """A request that a page of another site makes."""
 
@@ -55,6 +69,13 @@ class Overloaded(RetryLater):
     """More requests wait than the queue takes."""
 
     code = "overloaded"
+
+
+class DeadlinePassed(DsearchError):
+    """The request's time ran out before it was answered; nothing was written."""
+
+    code = "deadline_passed"
+    status = 504
 
 
 class NotReady(RetryLater):

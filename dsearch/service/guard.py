@@ -1,5 +1,5 @@
 """`Guard`: what surrounds every request. Hosts and origins that are not ours, headers of every answer,
-request ids, and errors that nobody expected.
+request ids, errors that nobody expected, and the line in the log.
 
 A web page that a browser opens elsewhere can reach a service on this machine: by its own name pointed at
 127.0.0.1 (DNS rebinding; the Host header tells), or by a plain cross-site request (the Origin header tells).
@@ -8,16 +8,21 @@ A web page that a browser opens elsewhere can reach a service on this machine: b
 from __future__ import annotations
 
 import logging
+import re
+import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsearch.errors import DsearchError
-from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
+from dsearch.service import logs
+from dsearch.service.errors import HostNotAllowed, OriginNotAllowed, Overloaded
+from dsearch.service.metrics import Metrics
 from dsearch.service.problems import problem, problem_of
+from dsearch.service.telemetry import Spans
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 ANY_HOST = "*"
@@ -43,6 +48,10 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MAX_IN_FLIGHT = 1024  # far above the queues, which refuse by themselves
+
 _log = logging.getLogger(__name__)
 
 
@@ -52,40 +61,81 @@ class Guard:
     Args:
         app: what is guarded.
         hosts: names that the service answers to, without port; "*" answers to all.
+        origins: other sites whose pages may use it, such as "https://search.example".
+        metrics: told of every answer.
+        leaving: whether the server is about to stop: connections are then closed with their answer.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] = LOOPBACK_HOSTS):
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Collection[str] = LOOPBACK_HOSTS,
+        origins: Collection[str] = (),
+        metrics: Metrics | None = None,
+        leaving: Callable[[], bool] = lambda: False,
+    ):
         self.app = app
         self.hosts = frozenset(host.lower() for host in hosts)
+        self.origins = frozenset(origin.lower() for origin in origins)
+        self._metrics = metrics or Metrics()
+        self._leaving = leaving
+        self._spans = Spans()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI has it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = uuid.uuid4().hex
-        started = False
+        started = time.perf_counter()
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex
+        status = 0
 
         async def answer(message: Message) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
-                _add_headers(message, request_id)
+                status = message["status"]
+                _add_headers(message, request_id, close=self._leaving())
             await send(message)
 
-        try:
-            self._require_ours(Headers(scope=scope))
-            await self.app(scope, receive, answer)
-        except DsearchError as error:
-            await problem_of(error)(scope, receive, answer)
-        except ClientDisconnect:
-            _log.debug("request %s: the client went away", request_id)
-        except Exception:
-            _log.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
-            if started:
-                raise  # the server cuts the connection, so that half an answer is not taken for a whole
-            detail = f"an unexpected error; the server's log has it under the request id {request_id}"
-            await problem("internal_error", detail, request_id=request_id)(scope, receive, answer)
+        token = logs.request_id.set(request_id)
+        with (
+            self._spans.of(scope["method"], headers, request_id) as finish,
+            self._metrics.in_flight() as many,
+        ):
+            try:
+                self._require_ours(headers)
+                _require_few(many)
+                await self.app(scope, receive, answer)
+            except DsearchError as error:
+                await problem_of(error)(scope, receive, answer)
+            except ClientDisconnect:
+                _log.debug("request %s: the client went away", request_id)
+            except Exception:
+                _log.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
+                if status:
+                    raise  # the server cuts the connection, so that half an answer is not taken for a whole
+                detail = f"an unexpected error; the server's log has it under the request id {request_id}"
+                await problem("internal_error", detail, request_id=request_id)(scope, receive, answer)
+            finally:
+                finish(_route(scope), status)
+                self._note(scope, status, time.perf_counter() - started)
+                logs.request_id.reset(token)
+
+    def _note(self, scope: Scope, status: int, took_s: float) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route = _route(scope)
+        self._metrics.answered(method, route, status, took_s)
+        fields = {
+            "method": method,
+            "route": route,
+            "status": status,
+            "took_ms": round(took_s * 1000, 2),
+            "key_id": scope.get("state", {}).get("key_id"),
+        }
+        if logs.access.isEnabledFor(logging.INFO):
+            logs.access.info("%s %s %s", method, route, status or "client gone", extra={"fields": fields})
 
     def _require_ours(self, headers: Headers) -> None:
         host = headers.get("host", "")
@@ -94,7 +144,11 @@ class Guard:
                 f"Host: {host[:80] or 'none'}; this server is {', '.join(sorted(self.hosts))}"
             )
         origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+        if (
+            origin is not None
+            and origin.partition("://")[2].lower() != host.lower()
+            and origin.lower() not in self.origins
+        ):
             raise OriginNotAllowed(
                 f"Origin: {origin[:80]}; only pages of this server may use it from a browser"
             )
@@ -106,9 +160,23 @@ def _name(host: str) -> str:
     return name if colon and port.isascii() and port.isdigit() else host.lower()
 
 
-def _add_headers(start: Message, request_id: str) -> None:
+def _route(scope: Scope) -> str:
+    """The route as it is declared, without what is in its place: ids are nobody else's business."""
+    return getattr(scope.get("route"), "path", "") or "none"
+
+
+def _require_few(in_flight: int) -> None:
+    if in_flight > MAX_IN_FLIGHT:
+        raise Overloaded(
+            f"{MAX_IN_FLIGHT} requests are being answered already; try again after the seconds in Retry-After"
+        )
+
+
+def _add_headers(start: Message, request_id: str, *, close: bool) -> None:
     headers = MutableHeaders(scope=start)
     for name, value in HEADERS.items():
         headers.setdefault(name, value)
     headers.setdefault("Cache-Control", "no-store")
     headers["X-Request-Id"] = request_id
+    if close:
+        headers["Connection"] = "close"

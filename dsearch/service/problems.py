@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 
 from dsearch.errors import DsearchError, NotFound
 from dsearch.service import errors as service_errors
-from dsearch.service.errors import RetryLater
+from dsearch.service.errors import KeyMissing, RetryLater
 from dsearch.service.fields import shown
 
 MEDIA_TYPE = "application/problem+json"
@@ -117,7 +117,11 @@ def problem(
 
 def problem_of(error: DsearchError, **more: Any) -> Response:
     """The answer to a request that raised `error`."""
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, RetryLater) else None
+    headers: dict[str, str] | None = None
+    if isinstance(error, RetryLater):
+        headers = {"Retry-After": str(error.retry_after_s)}
+    elif isinstance(error, KeyMissing):
+        headers = {"WWW-Authenticate": 'Bearer realm="dsearch"'}
     return problem(error.code, str(error), status=error.status, headers=headers, **more)
 
 

@@ -99,7 +99,10 @@ async def upsert_documents(collection: str, request: Request, service: TheServic
     except ValidationError as error:
         raise RequestValidationError(in_body(error)) from None
     documents = [one.document() for one in given]
-    written = await service.writing.run(partial(_upsert, service.catalogue, collection, documents))
+    characters = sum(len(one.text) + len(one.title) for one in documents)
+    written = await service.writing.run(
+        partial(_upsert, service.catalogue, collection, documents), characters=characters
+    )
     return json_answer(written)
 
 
@@ -107,7 +110,9 @@ async def _upsert_stream(collection: str, request: Request, service: Service) ->
     ingest = Ingest(service.catalogue, collection)
     try:
         async for block in blocks(limited(request, MAX_STREAM_BYTES)):
-            await service.writing.run(partial(ingest.take, block))
+            await service.writing.run(
+                partial(ingest.take, block), characters=sum(len(line) for _, line in block)
+            )
         if ingest.sequence is None:  # no line at all
             await service.writing.run(partial(ingest.take, []))
         if ingest.nothing_stored:

@@ -1,4 +1,4 @@
-"""Liveness and readiness."""
+"""Liveness, readiness, numbers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dsearch.errors import EncoderUnavailable, NotFound
 from dsearch.service import problems
 from dsearch.service.answers import Health
 from dsearch.service.errors import NotReady
+from dsearch.service.metrics import MEDIA_TYPE
 from dsearch.service.respond import json_answer
 from dsearch.service.service import TheService
 
@@ -27,6 +28,16 @@ async def readyz(service: TheService) -> Response:
     """Whether searches are answered now."""
     service.require_ready()
     return json_answer({"status": "ready"})
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"example": 'dsearch_queue_depth{worker="search"} 0.0\n'}}}},
+)
+async def metrics(service: TheService) -> Response:
+    """Counters and gauges in Prometheus' text format; needs a key of scope read where keys are on."""
+    return Response(await service.read(service.metrics.text), media_type=MEDIA_TYPE)
 
 
 @router.get("/problems/{code}", responses=problems.documented(NotFound))

@@ -74,7 +74,9 @@ async def search_batch(collection: str, asked: BatchRequest, service: TheService
     """Many queries, answered from one state."""
     started = time.perf_counter()
     searches = _searches(collection, asked, service)
-    results = await service.searching.run(partial(searches, asked.queries))
+    characters = sum(map(len, asked.queries))
+    results = await service.searching.run(partial(searches, asked.queries), characters=characters)
+    service.metrics.searched(collection, results)
     took_ms = _ms_since(started)
     return json_answer({"took_ms": took_ms, "results": [_answer(result, took_ms) for result in results]})
 
@@ -105,7 +107,9 @@ async def predict(collection: str, asked: PredictRequest, service: TheService) -
 
 async def _search(collection: str, query: str, options: SearchOptions, service: Service) -> Response:
     started = time.perf_counter()
-    result = await service.searching.submit(_searches(collection, options, service), query)
+    searches = _searches(collection, options, service)
+    result = await service.searching.submit(searches, query, characters=len(query))
+    service.metrics.searched(collection, [result])
     return json_answer(_answer(result, _ms_since(started)))
 
 

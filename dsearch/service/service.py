@@ -14,11 +14,16 @@ from starlette.concurrency import run_in_threadpool
 from dsearch.engine import SearchEngine
 from dsearch.errors import DsearchError
 from dsearch.service.catalogue import Catalogue
+from dsearch.service.deadline import in_time
 from dsearch.service.errors import NotReady
+from dsearch.service.metrics import Metrics
+from dsearch.service.readings import readings_of
 from dsearch.service.worker import Worker
 
 SEARCHES_WAITING = 256
+SEARCH_CHARACTERS_WAITING = 1024 * 1024
 WRITES_WAITING = 64
+WRITE_CHARACTERS_WAITING = 32 * 1024 * 1024
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -35,9 +40,26 @@ class Service:
     """
 
     def __init__(self, engine: SearchEngine):
+        self.metrics = Metrics()
         self.catalogue = Catalogue(engine)
-        self.searching = Worker("search", waiting=SEARCHES_WAITING)
-        self.writing = Worker("write", waiting=WRITES_WAITING)
+        self.searching = Worker(
+            "search",
+            waiting=SEARCHES_WAITING,
+            waiting_characters=SEARCH_CHARACTERS_WAITING,
+            observer=self.metrics,
+        )
+        self.writing = Worker(
+            "write",
+            waiting=WRITES_WAITING,
+            waiting_characters=WRITE_CHARACTERS_WAITING,
+            finishes=True,
+            observer=self.metrics,
+        )
+        self.leaving = False
+        engine.query_cache.on_encode = self.metrics.encoded
+        self.metrics.read(
+            lambda: readings_of(self.catalogue, engine.query_cache, (self.searching, self.writing))
+        )
         self._warming: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -46,8 +68,13 @@ class Service:
         self.writing.start()
         self._warming = asyncio.get_running_loop().create_task(self.searching.run(self._warm))
 
+    def leave(self) -> None:
+        """Say that it is not ready any more; what comes is still answered, until `stop`."""
+        self.leaving = True
+
     async def stop(self) -> None:
         """Finish what waits, end the workers."""
+        self.leave()
         for worker in (self.searching, self.writing):
             await run_in_threadpool(worker.stop)
         if self._warming is not None:
@@ -61,8 +88,10 @@ class Service:
             NotReady: it is starting or stopping, or it failed to start (the log says why).
             EncoderUnavailable: the encoder's weights are not there.
         """
-        if self._warming is None or not self._warming.done() or not self.searching.alive:
+        started = self._warming is not None and self._warming.done()
+        if not started or self.leaving or not self.searching.alive:
             raise NotReady("the service loads its encoder and indexes, or is stopping; ask again in a moment")
+        assert self._warming is not None
         error = self._warming.exception()
         if isinstance(error, DsearchError):
             raise error
@@ -71,8 +100,13 @@ class Service:
             raise NotReady("the encoder could not be loaded; the server's log says why")
 
     async def read(self, compute: Callable[[], T]) -> T:
-        """The result of a read that needs neither encoder nor index."""
-        return await run_in_threadpool(compute)
+        """The result of a read that needs neither encoder nor index.
+
+        Raises:
+            DeadlinePassed: the request's time is over.
+        """
+        async with in_time("read"):
+            return await run_in_threadpool(compute)
 
     def _warm(self) -> None:
         for name in self.catalogue.names():

@@ -3,7 +3,8 @@
     submit → bounded queue → the first job and all that can be computed with it → results
 
 A batch is as large as what waits when the thread becomes free: an idle worker starts at once, a busy one
-finds a larger batch each time. There is no timer. When the queue is full a request is refused at once.
+finds a larger batch each time. There is no timer. When the queue is full, by jobs or by characters, a request
+is refused at once. Jobs whose request has ended, by its deadline or its client, are dropped before they cost.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from dsearch.service.errors import NotReady, Overloaded
+from dsearch.service import deadline
+from dsearch.service.errors import DeadlinePassed, NotReady, Overloaded
+
+UNBOUNDED = 1 << 62
 
 Item = TypeVar("Item", contravariant=True)
 Result = TypeVar("Result", covariant=True)
@@ -53,8 +58,23 @@ class _Job:
     item: Any
     answer: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+    characters: int
+    submitted: float
+    begun: bool = False
     result: Any = None
     error: BaseException | None = None
+
+
+class Observer(Protocol):
+    """What a worker tells of its work; called in its thread, or where a job is refused."""
+
+    def batch(self, worker: str, waited_s: Sequence[float], took_s: float) -> None:
+        """Jobs were computed together: how long each had waited, and how long they took."""
+        ...
+
+    def rejected(self, worker: str, reason: str) -> None:
+        """A job was refused ("overloaded") or dropped ("deadline", "client gone")."""
+        ...
 
 
 class Worker:
@@ -63,12 +83,28 @@ class Worker:
     Args:
         name: of the thread.
         waiting: jobs that may wait; one more is refused.
+        waiting_characters: the size of what may wait, together. A larger job is taken when nothing waits.
+        finishes: whether a job that was begun is finished and answered whatever the deadline says: a write
+            must not be answered with an error and be there all the same.
+        observer: told of batches and refusals.
     """
 
-    def __init__(self, name: str, *, waiting: int):
+    def __init__(
+        self,
+        name: str,
+        *,
+        waiting: int,
+        waiting_characters: int = UNBOUNDED,
+        finishes: bool = False,
+        observer: Observer | None = None,
+    ):
         self.name = name
         self.waiting = waiting
+        self.waiting_characters = waiting_characters
+        self._finishes = finishes
+        self._observer = observer
         self._queue: deque[_Job] = deque()
+        self._characters = 0
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -91,40 +127,94 @@ class Worker:
         """Whether jobs are taken and computed."""
         return self._thread is not None and self._thread.is_alive() and not self._stopping
 
-    async def submit(self, work: Work[Item, Result], item: Item) -> Result:
+    @property
+    def depth(self) -> int:
+        """Jobs that wait."""
+        return len(self._queue)
+
+    async def submit(self, work: Work[Item, Result], item: Item, *, characters: int = 0) -> Result:
         """The result of `work` for `item`, computed together with equal work that waits.
 
-        A caller that is cancelled while its job waits costs nothing.
+        A caller that is cancelled while its job waits, or whose deadline passes, costs nothing.
+
+        Args:
+            work: the computation.
+            item: what it is applied to.
+            characters: the size of the item, counted against `waiting_characters`.
 
         Raises:
             Overloaded: the queue is full.
             NotReady: the worker is not running.
+            DeadlinePassed: the request's time is over; see `deadline.py`.
             Whatever the work raises for this item; the error of one item never reaches another.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(work, item, loop.create_future(), loop)
+        job = _Job(work, item, loop.create_future(), loop, characters, time.perf_counter())
         with self._changed:
             if not self.alive:
                 raise NotReady(f"the service is not running its {self.name} worker; try again in a moment")
-            if len(self._queue) >= self.waiting:
-                raise Overloaded(
-                    f"{len(self._queue)} {self.name} requests wait already, the most that may; "
-                    f"try again after the seconds in Retry-After"
-                )
+            self._require_room(characters)
             self._queue.append(job)
+            self._characters += characters
             self._changed.notify()
-        return await job.answer
+        try:
+            async with deadline.in_time(self.name):
+                return await (asyncio.shield(job.answer) if self._finishes else job.answer)
+        except DeadlinePassed:
+            if self._drop(job, "deadline"):
+                raise
+            return await job.answer  # it was begun: the answer is what became of it
+        except asyncio.CancelledError:
+            if not self._drop(job, "client gone"):
+                job.answer.add_done_callback(_look_at)
+            raise
 
-    async def run(self, compute: Callable[[], T]) -> T:
+    async def run(self, compute: Callable[[], T], *, characters: int = 0) -> T:
         """The result of `compute()`, in its turn; raises as `submit` does."""
-        return await self.submit(_Once(compute), None)
+        return await self.submit(_Once(compute), None, characters=characters)
+
+    def _require_room(self, characters: int) -> None:
+        if self._fits(characters):
+            return
+        for job in [job for job in self._queue if job.answer.cancelled()]:  # nobody waits for these
+            self._queue.remove(job)
+            self._characters -= job.characters
+        if self._fits(characters):
+            return
+        waiting = len(self._queue)
+        if self._observer is not None:
+            self._observer.rejected(self.name, "overloaded")
+        what = f"{waiting} {self.name} requests wait already"
+        if waiting < self.waiting:
+            what += f", of {self._characters} characters"
+        raise Overloaded(f"{what}, the most that may; try again after the seconds in Retry-After")
+
+    def _fits(self, characters: int) -> bool:
+        waiting = len(self._queue)
+        return waiting < self.waiting and (
+            not waiting or self._characters + characters <= self.waiting_characters
+        )
+
+    def _drop(self, job: _Job, reason: str) -> bool:
+        """Give a job up unless it must be finished; whether it was."""
+        with self._changed:
+            if job.begun and self._finishes:
+                return False
+            job.answer.cancel()
+        if self._observer is not None:
+            self._observer.rejected(self.name, reason)
+        return True
 
     # ---- in the thread
 
     def _work(self) -> None:
         while batch := self._next_batch():
+            started = time.perf_counter()
             _compute(batch)
+            took_s = time.perf_counter() - started
             _deliver(batch)
+            if self._observer is not None:
+                self._observer.batch(self.name, [started - job.submitted for job in batch], took_s)
 
     def _next_batch(self) -> list[_Job]:
         """The job that has waited longest and those that go with it; empty when it is time to end."""
@@ -137,11 +227,15 @@ class Worker:
                 others: deque[_Job] = deque()
                 for job in self._queue:
                     if job.answer.cancelled():
+                        self._characters -= job.characters
                         continue
                     first = batch[0].work if batch else job.work
                     together = job.work == first and len(batch) < first.largest_batch
                     (batch if together else others).append(job)
                 self._queue = others
+                for job in batch:
+                    job.begun = True
+                    self._characters -= job.characters
                 if batch:
                     return batch
 
@@ -166,6 +260,12 @@ def _deliver(batch: list[_Job]) -> None:
         mine = [job for job in batch if job.loop is loop]
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(_answer, mine)
+
+
+def _look_at(answer: asyncio.Future[Any]) -> None:
+    """An error that nobody waits for any more is no news."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _answer(jobs: list[_Job]) -> None:

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from service_fakes import NASTY, ORIGIN, WordEncoder, documents
+from service_fakes import NASTY, ORIGIN, WordEncoder, documents, serving
 from starlette.testclient import TestClient
 
 from dsearch.engine import Collection, SearchEngine
@@ -29,7 +25,7 @@ def engine(tmp_path: Path, encoder: WordEncoder) -> Iterator[SearchEngine]:
 
 @pytest.fixture
 def app(engine: SearchEngine) -> FastAPI:
-    return create_app(engine)
+    return create_app(engine, query_timeout_s=30)  # a busy machine is no reason for a test to fail
 
 
 @pytest.fixture
@@ -55,13 +51,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with SearchEngine(home, encoder=WordEncoder) as made:
         made.create("papers").ingest(documents(60))
         made.create("nasty").ingest(NASTY)
-    command = [sys.executable, str(Path(__file__).with_name("server_process.py")), str(home)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}  # tests/fakes.py
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.terminate()
-        assert process.wait(20) in (0, -signal.SIGTERM)  # the server ends itself by the signal it was sent
-        process.stdout.close()
+    with serving(home) as (origin, _):
+        yield origin

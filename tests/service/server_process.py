@@ -1,27 +1,36 @@
-"""A real server in a process of its own: prints its port, then serves the home given. Not a test."""
+"""A real server in a process of its own: prints its port, then serves the home given. Not a test.
+
+    python server_process.py HOME [JSON of Patience]
+
+At the end it prints how many requests it had begun.
+"""
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 
 import torch
-import uvicorn
 from service_fakes import WordEncoder
 
 from dsearch.engine import SearchEngine
 from dsearch.service import create_app
+from dsearch.service.patience import Patience
+from dsearch.service.server import run_server
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    patience = Patience(**json.loads(sys.argv[2])) if len(sys.argv) > 2 else None
     with (
         SearchEngine(sys.argv[1], encoder=WordEncoder) as engine,
-        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_server(("127.0.0.1", 0), backlog=256) as server,
     ):
         print(server.getsockname()[1], flush=True)
-        config = uvicorn.Config(create_app(engine), log_level="warning", server_header=False)
-        uvicorn.Server(config).run(sockets=[server])
+        app = create_app(engine, query_timeout_s=30)
+        run_server(app, sockets=[server], patience=patience)
+        print(app.state.service.metrics.accepted, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,15 @@
-"""What the tests of the service share: an encoder that counts, documents, and documents that attack."""
+"""What the tests of the service share: an encoder that counts, documents, documents that attack, servers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from fakes import HashingEncoder
@@ -52,3 +59,22 @@ NASTY = [
     Document(f"only {IMAGE}", "cat \u202e javascript:window.attacked=true &lt;b&gt;"),
     Document("long", f"cat {IMAGE} " + "dog " * 300 + SCRIPT),
 ]
+
+
+@contextmanager
+def serving(home: Path, **patience: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server in another process: its origin, and the process, which ends well when the block does."""
+    command = [sys.executable, str(Path(__file__).with_name("server_process.py")), str(home)]
+    if patience:
+        command.append(json.dumps(patience))
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]  # tests/fakes.py
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}", process
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+        assert process.stdout is not None
+        process.stdout.close()

@@ -1,0 +1,140 @@
+"""`Metrics`: what `/metrics` shows (Prometheus). Each application has a registry of its own.
+
+Labels are bounded: routes as they are declared, never addresses; collections that are open; no query, no id.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dsearch.types import SearchResult
+
+MEDIA_TYPE = CONTENT_TYPE_LATEST
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
+_SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
+_NATS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 6)
+
+Reading = tuple[str, str, dict[str, str], float]
+"""A number read at the time of asking: name, description, labels, value. "_total" names are counters."""
+
+
+class Metrics:
+    """Counters of one service."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "dsearch_requests", "Answered requests.", ("method", "route", "status"), registry=self.registry
+        )
+        self._seconds = Histogram(
+            "dsearch_request_seconds",
+            "From the request's headers to the end of the answer.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._stages = Histogram(
+            "dsearch_stage_seconds",
+            "Seconds by stage: queue (of each job), batch (computing one), encode (queries of one).",
+            ("worker", "stage"),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._sizes = Histogram(
+            "dsearch_batch_size",
+            "Jobs computed together.",
+            ("worker",),
+            buckets=_SIZES,
+            registry=self.registry,
+        )
+        self._rejections = Counter(
+            "dsearch_rejections",
+            "Jobs refused (overloaded) or dropped (deadline, client gone).",
+            ("worker", "reason"),
+            registry=self.registry,
+        )
+        self._mass = Histogram(
+            "dsearch_covered_mass",
+            "Share of the exact softmax that the candidates hold, where it was computed.",
+            ("collection",),
+            buckets=_SHARES,
+            registry=self.registry,
+        )
+        self._entropy = Histogram(
+            "dsearch_attention_entropy_nats",
+            "Entropy of the attention of a search.",
+            ("collection",),
+            buckets=_NATS,
+            registry=self.registry,
+        )
+        self.accepted = 0
+        self._present = 0
+        self._readings: list[Callable[[], Sequence[Reading]]] = []
+        self._reading = threading.Lock()
+        self.registry.register(self)
+
+    @contextmanager
+    def in_flight(self) -> Generator[int]:
+        """Around each request; gives how many are being answered, this one included."""
+        self.accepted += 1  # by the event loop alone
+        self._present += 1
+        try:
+            yield self._present
+        finally:
+            self._present -= 1
+
+    def answered(self, method: str, route: str, status: int, took_s: float) -> None:
+        """A request was answered."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(took_s)
+
+    def batch(self, worker: str, waited_s: Sequence[float], took_s: float) -> None:
+        """See `Observer`."""
+        queue = self._stages.labels(worker, "queue")
+        for waited in waited_s:
+            queue.observe(waited)
+        self._stages.labels(worker, "batch").observe(took_s)
+        self._sizes.labels(worker).observe(len(waited_s))
+
+    def rejected(self, worker: str, reason: str) -> None:
+        """See `Observer`."""
+        self._rejections.labels(worker, reason).inc()
+
+    def encoded(self, took_s: float) -> None:
+        """A batch of queries was encoded."""
+        self._stages.labels("search", "encode").observe(took_s)
+
+    def searched(self, collection: str, results: Sequence[SearchResult]) -> None:
+        """Queries were answered."""
+        for result in results:
+            self._entropy.labels(collection).observe(result.attention.entropy)
+            if result.attention.covered_mass is not None:
+                self._mass.labels(collection).observe(result.attention.covered_mass)
+
+    def read(self, readings: Callable[[], Sequence[Reading]]) -> None:
+        """Show, too, what this function says whenever somebody asks."""
+        self._readings.append(readings)
+
+    def collect(self) -> Iterator[Metric]:
+        """The readings, as Prometheus' registry asks for them."""
+        families: dict[str, Metric] = {}
+        with self._reading:
+            found = [one for readings in self._readings for one in readings()]
+        found.append(("dsearch_requests_in_flight", "Requests being answered.", {}, self._present))
+        found.append(("dsearch_requests_accepted_total", "Requests that were begun.", {}, self.accepted))
+        for name, description, labels, value in found:
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            if name not in families:
+                families[name] = kind(name, description, labels=list(labels))
+            families[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+        yield from families.values()
+
+    def text(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry)

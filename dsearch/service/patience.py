@@ -1,0 +1,126 @@
+"""`Patience`: how long a server waits for a client that is slow, and what it then does.
+
+A client that opens many connections and sends next to nothing (slow headers, slow bodies, an answer that is
+never read) would otherwise hold them all for ever. Time in which the server itself does not read, because it
+is still busy with what came before, is not held against anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from dsearch.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """The limits.
+
+    Attributes:
+        header_s: from the first byte of a request (or the opening of a connection) to the end of its headers.
+        body_bytes_per_s: what a body has to come at, on average over each `window_s`.
+        window_s: see above; also what a body has before it is looked at.
+        answer_s: in which some part of a waiting answer must have been read.
+        connections: open at once; one more costs the place of the one that has waited longest for headers.
+    """
+
+    header_s: float = 15.0
+    body_bytes_per_s: int = 1024
+    window_s: float = 10.0
+    answer_s: float = 60.0
+    connections: int = 2048
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise InvalidRequest(f"{name}={getattr(self, name)}; use a number above 0")
+
+    @property
+    def look_every_s(self) -> float:
+        """How often connections are looked at."""
+        return min(1.0, self.header_s / 4, self.window_s / 4)
+
+
+def patient_protocol(patience: Patience) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, with connections that can be asked whether they are too slow."""
+
+    class Patient(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+        cycle: Any
+        transport: Any
+        flow: Any
+        connections: set[Any]
+
+        def connection_made(self, transport: Any) -> None:
+            now = time.monotonic()
+            self._headers_since: float | None = now
+            self._window_since, self._window_bytes = now, 0
+            self._unread, self._unread_since = 0, now
+            super().connection_made(transport)
+            if len(self.connections) > patience.connections:
+                _evict(self.connections)
+
+        def data_received(self, data: bytes) -> None:
+            self._window_bytes += len(data)
+            if self._headers_since is None and self._between_requests:
+                self._headers_since = time.monotonic()
+            was_between = self._between_requests
+            super().data_received(data)
+            if not self._between_requests:
+                self._headers_since = None
+                if was_between:
+                    self._window_since, self._window_bytes = time.monotonic(), 0
+
+        @property
+        def waiting_since(self) -> float | None:
+            """Since when headers are awaited; None when they are there."""
+            return self._headers_since
+
+        def look(self, now: float) -> None:
+            """Close the connection if its client is too slow."""
+            if self._headers_since is not None and now - self._headers_since > patience.header_s:
+                self.transport.close()
+            elif not self._between_requests and self.cycle.more_body:
+                self._look_at_body(now)
+            self._look_at_answer(now)
+
+        @property
+        def _between_requests(self) -> bool:
+            return self.cycle is None or self.cycle.response_complete
+
+        def _look_at_body(self, now: float) -> None:
+            if not self.flow.read_paused:
+                if now - self._window_since < patience.window_s:
+                    return
+                if self._window_bytes < patience.body_bytes_per_s * patience.window_s:
+                    self.transport.close()
+            self._window_since, self._window_bytes = now, 0
+
+        def _look_at_answer(self, now: float) -> None:
+            unread = self.transport.get_write_buffer_size()
+            if unread == 0 or unread < self._unread:
+                self._unread_since = now
+            elif now - self._unread_since > patience.answer_s:
+                self.transport.abort()
+            self._unread = unread
+
+    return Patient
+
+
+async def look_after(connections: set[Any], patience: Patience) -> None:
+    """Look at connections again and again, until cancelled."""
+    while True:
+        await asyncio.sleep(patience.look_every_s)
+        now = time.monotonic()
+        for connection in list(connections):
+            connection.look(now)
+
+
+def _evict(connections: set[Any]) -> None:
+    waiting = [one for one in connections if one.waiting_since is not None]
+    if waiting:
+        min(waiting, key=lambda one: one.waiting_since).transport.abort()

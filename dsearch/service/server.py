@@ -1,0 +1,99 @@
+"""`run_server`: uvicorn with our limits, and an end at which nothing that was accepted is lost.
+
+On SIGTERM or Ctrl-C: not ready any more; for a moment requests are still taken, each connection closed with
+its answer, so that those who were on their way arrive; then no new ones; at most 10 s for what was begun;
+what cannot be finished by then is cancelled. Exit code 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Sequence
+
+import uvicorn
+from fastapi import FastAPI
+
+from dsearch.service.patience import Patience, look_after, patient_protocol
+from dsearch.service.service import Service
+
+DRAIN_S = 9
+LEAVING_S = 0.5  # together below the 10 s in which a supervisor expects an end
+KEEP_ALIVE_S = 5
+MAX_HEADER_BYTES = 64 * 1024
+_OPEN_FILES = 8192
+
+
+def run_server(
+    app: FastAPI,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    sockets: Sequence[socket.socket] | None = None,
+    patience: Patience | None = None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        app: made by `create_app`.
+        host: address to bind to.
+        port: port to bind to.
+        sockets: that are bound already, in place of host and port.
+        patience: with slow clients.
+    """
+    patience = patience or Patience()
+    _allow_open_files()
+    # uvicorn raises the signal that stopped it once more when all is done; with these it ends there.
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stop, lambda *_: None)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=patient_protocol(patience),
+        log_config=None,
+        log_level="warning",
+        access_log=False,  # it would write queries down
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        ws="none",
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=DRAIN_S,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        backlog=1024,
+    )
+    _Server(config, app.state.service, patience).run(sockets=list(sockets) if sockets else None)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, service: Service, patience: Patience):
+        super().__init__(config)
+        self._service = service
+        self._patience = patience
+
+    async def main_loop(self) -> None:
+        looking = asyncio.create_task(look_after(self.server_state.connections, self._patience))
+        try:
+            await super().main_loop()
+        finally:
+            looking.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.leave()
+        if not self.force_exit:
+            await asyncio.sleep(LEAVING_S)
+        await super().shutdown(sockets)
+
+
+def _allow_open_files() -> None:
+    """A connection is an open file, and the usual limit of 1024 is below what we let in."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
