@@ -7,6 +7,7 @@ that the service answers with.
     ├── InvalidRequest          422  a value out of range, of the wrong type or shape
     │   ├── InvalidDocument     422  a document that cannot be stored
     │   ├── InvalidSource       422  a file that cannot be read as what it claims to be
+    │   ├── InvalidCursor       422  a cursor that did not come from an answer, or of another search
     │   └── DimensionMismatch   422  a vector of the wrong length
     ├── NotFound                404
     │   ├── CollectionNotFound, DocumentNotFound, ModelNotFound
@@ -49,6 +50,12 @@ class InvalidSource(InvalidRequest):
     """A file that cannot be read as what it claims to be; the message names file and line."""
 
     code = "invalid_source"
+
+
+class InvalidCursor(InvalidRequest):
+    """A cursor that did not come from an answer, or came from the answer to another request."""
+
+    code = "invalid_cursor"
 
 
 class DimensionMismatch(InvalidRequest):

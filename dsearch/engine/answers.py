@@ -3,36 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention import entropy, log_partition
+from dsearch.engine.explaining import Explain
+from dsearch.engine.highlighting import ShowPieces
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.snapshot import NONE
 from dsearch.store import Store
-from dsearch.types import AttentionSummary, Document, Explanation, Hit
+from dsearch.types import AttentionSummary, Document, Hit
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which hits of each ranking to give: those from `offset` that reach both thresholds."""
+
+    limit: int
+    offset: int
+    score_threshold: float | None = None
+    weight_threshold: float | None = None
+
+    def reached(self, found: SearchOutput) -> Int64[np.ndarray, " batch"]:
+        """How many candidates of each query reach the thresholds: the first ones, as they are sorted."""
+        reach = found.positions != NONE
+        if self.score_threshold is not None:
+            reach = reach & (_numbers(found.scores) >= self.score_threshold)
+        if self.weight_threshold is not None:
+            reach = reach & (_numbers(found.weights) >= self.weight_threshold)
+        return np.logical_and.accumulate(reach, axis=1).sum(axis=1)
 
 
 def hits_of(
-    found: SearchOutput, layer: SearchLayer, store: Store, *, limit: int, offset: int, explain: bool
+    found: SearchOutput,
+    layer: SearchLayer,
+    store: Store,
+    page: Page,
+    *,
+    explain: Explain | None = None,
+    highlight: ShowPieces | None = None,
 ) -> list[list[Hit]]:
     """The hits of each query, ranks counted from 1; all documents are read in one pass."""
-    page = slice(offset, offset + limit)
-    positions = found.positions[:, page]
-    rows = layer.snapshot.rows(positions)
-    documents = _documents(store, rows)
+    stops = np.minimum(page.reached(found), page.offset + page.limit).tolist()
+    rows = layer.snapshot.rows(found.positions[:, : max(stops, default=0)])
+    shown = [row[page.offset : stop] for row, stop in zip(rows, stops, strict=True)]
+    documents = _documents(store, np.concatenate([*shown, np.empty(0, np.int64)]))
     weights, scores = _numbers(found.weights), _numbers(found.scores)
-    parts = [_numbers(part) for part in (found.dense, found.keyword, found.head_weights)] if explain else []
     hits: list[list[Hit]] = []
-    for query in range(len(positions)):
+    for query, stop in enumerate(stops):
         answer: list[Hit] = []
-        for column, row in enumerate(rows[query].tolist(), start=offset):
-            if row == NONE:
-                break
-            document = documents[row]
+        for column in range(page.offset, stop):
+            document = documents[int(rows[query, column])]
             answer.append(
                 Hit(
                     rank=column + 1,
@@ -42,9 +67,8 @@ def hits_of(
                     title=document.title,
                     text=document.text,
                     metadata=document.metadata,
-                    explain=Explanation(*(part[query, :, column].tolist() for part in parts))
-                    if parts
-                    else None,
+                    explain=None if explain is None else explain(query, column),
+                    highlights=None if highlight is None else highlight(query, document),
                 )
             )
         hits.append(answer)

@@ -42,26 +42,31 @@ def attend(
     *,
     model: str | None,
     certify: int | None,
+    filter: object | None,
     options: LayerOptions,
 ) -> Attended:
     """See `Collection.attend`."""
     if certify is not None and certify < 1:
         raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
     with torch.inference_mode():
-        layer, stamp, states, texts = asked(collection, queries, model, options)
+        layer, stamp, states, texts = asked(collection, queries, model, filter, options)
         output = layer(states, texts)
         certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
     return Attended(output, collection.ids_at(layer.snapshot, output.positions), stamp, certificate)
 
 
 def asked(
-    collection: Collection, queries: Queries, model: str | None, options: LayerOptions
+    collection: Collection,
+    queries: Queries,
+    model: str | None,
+    filter: object | None,
+    options: LayerOptions,
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
     """The layer that answers, its stamp, and what it is asked: states, and texts where they are texts."""
     mode = options.get("mode", "hybrid")
     if isinstance(queries, Tensor):
         mode = "dense" if mode == "hybrid" else mode
-    layer, stamp = collection.layer_and_stamp(model=model, **{**options, "mode": mode})
+    layer, stamp = collection.layer_and_stamp(model=model, filter=filter, **{**options, "mode": mode})
     if isinstance(queries, Tensor):
         return layer, stamp, queries, None
-    return layer, stamp, collection.query_states(queries, mode), queries
+    return layer, stamp, collection.query_states(queries, mode, stamp.model), queries

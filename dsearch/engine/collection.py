@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
+from dsearch.encoder import EncoderChange, EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.attending import Attended, attend
 from dsearch.engine.given import checked_embeddings, require_encoder
 from dsearch.engine.indexing import (
@@ -30,12 +30,15 @@ from dsearch.engine.indexing import (
 )
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.layer import SearchLayer
+from dsearch.engine.model_encoders import ModelEncoders
 from dsearch.engine.models import UNTRAINED, load_head, save_model
-from dsearch.engine.options import LayerOptions
+from dsearch.engine.narrowing import NarrowedStates
+from dsearch.engine.options import LayerOptions, SearchOptions
 from dsearch.engine.predicting import EVIDENCE, Predicted, fields_of, predict
 from dsearch.engine.rebuild import MINIMUM, Rebuilder
 from dsearch.engine.retuning import Tuned, keep_tuned
 from dsearch.engine.searching import search
+from dsearch.engine.similar import similar
 from dsearch.engine.snapshot import Snapshot
 from dsearch.engine.state import LiveState
 from dsearch.engine.tuning_queries import measured_live, tuning_queries
@@ -73,7 +76,9 @@ class Collection:
             store, self._state, self._writing, share=rebuild_share, minimum=rebuild_minimum
         )
         self._heads: dict[str, Head] = {}
+        self._narrowed = NarrowedStates(store)
         self._feedback = FeedbackStore(store.path)
+        self._encoders = ModelEncoders(store, lambda: self.encoder)
 
     # ---- what it is
 
@@ -234,74 +239,64 @@ class Collection:
 
     # ---- search
 
-    def search(
-        self,
-        query: str,
-        *,
-        limit: int = 10,
-        offset: int = 0,
-        mode: Mode = "hybrid",
-        model: str | None = None,
-        hops: int | None = None,
-        hop_strength: float | None = None,
-        explain: bool = False,
-        coverage: bool | None = None,
-    ) -> SearchResult:
+    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
         """The documents that a query attends to most.
 
         Args:
-            query: the words.
-            limit: hits wanted, 1 to 1000; fewer come when there are fewer documents.
-            offset: hits left out before the first.
-            mode: "hybrid", "dense" or "keyword".
-            model: a version; the live one when None.
-            hops: rounds of search; by the model when None, see `SearchLayer`.
-            hop_strength: g of the later rounds; the head's own when None.
-            explain: whether hits carry the parts of their scores.
-            coverage: whether to compute covered mass; on small collections when None.
+            query: the words. "Quoted phrases" and +terms must be in a document, -terms must not; the rest is
+                looked for by meaning and words.
+            options:
+                limit: hits wanted, 1 to 1000 (10); fewer come when there are fewer documents.
+                offset: hits left out before the first.
+                cursor: `next_cursor` of the page before, in place of an offset: the same ranking goes on.
+                mode: "hybrid", "dense" or "keyword".
+                model: a version; the live one when None.
+                hops: rounds of search; by the model when None, see `SearchLayer`.
+                hop_strength: g of the later rounds; the head's own when None.
+                filter: a condition on metadata that documents must meet; see `dsearch/store/filters.py`.
+                operators: False takes quotes and signs in the query as ordinary characters.
+                score_threshold: hits of lower score are left out.
+                weight_threshold: hits of lower weight are left out.
+                explain: whether hits carry the parts of their scores.
+                highlight: whether hits carry the pieces that show the query's words.
+                coverage: whether to compute covered mass; on small collections when None.
 
         Raises:
-            InvalidRequest: an empty query, a limit, offset, mode or hops out of range.
+            InvalidRequest: an empty query, a limit, offset, mode or hops out of range, not a filter.
+            InvalidCursor: not a cursor, or one of another search.
+            Gone: the state or the model of the cursor's first page is not there any more.
+            Conflict: the cursor is of a state that this collection never was in.
             ModelNotFound: no such version.
         """
-        return self.search_batch(
-            [query],
-            limit=limit,
-            offset=offset,
-            mode=mode,
-            model=model,
-            hops=hops,
-            hop_strength=hop_strength,
-            explain=explain,
-            coverage=coverage,
-        )[0]
+        return search(self, [query], **options)[0]
 
-    def search_batch(
+    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
+        """`search` for many queries at once, from one state; covered mass only if asked for."""
+        options.setdefault("coverage", False)
+        return search(self, queries, **options)
+
+    def similar(
         self,
-        queries: Sequence[str],
+        like: Sequence[str],
         *,
-        limit: int = 10,
-        offset: int = 0,
-        mode: Mode = "hybrid",
-        model: str | None = None,
-        hops: int | None = None,
-        hop_strength: float | None = None,
-        explain: bool = False,
-        coverage: bool | None = False,
-    ) -> list[SearchResult]:
-        """`search` for many queries at once, from one state."""
-        return search(
-            self,
-            queries,
-            limit=limit,
-            offset=offset,
-            mode=mode,
-            model=model,
-            hops=hops,
-            hop_strength=hop_strength,
-            explain=explain,
-            coverage=coverage,
-        )
+        unlike: Sequence[str] = (),
+        query: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> SearchResult:
+        """The documents most like some and least like others, themselves left out; see `similar.py`.
+
+        Args:
+            like: ids, 1 to 100.
+            unlike: ids, at most 100.
+            query: words that count as well, and the only ones that do in hybrid search.
+            options: as for `search`; mode "keyword" has no likeness.
+
+        Raises:
+            DocumentNotFound: no such document, or it has no embedding yet.
+            InvalidRequest: nothing to like, a document in both lists, and as for `search`.
+            InvalidCursor, Gone, Conflict, ModelNotFound.
+        """
+        return similar(self, like, unlike=unlike, query=query, **options)
 
     def attend(
         self,
@@ -309,21 +304,23 @@ class Collection:
         *,
         model: str | None = None,
         certify: int | None = None,
+        filter: object | None = None,
         **options: Unpack[LayerOptions],
     ) -> Attended:
         """Attention itself: context, weights and ids for texts or for query states, without gradients.
 
         Args:
-            queries: texts, or what takes the place of their embeddings.
+            queries: texts (in which quotes and signs mean nothing), or what takes the place of embeddings.
             model: a version; the live one when None.
             certify: how many of the first places to certify: whether they are provably those that scoring
                 every document would give; None leaves that out.
+            filter: a condition on metadata that documents must meet; see `dsearch/store/filters.py`.
             options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
 
         Raises:
             InvalidRequest, DimensionMismatch, ModelNotFound.
         """
-        return attend(self, queries, model=model, certify=certify, options=options)
+        return attend(self, queries, model=model, certify=certify, filter=filter, options=options)
 
     def predict(
         self,
@@ -332,6 +329,7 @@ class Collection:
         field: str,
         evidence: int = EVIDENCE,
         model: str | None = None,
+        filter: object | None = None,
         **options: Unpack[LayerOptions],
     ) -> Predicted:
         """A field of the documents, pooled by the attention of each query; see `predicting.py`.
@@ -344,6 +342,7 @@ class Collection:
                 documents' own number or vector.
             evidence: how many of the documents that weigh most to show with each prediction.
             model: a version; the live one when None.
+            filter: a condition on metadata that documents must meet.
             options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
 
         Raises:
@@ -351,7 +350,9 @@ class Collection:
                 out of range.
             DimensionMismatch, ModelNotFound.
         """
-        return predict(self, queries, field=field, evidence=evidence, model=model, options=options)
+        return predict(
+            self, queries, field=field, evidence=evidence, model=model, filter=filter, options=options
+        )
 
     def field_values(self, snapshot: Snapshot, field: str) -> list[Any]:
         """A field of every document, in the order of the snapshot's positions; None where it is absent.
@@ -361,13 +362,23 @@ class Collection:
         return list(fields_of(self.store, snapshot.rows(np.arange(snapshot.positions)), field))
 
     def layer_and_stamp(
-        self, *, model: str | None = None, **options: Unpack[LayerOptions]
+        self, *, model: str | None = None, filter: object | None = None, **options: Unpack[LayerOptions]
     ) -> tuple[SearchLayer, Stamp]:
-        """A layer over the present state and a model's head, and the stamp of its answers."""
+        """A layer over the present state (what a filter leaves of it) and a model's head; and its stamp."""
         version = self.live_model if model is None else model
         snapshot = self.snapshot
-        layer = SearchLayer(snapshot, self.head(version), **options)
+        layer = SearchLayer(self.narrowed(snapshot, filter), self.head(version), **options)
         return layer, Stamp(snapshot.generation.number, version, snapshot.sequence)
+
+    def narrowed(self, snapshot: Snapshot, filter: object | None) -> Snapshot:
+        """A state of this collection in which only what meets a filter can be found; itself for None.
+
+        Positions stay, and the filter is applied as of the snapshot's own operation.
+
+        Raises:
+            InvalidRequest: not a filter.
+        """
+        return self._narrowed.narrowed(snapshot, filter)
 
     def snapshot_at(self, stamp: Stamp) -> Snapshot:
         """The state that a stamp names: the present one, or one of the last few of its generation.
@@ -388,11 +399,19 @@ class Collection:
             )
         raise Gone(f"{named} is gone; collection {self.name!r} is at {live}: ask again, without the stamp")
 
-    def query_states(self, queries: Sequence[str], mode: Mode) -> Float[Tensor, "batch encoder_dim"]:
-        """What a layer takes for these texts; zeros where only their words count."""
+    def query_states(
+        self, queries: Sequence[str], mode: Mode, model: str | None = None
+    ) -> Float[Tensor, "batch encoder_dim"]:
+        """What a layer takes for these texts; zeros where only their words count.
+
+        Args:
+            queries: the texts.
+            mode: "hybrid", "dense" or "keyword".
+            model: the version whose encoder speaks, that of the layer's head; the live one when None.
+        """
         if mode == "keyword":
             return torch.zeros(len(queries), self.store.dimension)
-        encoder = self.encoder
+        encoder = self.encoder_of(self.live_model if model is None else model)
         return torch.as_tensor(
             self.query_cache.states(encoder.identity, list(queries), encoder.encode_queries)
         )
@@ -417,10 +436,25 @@ class Collection:
                 self._heads[version] = load_head(self.store, version)
         return self._heads[version]
 
-    def add_model(self, head: Head, record: dict[str, Any], *, parent: str = UNTRAINED) -> str:
-        """Keep a trained head as a new version, which is not live yet."""
+    def encoder_of(self, version: str) -> TextEncoder:
+        """The encoder that gives the query states of a model; the collection's own unless it was trained.
+
+        Raises:
+            ModelNotFound, CorruptData, EncoderMismatch.
+        """
+        return self._encoders.of(version)
+
+    def add_model(
+        self,
+        head: Head,
+        record: dict[str, Any],
+        *,
+        parent: str = UNTRAINED,
+        encoder: EncoderChange | None = None,
+    ) -> str:
+        """Keep a trained head, and what was changed of the query encoder, as a version that is not live yet."""
         with self._writing:
-            return save_model(self.store, head, record, parent=parent)
+            return save_model(self.store, head, record, parent=parent, encoder=encoder)
 
     def promote(self, version: str) -> None:
         """Let a version answer from now on: one committed row, nothing is rebuilt.
@@ -429,6 +463,7 @@ class Collection:
             ModelNotFound, CorruptData: it cannot be loaded, and the live one stays.
         """
         self.head(version)
+        self._encoders.check(version)
         with self._writing:
             self.store.promote(version)
             self._state.catch_up()

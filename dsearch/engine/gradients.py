@@ -44,14 +44,15 @@ _LARGEST_SLOPES = 65_536  # candidates whose slopes are computed at once: 100 MB
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What attends, and to which state.
+class Question:
+    """Queries to attend with, and the state to ask.
 
     Attributes:
         states: query states; of texts alone the encoder gives them.
         texts: the words of each query, for the keyword leg; dense search without them.
         model: a version; the stamp's, or the live one, when None.
         stamp: the state to be asked; the present one when None.
+        filter: a condition on metadata that documents must meet.
         dtype: what everything is computed in.
         options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
     """
@@ -60,6 +61,7 @@ class Asked:
     texts: Sequence[str] | None = None
     model: str | None = None
     stamp: Stamp | None = None
+    filter: object | None = None
     dtype: Precision = "float32"
     options: LayerOptions = field(default_factory=LayerOptions)
 
@@ -100,7 +102,7 @@ class Gradients:
 
 def attention_parts(
     collection: Collection,
-    asked: Asked,
+    asked: Question,
     *,
     include: Container[Part] = (),
     certify: int | None = None,
@@ -146,7 +148,7 @@ def attention_parts(
 
 def vjp(
     collection: Collection,
-    asked: Asked,
+    asked: Question,
     *,
     context: Float[np.ndarray, "batch value_dim"] | None = None,
     weights: Sequence[Sequence[float]] | None = None,
@@ -193,7 +195,7 @@ def vjp(
 
 
 def _layer(
-    collection: Collection, asked: Asked
+    collection: Collection, asked: Question
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
     """The layer that answers, the stamp of what it says, and what it is asked."""
     if asked.states is None and asked.texts is None:
@@ -210,7 +212,7 @@ def _layer(
     if asked.texts is None and mode == "hybrid":
         mode = "dense"
     options: LayerOptions = {**asked.options, "mode": mode}
-    layer = SearchLayer(snapshot, head, **options)
+    layer = SearchLayer(collection.narrowed(snapshot, asked.filter), head, **options)
     states = asked.states
     if states is None:
         assert asked.texts is not None

@@ -1,4 +1,4 @@
-"""How a layer searches: the options that `SearchLayer`, `Collection` and the HTTP routes share."""
+"""How a layer and a collection search: the options that modules and HTTP routes share."""
 
 from __future__ import annotations
 
@@ -21,3 +21,22 @@ class LayerOptions(TypedDict, total=False):
     pooling: str
     width: float | None
     temperature: float | None
+
+
+class SearchOptions(TypedDict, total=False):
+    """Described by `Collection.search`, whose defaults hold for those left out."""
+
+    limit: int
+    offset: int
+    cursor: str | None
+    mode: Mode
+    model: str | None
+    hops: int | None
+    hop_strength: float | None
+    filter: object | None
+    operators: bool
+    score_threshold: float | None
+    weight_threshold: float | None
+    explain: bool
+    highlight: bool
+    coverage: bool | None

@@ -83,13 +83,14 @@ def predict(
     field: str,
     evidence: int,
     model: str | None,
+    filter: object | None,
     options: LayerOptions,
 ) -> Predicted:
     """See `Collection.predict`."""
     if evidence < 0:
         raise InvalidRequest(f"evidence={evidence}; use 0 or more documents")
     with torch.inference_mode():
-        layer, stamp, states, texts = asked(collection, queries, model, options)
+        layer, stamp, states, texts = asked(collection, queries, model, filter, options)
         found = layer(states, texts)
         rows = layer.snapshot.rows(found.positions)
         wanted = np.unique(rows[rows != NONE])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.engine.snapshot import NONE, Snapshot
@@ -38,11 +38,26 @@ def propose(
         if snapshot.documents <= candidates:
             return np.broadcast_to(snapshot.visible(), (batch, snapshot.documents))
         flat = folded.detach().flatten(0, 1).float().cpu().numpy()
-        by_head = snapshot.dense_candidates(flat, candidates)
+        by_head = _by_inner_product(snapshot, flat, candidates)
         found.append(by_head.reshape(batch, heads * by_head.shape[1]))
     if texts is not None and mode != "dense":
         found.append(snapshot.keyword_candidates(texts, candidates))
     return _distinct(found[0]) if len(found) == 1 and heads == 1 else _distinct(np.concatenate(found, axis=1))
+
+
+def _by_inner_product(
+    snapshot: Snapshot, folded: Float32[np.ndarray, "batch encoder_dim"], k: int
+) -> Int64[np.ndarray, "batch found"]:
+    """The dense leg. A query of zeros ties with every document: the first come, and no index is asked."""
+    asking = folded.any(axis=1)
+    if asking.all():
+        return snapshot.dense_candidates(folded, k)
+    first = snapshot.visible()[:k]
+    found = snapshot.dense_candidates(folded[asking], k) if asking.any() else np.empty((0, 0), np.int64)
+    candidates = np.full((len(folded), max(found.shape[1], len(first))), NONE, np.int64)
+    candidates[asking, : found.shape[1]] = found
+    candidates[~asking, : len(first)] = first
+    return candidates
 
 
 def _distinct(positions: Int64[np.ndarray, "batch found"]) -> Int64[np.ndarray, "batch candidates"]:

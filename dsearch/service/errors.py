@@ -11,12 +11,6 @@ class InvalidJson(InvalidRequest):
     code = "invalid_json"
 
 
-class InvalidCursor(InvalidRequest):
-    """A cursor that did not come from an answer."""
-
-    code = "invalid_cursor"
-
-
 class KeyMissing(DsearchError):
     """A request without an API key, or with one that is not known."""
 

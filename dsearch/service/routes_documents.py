@@ -19,12 +19,13 @@ from dsearch.errors import (
     DsearchError,
     EncoderMismatch,
     EncoderUnavailable,
+    InvalidCursor,
     InvalidDocument,
     InvalidRequest,
 )
 from dsearch.service.answers import Deleted, DocumentPage, DocumentStored, Written
 from dsearch.service.catalogue import Catalogue
-from dsearch.service.errors import BodyTooLarge, InvalidCursor, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.fields import Given, allowed, shown
 from dsearch.service.ingesting import Ingest, blocks
 from dsearch.service.problems import documented, in_body, problem_of

@@ -1,0 +1,145 @@
+"""What is asked and among what: queries taken apart, filters applied, one layer for those of the same state.
+
+A query may name phrases that a document must hold ("beam search", +python) or must not (-java); see
+`dsearch.index.query`. They narrow the state that this query is answered from; its words go to encoder and
+BM25. So a batch is one layer for all queries without such restrictions and one for each other set of them.
+
+A query of nothing but restrictions that leave no word to look for (-java, "to be or not to be" by keywords)
+has nothing to rank by: all that it lets through comes with equal weights, in the order of the collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dsearch.engine.layer import SearchLayer
+from dsearch.engine.options import LayerOptions
+from dsearch.engine.snapshot import Snapshot
+from dsearch.index import ParsedQuery, parse_query
+from dsearch.types import Mode, Stamp
+
+if TYPE_CHECKING:
+    from dsearch.engine.collection import Collection
+
+Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
+Turn = Callable[[Float[Tensor, "batch encoder_dim"]], Float[Tensor, "batch encoder_dim"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Queries that one layer answers together.
+
+    Attributes:
+        numbers: which queries of the batch they are.
+        layer: over the state that they are answered from.
+        states: what it takes for them.
+        texts: their words, without quotes, signs and what is excluded; None where words have no part.
+    """
+
+    numbers: list[int]
+    layer: SearchLayer
+    states: Float[Tensor, "batch encoder_dim"]
+    texts: list[str] | None
+
+
+class _Restrictions(NamedTuple):
+    """What queries share that are answered together."""
+
+    required: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    wordless: bool = False
+
+
+def asked(
+    collection: Collection,
+    queries: Queries,
+    options: LayerOptions,
+    *,
+    model: str | None = None,
+    filter: object | None = None,
+    operators: bool = True,
+    pinned: Stamp | None = None,
+    narrow: Callable[[Snapshot], Snapshot] | None = None,
+    turn: Turn | None = None,
+) -> tuple[list[Asked], Stamp]:
+    """The queries with the layers that answer them, from one state, and the stamp of the answers.
+
+    Args:
+        collection: what is asked.
+        queries: texts, or what takes the place of their embeddings.
+        options: of the layers.
+        model: a version; the live one when None.
+        filter: what documents must meet; None for all.
+        operators: whether quotes and signs in a text restrict.
+        pinned: the state and model to answer from; the present ones when None.
+        narrow: takes more away from the state.
+        turn: what is made of the queries' embeddings.
+
+    Raises:
+        InvalidRequest: not a filter; options out of range.
+        Gone, Conflict: the pinned state is not there any more, or never was.
+        ModelNotFound.
+    """
+    if pinned is None:
+        state, version = collection.snapshot, collection.live_model if model is None else model
+        pinned = Stamp(state.generation.number, version, state.sequence)
+    else:
+        state = collection.snapshot_at(pinned)
+    head = collection.head(pinned.model)
+    state = collection.narrowed(state, filter)
+    if narrow is not None:
+        state = narrow(state)
+    mode: Mode = options.get("mode", "hybrid")
+    if isinstance(queries, Tensor):
+        mode = "dense" if mode == "hybrid" else mode
+        layer = SearchLayer(state, head, **_with_mode(options, mode))
+        return [Asked([*range(len(queries))], layer, queries, None)], pinned
+    parsed = [parse_query(query) if operators else ParsedQuery(query) for query in queries]
+    groups: dict[_Restrictions, list[int]] = {}
+    for number, query in enumerate(parsed):
+        groups.setdefault(_restrictions(query, state, mode), []).append(number)
+    states = _states(collection, parsed, groups, mode, pinned.model)
+    states = states if turn is None else turn(states)
+    found: list[Asked] = []
+    for restrictions, numbers in groups.items():
+        layer_mode: Mode = "dense" if restrictions.wordless else mode
+        layer = SearchLayer(state.holding(parsed[numbers[0]]), head, **_with_mode(options, layer_mode))
+        texts = None if restrictions.wordless else [parsed[number].text for number in numbers]
+        found.append(Asked(numbers, layer, states[numbers], texts))
+    return found, pinned
+
+
+def _restrictions(query: ParsedQuery, state: Snapshot, mode: Mode) -> _Restrictions:
+    if not query.constrained:
+        return _Restrictions()
+    words = bool(query.text.strip())
+    if words and mode == "keyword":
+        words = bool(next(state.keyword.tokenizer.terms([query.text])))
+    return _Restrictions(query.required, query.excluded, not words)
+
+
+def _with_mode(options: LayerOptions, mode: Mode) -> LayerOptions:
+    changed = options.copy()
+    changed["mode"] = mode
+    return changed
+
+
+def _states(
+    collection: Collection,
+    parsed: Sequence[ParsedQuery],
+    groups: dict[_Restrictions, list[int]],
+    mode: Mode,
+    model: str,
+) -> Float[Tensor, "batch encoder_dim"]:
+    """The embedding of each query's words, all from one call of the encoder; zeros without words."""
+    states = torch.zeros(len(parsed), collection.store.dimension)
+    worded = [number for key, numbers in groups.items() if not key.wordless for number in numbers]
+    if worded:
+        states[worded] = collection.query_states([parsed[number].text for number in worded], mode, model)
+    return states

@@ -1,0 +1,60 @@
+"""What a hit's score is made of, in parts that add up to it.
+
+With one head the score is dense + keyword. With several it is (SearchLayer.ranking_score)
+
+    s(d) = t · (log Σ_h m_h a_h(d) + Σ_h m_h Z_h)         a_h(d) = exp(l_h(d) − Z_h)
+
+and with shares r_h(d) = m_h a_h(d) / Σ_g m_g a_g(d) of the heads in the document's weight
+
+    s(d) = Σ_h r_h(d) · t l_h(d)  +  t · Σ_h (r_h(d) · (log m_h − Z_h − log r_h(d)) + m_h Z_h)
+
+exactly, for log Σ x = Σ r (log x − log r) with r = x / Σ x. t l_h(d) is dense_h + keyword_h; the second sum,
+which is 0 with one head, is called mixing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.snapshot import NONE
+from dsearch.types import Explanation
+
+Explain = Callable[[int, int], Explanation]
+
+
+def explainer(found: SearchOutput, layer: SearchLayer, texts: Sequence[str] | None) -> Explain:
+    """What explains the score of a candidate: its query's and its own number in `found`."""
+    raw, mask = found.dense + found.keyword, torch.as_tensor(found.positions != NONE)
+    partition = layer.partition(raw, mask)
+    logits = raw / layer.temperature - partition[..., None] + layer.head.mixture.log()[:, None]
+    shares = logits.softmax(1)
+    mixing = torch.zeros_like(found.scores)
+    if layer.head.heads > 1:
+        mixing = found.scores - (shares * raw).sum(1)
+    weights = _numbers(layer.head.keyword_weight)
+    dense, keyword, head_weights = map(_numbers, (found.dense, found.keyword, found.head_weights))
+    of_heads, rest = _numbers(shares), _numbers(mixing)
+
+    def explain(query: int, column: int) -> Explanation:
+        terms: dict[str, float] = {}
+        if texts is not None and layer.mode != "dense":
+            terms = layer.snapshot.keyword_terms(texts[query], int(found.positions[query, column]))
+        return Explanation(
+            dense=dense[query, :, column].tolist(),
+            keyword=keyword[query, :, column].tolist(),
+            head_weights=head_weights[query, :, column].tolist(),
+            terms={term: (weights * share).tolist() for term, share in terms.items()},
+            shares=of_heads[query, :, column].tolist(),
+            mixing=float(rest[query, column]),
+        )
+
+    return explain
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()

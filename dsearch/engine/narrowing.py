@@ -1,0 +1,48 @@
+"""States in which only what a filter lets through can be found; the last few are remembered."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from dsearch.engine.snapshot import Snapshot
+from dsearch.store import Store, parse_filter
+
+_RECENT = 8  # of one byte a document each
+
+
+class NarrowedStates:
+    """Narrows snapshots of one store to filters; for many threads.
+
+    A filter is applied as of the snapshot's own operation: metadata that changed since do not count, so equal
+    stamps give equal answers while somebody writes.
+    """
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[int, int, str], Snapshot] = OrderedDict()
+
+    def narrowed(self, state: Snapshot, filter: object | None) -> Snapshot:
+        """`state` with nothing to be found but what `filter` lets through: JSON, or a tree that was parsed.
+
+        Raises:
+            InvalidRequest: not a filter.
+        """
+        if filter is None:
+            return state
+        tree = parse_filter(filter)
+        generation = state.generation.number
+        key = (generation, state.sequence, repr(tree))  # by repr: 1 and True are equal in Python
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        found = state.narrowed(self._store.matching_rows(tree, as_of=state.sequence))
+        with self._lock:
+            for other in [other for other in self._known if other[0] != generation]:
+                del self._known[other]  # an index that was replaced is not kept in memory for its sake
+            self._known[key] = found
+            while len(self._known) > _RECENT:
+                self._known.popitem(last=False)
+        return found

@@ -1,0 +1,140 @@
+"""Cursors: where a ranking goes on, and the state, the model and the depth that it was made with.
+
+A page that is asked for by cursor comes from the very ranking that the first page came from, whatever was
+written or promoted since: nothing is shown twice and nothing left out. So a ranking ends where its candidates
+do; a first page with a larger `limit` has more of them. Where the state is gone the answer is an error, never
+another ranking.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, cast
+
+from dsearch.engine.options import CANDIDATES
+from dsearch.errors import InvalidCursor, InvalidRequest
+from dsearch.types import Stamp
+
+MAX_LIMIT = 1000
+MAX_OFFSET = 10_000
+MAX_CURSOR_CHARACTERS = 512
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in a ranking.
+
+    Attributes:
+        stamp: what the ranking was made from.
+        offset: hits before the place.
+        candidates: how many each leg proposed for it.
+        question: a digest of all that the ranking depends on beside these.
+    """
+
+    stamp: Stamp
+    offset: int
+    candidates: int
+    question: str
+
+    def __str__(self) -> str:
+        stamp = self.stamp
+        parts = [_FORMAT, stamp.generation, stamp.model, stamp.sequence]
+        written = json.dumps([*parts, self.offset, self.candidates, self.question], separators=(",", ":"))
+        return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str, question: str) -> Cursor:
+        """The cursor that `text` is, for a search whose question is `question`.
+
+        Raises:
+            InvalidCursor: it did not come from an answer, or from the answer to another question.
+        """
+        found = _parts(text) if len(text) <= MAX_CURSOR_CHARACTERS else None
+        if found is None or not _fit(found):
+            raise InvalidCursor(
+                f"cursor={text[:80]!r}; use the next_cursor of an answer, or none for the first page"
+            )
+        _, generation, model, sequence, offset, candidates, asked = found
+        if asked != question:
+            raise InvalidCursor(
+                "cursor: it belongs to another search; repeat query, filter, mode and all other options of "
+                "the first page (limit, explain, highlight and coverage may differ)"
+            )
+        return cls(Stamp(generation, model, sequence), offset, candidates, asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a ranking an answer begins.
+
+    Attributes:
+        question: a digest of what the ranking depends on beside its state.
+        offset: hits before the place.
+        candidates: how many each leg proposes.
+        pinned: the state and the model of the first page; None for a first page.
+    """
+
+    question: str
+    offset: int
+    candidates: int
+    pinned: Stamp | None = None
+
+    @classmethod
+    def of(cls, cursor: str | None, *, limit: int, offset: int, question: object) -> Place:
+        """The place that a request names, by cursor or by offset.
+
+        Args:
+            cursor: `next_cursor` of the page before.
+            limit: hits of a page.
+            offset: hits before the first page.
+            question: all that the ranking depends on beside its state, of which only `repr` counts.
+
+        Raises:
+            InvalidRequest: limit or offset out of range, or both cursor and offset.
+            InvalidCursor: not a cursor, or one of another question.
+        """
+        if not 1 <= limit <= MAX_LIMIT:
+            raise InvalidRequest(f"limit={limit}; use 1 to {MAX_LIMIT}")
+        if not 0 <= offset <= MAX_OFFSET:
+            raise InvalidRequest(f"offset={offset}; use 0 to {MAX_OFFSET}")
+        digest = hashlib.sha256(repr(question).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        if cursor is None:
+            return cls(digest, offset, max(CANDIDATES, limit + offset))
+        if offset:
+            raise InvalidRequest(f"cursor and offset={offset}; give one of the two")
+        found = Cursor.parse(cursor, digest)
+        return cls(digest, found.offset, found.candidates, found.stamp)
+
+    def after(self, hits: int, stamp: Stamp) -> str:
+        """The cursor behind the next `hits` hits of this ranking, which has that stamp."""
+        return str(Cursor(stamp, self.offset + hits, self.candidates, self.question))
+
+
+def _parts(text: str) -> list[Any] | None:
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        read = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (binascii.Error, UnicodeError, ValueError, RecursionError):
+        return None
+    return cast("list[Any]", read) if isinstance(read, list) else None
+
+
+def _fit(parts: list[Any]) -> bool:
+    """Whether these are the parts of a cursor, each within its bounds: nobody signed them."""
+    if [type(part) for part in parts] != [int, int, str, int, int, int, str]:
+        return False
+    written, generation, model, sequence, offset, candidates, _ = parts
+    return (
+        written == _FORMAT
+        and 0 < generation < 2**63
+        and 0 <= sequence < 2**63
+        and re.fullmatch(r"v[0-9]{1,9}", model, re.ASCII) is not None
+        and 0 < offset <= MAX_OFFSET + MAX_LIMIT
+        and 0 < candidates <= MAX_OFFSET + MAX_LIMIT
+    )
