@@ -13,8 +13,9 @@
 | faults | EIO and ENOSPC from writes and syncs |
 | flips | one flipped bit in the database of a closed collection |
 | flips in the log | one flipped bit in the write-ahead log that a kill left |
+| power cuts | what any subset of the unsynced writes and names leaves of a life with two generations |
 
-The trials are those of tests/store/store_trials.py, which the test suite runs in small numbers. Calls are
+The trials are those of tests/store/store_trials.py and power_loss.py, which the test suite runs in small numbers. Calls are
 chosen by strace.
 """
 
@@ -36,6 +37,7 @@ from dsearch.store import Store
 from dsearch.types import Document
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "store"))
+import power_loss
 import store_trials as trials
 
 ROWS = 40
@@ -111,6 +113,21 @@ def flips_in_the_log(scratch: Path, count: int) -> dict[str, int]:
     return trials.flips_in_the_log(killed, scratch, count)
 
 
+def power_cuts(scratch: Path, count: int) -> dict[str, int]:
+    home = scratch / "recorded"
+    home.mkdir()
+    calls = power_loss.record(home, scratch / "trace")
+    checked, seed = 0, 0
+    while checked < count:  # another seed draws other subsets; the systematic ones come again
+        for cut in power_loss.states(calls, home, draws=20, seed=seed):
+            power_loss.check(cut, scratch / "after")
+            checked += 1
+            if checked == count:
+                break
+        seed += 1
+    return {"states": checked}
+
+
 TRIALS: dict[str, tuple[Callable[[Path, int], dict[str, int]], int]] = {
     "random kills": (lambda scratch, count: trials.random_kills(scratch / "papers", count), 5_000),
     "kills at calls": (kills_at_calls, 2_000),
@@ -118,6 +135,7 @@ TRIALS: dict[str, tuple[Callable[[Path, int], dict[str, int]], int]] = {
     "faults": (lambda scratch, count: trials.faults(scratch / "papers", scratch, count), 500),
     "flips": (flips, 20_000),
     "flips in the log": (flips_in_the_log, 2_000),
+    "power cuts": (power_cuts, 20_000),
 }
 
 

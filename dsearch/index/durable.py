@@ -57,3 +57,4 @@ def publish_folder(unfinished: Path, final: Path) -> None:
     sync_tree(unfinished)
     os.rename(unfinished, final)
     sync_folder(final.parent)
+    sync_folder(final.parent.parent)  # the parent itself may be as new as what it holds
