@@ -1,0 +1,77 @@
+"""Cutting a long text into passages where it has seams: paragraphs, sentences, clauses, words.
+
+semchunk finds the seams (it prefers the structurally strongest that is near enough); here its small pieces
+are put together to passages of about equal length that share some of their ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+CountTokens = Callable[[str], int]
+
+_PIECES = 8  # a passage is made of at least about so many: what balance and overlap can be had by
+
+
+def cut(text: str, size: int, overlap: int, count: CountTokens) -> list[tuple[int, int]]:
+    """The passages of a text: [start, end) in characters, in order.
+
+    Together they hold every character that is not white space, and neighbours share at most `overlap` tokens
+    (fewer where a seam is farther away). All are about equally long, so that no short rest is left over.
+
+    Args:
+        text: cut where `count(text) > size`; otherwise it is one passage.
+        size: most tokens of a passage.
+        overlap: most tokens that a passage repeats of the one before; less than half of `size`.
+        count: the number of tokens of a part of the text.
+    """
+    if count(text) <= size:
+        return [(0, len(text))]
+    pieces, lengths = _pieces(text, size, count)
+    if not pieces:
+        return [(0, len(text))]
+    passages: list[tuple[int, int]] = []
+    first = 0
+    while True:
+        last = _last_of(lengths, first, size, overlap)
+        passages.append((pieces[first][0], pieces[last][1]))
+        if last + 1 == len(pieces):
+            return passages
+        first = _first_of_next(lengths, first, last, overlap)
+
+
+def _pieces(text: str, size: int, count: CountTokens) -> tuple[list[tuple[int, int]], list[int]]:
+    """Small parts in order, without the white space around them, and their lengths in tokens."""
+    import semchunk  # heavy, and wanted by nobody who has no long text
+
+    # Its memory of counts would outlive the call.
+    texts, spans = semchunk.chunk(text, max(1, size // _PIECES), count, memoize=False, offsets=True)
+    spans = [
+        (start + len(part) - len(part.lstrip()), start + len(part.rstrip()))
+        for part, (start, _) in zip(texts, spans, strict=True)
+    ]
+    return spans, [max(1, count(part)) for part in texts]
+
+
+def _last_of(lengths: list[int], first: int, size: int, overlap: int) -> int:
+    """The last piece of the passage that begins with `first`, so that the rest falls into equal parts."""
+    rest = sum(lengths[first:])
+    if rest <= size:
+        return len(lengths) - 1
+    passages = math.ceil((rest - overlap) / (size - overlap))
+    wanted = (rest + (passages - 1) * overlap) / passages
+    last, length = first, lengths[first]
+    while length + lengths[last + 1] <= size and length + lengths[last + 1] / 2 <= wanted:
+        last += 1
+        length += lengths[last]
+    return last
+
+
+def _first_of_next(lengths: list[int], first: int, last: int, overlap: int) -> int:
+    """The first piece of the next passage: as many of the last ones again as the overlap holds."""
+    start, shared = last + 1, 0
+    while start - 1 > first and shared + lengths[start - 1] <= overlap:
+        start -= 1
+        shared += lengths[start]
+    return start

@@ -1,0 +1,79 @@
+"""Passages: nothing is lost, none is too long, and they are about equal."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsearch.corpus.chunk import cut
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+SENTENCE = "The quick brown fox jumps over the lazy dog. "
+
+
+def test_a_text_that_fits_is_one_passage():
+    assert cut("one two", 2, 0, words) == [(0, 7)]
+    assert cut("", 2, 0, words) == [(0, 0)]
+    assert cut(" \n \n ", 2, 0, len) == [(0, 5)]
+
+
+def test_passages_end_where_sentences_do():
+    text = SENTENCE * 40
+    passages = cut(text, 100, 20, words)
+    assert len(passages) == 5
+    for start, end in passages:
+        assert text[start:end].startswith("The quick")
+        assert text[start:end].endswith("lazy dog.")
+
+
+def test_neighbours_overlap_by_no_more_than_was_asked():
+    text = SENTENCE * 60
+    for overlap in (0, 10, 30):
+        passages = cut(text, 100, overlap, words)
+        shared = [words(text[after : max(end, after)]) for (_, end), (after, _) in pairwise(passages)]
+        assert max(shared) <= overlap
+        assert (min(shared) >= overlap - 9) or overlap == 0  # a sentence is the nearest seam
+
+
+def test_no_short_rest_is_left_over():
+    text = " ".join(f"word{n}" for n in range(1010))
+    lengths = [words(text[start:end]) for start, end in cut(text, 100, 0, words)]
+    assert sum(lengths) == 1010
+    assert min(lengths) > 80
+
+
+def test_a_word_longer_than_a_passage_is_cut_too():
+    text = "a" * 100
+    passages = cut(text, 10, 2, len)
+    assert "".join(text[start:end] for start, end in passages[:1]) == "a" * (passages[0][1])
+    assert all(end - start <= 10 for start, end in passages)
+    assert {at for start, end in passages for at in range(start, end)} == set(range(100))
+
+
+TEXTS = st.text(st.sampled_from("ab é.\n,\t;"), min_size=1, max_size=400)
+
+
+@given(TEXTS, st.integers(2, 40), st.data())
+@settings(deadline=None, max_examples=150)
+def test_every_character_is_in_a_passage_and_none_is_too_long(text, size, data):
+    overlap = data.draw(st.integers(0, (size - 1) // 2))
+    passages = cut(text, size, overlap, len)
+    held = {at for start, end in passages for at in range(start, end)}
+    assert {at for at, character in enumerate(text) if not character.isspace()} <= held
+    assert all(start < next_start for (start, _), (next_start, _) in pairwise(passages))
+    assert all(start < end for start, end in passages)
+    if len(passages) > 1:  # white space between the pieces comes on top
+        visible = [sum(not c.isspace() for c in text[start:end]) for start, end in passages]
+        assert max(visible) <= size
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_tiny_sizes_end(size):
+    assert len(cut("a b c d e f g h i j", size, 0, words)) >= 10 / size
