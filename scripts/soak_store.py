@@ -15,8 +15,8 @@
 | flips in the log | one flipped bit in the write-ahead log that a kill left |
 | power cuts | what any subset of the unsynced writes and names leaves of a life with two generations |
 
-The trials are those of tests/store/store_trials.py and power_loss.py, which the test suite runs in small numbers. Calls are
-chosen by strace.
+The trials are those of tests/store/store_trials.py and power_loss.py, which the test suite runs in small
+numbers. Calls are chosen, and recorded, by strace.
 """
 
 from __future__ import annotations

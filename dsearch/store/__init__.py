@@ -11,7 +11,8 @@ matching.py   what a filter finds                   registry.py   generations, m
 passages.py   further embeddings of long documents
 records.py    what is handed out                    retention.py  what may go, and going for good
 verify.py     reading everything again              folders.py    collections made, listed, deleted
-backup.py     copies while writes go on      feedback.py   clicks and their pages, a file of its own
+backup.py     copies while writes go on            feedback.py   clicks and their pages, a file of its own
+local_disk.py no network file systems
 """
 
 from __future__ import annotations

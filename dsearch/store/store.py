@@ -28,6 +28,7 @@ from .connect import ReaderPool, readable_errors
 from .filters import parse_filter
 from .folders import create_collection
 from .journal import Journal
+from .local_disk import require_local_disk
 from .read import Rows
 from .reader import Reader
 from .records import BackupReport, GenerationRecord, Passages, PurgeReport, WriteReceipt
@@ -62,6 +63,7 @@ class Store(Reader):
         documents are cut (None: not at all). Raises InvalidRequest (name, dimension, an encoder that is not
         JSON), Conflict when the folder has other files.
         """
+        require_local_disk(path)
         create_collection(path, Meta(name, encoder, dimension, passages))
         return cls.open(path)
 
@@ -81,6 +83,7 @@ class Store(Reader):
                 meta = _read_meta(connection, path)
             journal = None
             if not readonly:
+                require_local_disk(path)
                 with readable_errors(path):
                     journal = Journal(path, accept_loss=accept_loss)
             elif not accept_loss:

@@ -37,7 +37,7 @@ def test_what_a_power_cut_leaves_is_a_state_before_or_after_a_step(home, calls, 
 
 @pytest.mark.parametrize("forgotten", ["fsync", "fdatasync"])
 def test_the_check_can_fail(home, calls, tmp_path, forgotten):
-    """Vacuity: with one kind of sync taken out, that of files and folders or that of logs, a cut does harm."""
+    """Vacuity: with one kind of sync taken out, of files and folders or of logs, a cut does harm."""
     unsynced = [call for call in calls if call[0] != forgotten]
     if len(unsynced) == len(calls):
         pytest.skip(f"no {forgotten} was called")
