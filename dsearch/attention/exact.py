@@ -13,6 +13,9 @@ algorithm 4, there over tiles of fast memory and from log Z alone).
     ∂q_b  = Σ_j ∂l_bj k_j / t                 ∂k_j = Σ_b ∂l_bj q_b / t
     ∂v_j  = Σ_b p_bj G_b                      ∂bias_bj = ∂l_bj           ∂t = −Σ_b q_b · ∂q_b / t
 
+**Fused.** Where torch has a fused operator that is worth it, a block's triple, and its part of the gradient,
+are computed by that (`fused.py`); the blocks are merged in the same way.
+
 Memory beyond the corpus is O(batch · (block_size + dim)) and one block, and a gradient of the shape of each
 input that asks for one. Inputs of half precision are accumulated in float32.
 """
@@ -20,8 +23,7 @@ input that asks for one. Inputs of half precision are accumulated in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,10 +32,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dsearch.attention.blocks import Corpus, Gradients, LearnedBias
+from dsearch.attention.fused_passes import Use, attend_fused, attend_fused_backward, choose_fused
 from dsearch.attention.partial import Exact, Partial, merge
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
-Array = Tensor | np.ndarray
 Bias = Float[Tensor, "#batch documents"] | Callable[..., Tensor]
 Temperature = float | Float[Tensor, ""] | Float[Tensor, " batch"]
 
@@ -46,7 +49,8 @@ def exact_attention(
     bias: Bias | None = None,
     bias_parameters: Sequence[Tensor] = (),
     temperature: Temperature = 1.0,
-    block_size: int = 8192,
+    block_size: int | None = None,
+    fused: bool | None = None,
 ) -> Exact:
     """Softmax attention of every query over every document.
 
@@ -61,7 +65,12 @@ def exact_attention(
         bias_parameters: tensors that the function depends on and that want gradients. Tensors it only closes
             over get none.
         temperature: one for all, or one per row of the batch.
-        block_size: documents at a time; it changes speed and memory, not the result.
+        block_size: documents at a time; it changes speed and memory, not the result. None is 8,192, on CUDA
+            65,536.
+        fused: True uses torch's fused operators wherever there is one for the types and sizes, False never
+            does, None does where that is faster: on CUDA, and on a CPU for a forward whose values are as wide
+            as its keys. bfloat16 on CUDA then stays bfloat16 up to the operator's own float32 sums, and each
+            block's context is rounded to it; otherwise half precision becomes float32 first.
 
     Returns:
         `context [batch, value_dim]` and `log_partition [batch]`, float32 (float64 for float64 queries).
@@ -83,12 +92,14 @@ def exact_attention(
         raise DimensionMismatch(
             f"bias of shape {tuple(bias.shape)}; use {(len(queries), documents)} or {(1, documents)}"
         )
+    if block_size is None:
+        block_size = 65_536 if queries.device.type == "cuda" else 8192
     if block_size < 1:
         raise InvalidRequest(f"block_size={block_size}; use 1 or more, such as 8192")
     if isinstance(temperature, float | int) and not temperature > 0:
         raise InvalidRequest(f"temperature={temperature}; use a number above 0")
     accumulate = torch.float64 if queries.dtype == torch.float64 else torch.float32
-    corpus = _Corpus(
+    corpus = Corpus(
         keys=keys,
         values=values,
         bias=bias,
@@ -96,8 +107,10 @@ def exact_attention(
         dtype=accumulate,
         device=queries.device,
     )
+    use = choose_fused(fused, queries.device, same_width=corpus.value_dim == keys.shape[1])
     result: tuple[Tensor, Tensor] = _ExactAttention.apply(  # pyright: ignore
         corpus,
+        use,
         queries,
         torch.as_tensor(temperature, dtype=accumulate, device=queries.device),
         bias if isinstance(bias, Tensor) else None,
@@ -115,7 +128,8 @@ def log_partition(
     bias: Bias | None = None,
     bias_parameters: Sequence[Tensor] = (),
     temperature: Temperature = 1.0,
-    block_size: int = 8192,
+    block_size: int | None = None,
+    fused: bool | None = None,
 ) -> Float[Tensor, " batch"]:
     """Log Σ_j exp(l_j) over the whole corpus: what turns a few logits into exact log probabilities.
 
@@ -131,47 +145,8 @@ def log_partition(
         bias_parameters=bias_parameters,
         temperature=temperature,
         block_size=block_size,
+        fused=fused,
     ).log_partition
-
-
-@dataclass(frozen=True, slots=True)
-class _Corpus:
-    """Everything that blocks are made from, read in the same way by forward and backward."""
-
-    keys: Array
-    values: Array | None
-    bias: Tensor | Callable[..., Tensor] | None
-    block_size: int
-    dtype: torch.dtype
-    device: torch.device
-
-    def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Slices of the documents with their keys and values."""
-        documents = self.keys.shape[0]
-        for start in range(0, documents, self.block_size):
-            rows = slice(start, min(start + self.block_size, documents))
-            keys = self._read(self.keys, rows)
-            yield rows, keys, keys if self.values is None else self._read(self.values, rows)
-
-    def logits(
-        self, scaled_queries: Tensor, keys: Tensor, rows: slice, parameters: Sequence[Tensor]
-    ) -> Tensor:
-        """Logits of one block, `[batch, rows]`."""
-        logits = scaled_queries @ keys.T
-        if isinstance(self.bias, Tensor):
-            logits += self.bias[:, rows]
-        elif self.bias is not None:
-            logits += self.bias(rows.start, rows.stop, *parameters)
-        return logits
-
-    @property
-    def value_dim(self) -> int:
-        return (self.keys if self.values is None else self.values).shape[1]
-
-    def _read(self, source: Array, rows: slice) -> Tensor:
-        # A copy of one block: torch would warn of, and could write through, a read-only memory map.
-        block = source[rows] if isinstance(source, Tensor) else torch.as_tensor(np.array(source[rows]))
-        return block.detach().to(device=self.device, dtype=self.dtype)
 
 
 class _ExactAttention(torch.autograd.Function):
@@ -183,7 +158,8 @@ class _ExactAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        corpus: _Corpus,
+        corpus: Corpus,
+        use: Use,
         queries: Tensor,
         temperature: Tensor,
         bias: Tensor | None,
@@ -192,15 +168,10 @@ class _ExactAttention(torch.autograd.Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(queries.device.type, enabled=False):
-            scaled = queries.to(corpus.dtype) / temperature.reshape(-1, 1)
-            total = Partial(
-                max=scaled.new_full((len(queries),), -math.inf),
-                sum=scaled.new_zeros(len(queries)),
-                context=scaled.new_zeros(len(queries), corpus.value_dim),
-            )
-            for rows, key_block, value_block in corpus.blocks():
-                logits = corpus.logits(scaled, key_block, rows, parameters)
-                total = merge([total, Partial.of(logits, value_block)])
+            total = attend_fused(corpus, queries, temperature, parameters, use) if use.forward else None
+            ctx.use = use._replace(backward=use.backward and total is not None)
+            if total is None:
+                total = _attend(corpus, queries, temperature, parameters)
             context, log_partition = total.finish()
         ctx.corpus = corpus
         # Where nothing was attended every exp(−inf − 0) is 0, and 0 / 1 says so without a NaN.
@@ -212,74 +183,82 @@ class _ExactAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_context: Tensor, grad_log_partition: Tensor) -> tuple[Any, ...]:  # pyright: ignore
-        corpus: _Corpus = ctx.corpus
+        corpus: Corpus = ctx.corpus
         queries, temperature, context, maximum, mass, bias, keys, values, *parameters = ctx.saved_tensors
-        need_bias, need_keys, need_values = ctx.needs_input_grad[3:6]
-        grad_bias = torch.zeros_like(bias) if need_bias else None
-        grad_keys = torch.zeros_like(keys) if need_keys else None
-        grad_values = torch.zeros_like(values) if need_values else None
-        learned = _LearnedBias(corpus, parameters, ctx.needs_input_grad[6:])
-
+        need_bias, need_keys, need_values = ctx.needs_input_grad[4:7]
+        learned = LearnedBias(corpus, parameters, ctx.needs_input_grad[7:])
+        gradients = Gradients(
+            queries=queries.new_zeros(queries.shape, dtype=corpus.dtype),
+            keys=torch.zeros_like(keys) if need_keys else None,
+            values=torch.zeros_like(values) if need_values else None,
+            bias=torch.zeros_like(bias) if need_bias else None,
+        )
+        grad = Exact(grad_context, grad_log_partition)
         with torch.autocast(queries.device.type, enabled=False):
-            scaled = queries.to(corpus.dtype) / temperature.reshape(-1, 1)
-            maximum, mass = maximum.unsqueeze(-1), mass.unsqueeze(-1)
-            delta = ((grad_context * context).sum(-1) - grad_log_partition).unsqueeze(-1)
-            grad_scaled = torch.zeros_like(scaled)
-            for rows, key_block, value_block in corpus.blocks():
-                weights = corpus.logits(scaled, key_block, rows, parameters).sub_(maximum).exp_().div_(mass)
-                grad_logits = torch.addmm(-delta, grad_context, value_block.T).mul_(weights)
-                grad_scaled.addmm_(grad_logits, key_block)
-                if grad_keys is not None:
-                    grad_block = grad_logits.T @ scaled
-                    if corpus.values is None:
-                        grad_block.addmm_(weights.T, grad_context)
-                    grad_keys[rows] = grad_block.to(grad_keys)
-                if grad_values is not None:
-                    grad_values[rows] = (weights.T @ grad_context).to(grad_values)
-                if grad_bias is not None:
-                    grad_bias[:, rows] = grad_logits.sum_to_size(len(grad_bias), grad_logits.shape[1])
-                learned.add(rows, grad_logits)
-            grad_queries = grad_scaled / temperature.reshape(-1, 1)
-            per_query = -(queries * grad_queries).sum(-1) / temperature
+            served = False
+            if ctx.use.backward and not need_bias and not learned.wanted:
+                result = Exact(context, maximum + mass.log())
+                served = attend_fused_backward(
+                    corpus, queries, temperature, parameters, ctx.use, result, grad, gradients
+                )
+            if not served:
+                gradients.queries.zero_()
+                total = Partial(maximum, mass, context)
+                _attend_backward(corpus, queries, temperature, parameters, total, grad, gradients, learned)
+            per_query = -(queries * gradients.queries).sum(-1) / temperature
             grad_temperature = per_query.sum_to_size(temperature.shape)
         return (
             None,
-            grad_queries.to(queries),
+            None,
+            gradients.queries.to(queries),
             grad_temperature,
-            grad_bias,
-            grad_keys,
-            grad_values,
+            gradients.bias,
+            gradients.keys,
+            gradients.values,
             *learned.grads,
         )
 
 
-class _LearnedBias:
-    """Gradients of a bias function's parameters, by calling it again for each block with gradients on."""
+def _attend(corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor]) -> Partial:
+    """The forward, written out: the logits of one block at a time."""
+    scaled = queries.to(corpus.dtype) / temperature.reshape(-1, 1)
+    total = Partial(
+        max=scaled.new_full((len(queries),), -math.inf),
+        sum=scaled.new_zeros(len(queries)),
+        context=scaled.new_zeros(len(queries), corpus.value_dim),
+    )
+    for rows, key_block, value_block in corpus.blocks():
+        logits = corpus.logits(scaled, key_block, rows, parameters)
+        total = merge([total, Partial.of(logits, value_block)])
+    return total
 
-    def __init__(self, corpus: _Corpus, parameters: Sequence[Tensor], wanted: Sequence[bool]):
-        self._bias = corpus.bias
-        self._parameters = [
-            parameter.detach().requires_grad_(want)
-            for parameter, want in zip(parameters, wanted, strict=True)
-        ]
-        self.grads = [torch.zeros_like(p) if p.requires_grad else None for p in self._parameters]
 
-    def add(self, rows: slice, grad_logits: Tensor) -> None:
-        """Add what one block contributes."""
-        places = [place for place, parameter in enumerate(self._parameters) if parameter.requires_grad]
-        if not places or isinstance(self._bias, Tensor) or self._bias is None:
-            return
-        with torch.enable_grad():
-            bias = self._bias(rows.start, rows.stop, *self._parameters)
-        if not bias.requires_grad:
-            return
-        found = torch.autograd.grad(
-            bias,
-            [self._parameters[place] for place in places],
-            grad_logits.sum_to_size(bias.shape).to(bias.dtype),
-            materialize_grads=True,
-        )
-        for place, gradient in zip(places, found, strict=True):
-            total = self.grads[place]
-            if total is not None:
-                total += gradient
+def _attend_backward(
+    corpus: Corpus,
+    queries: Tensor,
+    temperature: Tensor,
+    parameters: Sequence[Tensor],
+    total: Partial,
+    grad: Exact,
+    gradients: Gradients,
+    learned: LearnedBias,
+) -> None:
+    """The backward, written out; here `total.context` is the finished one."""
+    scaled = queries.to(corpus.dtype) / temperature.reshape(-1, 1)
+    maximum, mass = total.max.unsqueeze(-1), total.sum.unsqueeze(-1)
+    delta = ((grad.context * total.context).sum(-1) - grad.log_partition).unsqueeze(-1)
+    for rows, key_block, value_block in corpus.blocks():
+        weights = corpus.logits(scaled, key_block, rows, parameters).sub_(maximum).exp_().div_(mass)
+        grad_logits = torch.addmm(-delta, grad.context, value_block.T).mul_(weights)
+        gradients.queries.addmm_(grad_logits, key_block)
+        if gradients.keys is not None:
+            grad_block = grad_logits.T @ scaled
+            if corpus.values is None:
+                grad_block.addmm_(weights.T, grad.context)
+            gradients.keys[rows] = grad_block.to(gradients.keys)
+        if gradients.values is not None:
+            gradients.values[rows] = (weights.T @ grad.context).to(gradients.values)
+        if gradients.bias is not None:
+            gradients.bias[:, rows] = grad_logits.sum_to_size(len(gradients.bias), grad_logits.shape[1])
+        learned.add(rows, grad_logits)
+    gradients.queries.div_(temperature.reshape(-1, 1))

@@ -82,15 +82,21 @@ def merge(partials: Sequence[Partial]) -> Partial:
     """
     if not partials:
         raise InvalidRequest("partials=[]; give at least one, an empty shard's if need be")
+    return merge_stacked(
+        Partial(
+            torch.stack([part.max for part in partials]),
+            torch.stack([part.sum for part in partials]),
+            torch.stack([part.context for part in partials]),
+        )
+    )
+
+
+def merge_stacked(parts: Partial) -> Partial:
+    """The same for parts that lie along the first dimension of one triple, at least one."""
     # The reference that exponents are taken from cancels out of the result, so it carries no gradient.
-    maximum = torch.stack([part.max.detach() for part in partials]).amax(0)
-    reference = _finite(maximum)
-    scales = [torch.exp(part.max - reference) for part in partials]
-    total = torch.stack([part.sum * scale for part, scale in zip(partials, scales, strict=True)]).sum(0)
-    context = torch.stack(
-        [part.context * scale.unsqueeze(-1) for part, scale in zip(partials, scales, strict=True)]
-    ).sum(0)
-    return Partial(maximum, total, context)
+    maximum = parts.max.detach().amax(0)
+    scale = torch.exp(parts.max - _finite(maximum))
+    return Partial(maximum, (parts.sum * scale).sum(0), (parts.context * scale.unsqueeze(-1)).sum(0))
 
 
 def _finite(maximum: Tensor) -> Tensor:

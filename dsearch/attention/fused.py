@@ -1,0 +1,267 @@
+"""One block of exact attention by torch's fused operators: no matrix of logits, not even within a block.
+
+A fused operator gives a block's context and log Z, which are its triple (`Partial.of_result`), so the running
+merge is that of the written-out path. Backward, given the context and log Z of the *whole* corpus and their
+gradients G and z, it recomputes p_bj = exp(l_bj − log Z_b), this block's share of the global softmax, and
+δ_b = G_b · context_b. The wanted δ_b is G_b · context_b − z_b; a column of 1 beside G, of 0 beside the values
+and of −z beside the context makes it that, and adds nothing to any gradient that is asked for.
+
+| device | operator | float types | bias |
+|---|---|---|---|
+| CUDA | flash attention 2, forward only, up to 256 dimensions | bfloat16 | no |
+| CUDA | memory-efficient attention | bfloat16, float32 | in the type of the queries |
+| CPU | flash attention for CPU | bfloat16, float32, float64 | in the type of the queries |
+
+They are `torch.ops.aten` operators, which autograd itself calls for `scaled_dot_product_attention`; that
+function is no use here because it does not return log Z.
+
+The operators share out tiles of queries, so few queries would leave most of a card idle: the documents of a
+block are split into parts along the operator's batch dimension, and the triples of the parts are merged (Dao
+et al., 2023, "Flash-Decoding for long-context inference").
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from dsearch.attention.partial import Exact, Partial, merge_stacked
+
+# Widths that are multiples of 8 and biases whose rows are multiples of 16 are what the CUDA operators take.
+WIDTH, BIAS_WIDTH = 8, 16
+
+
+class BlockGradients(NamedTuple):
+    """What one block adds to the gradient of the queries, and the gradients of its keys and values."""
+
+    queries: Float[Tensor, "batch dim"]
+    keys: Float[Tensor, "documents dim"]
+    values: Float[Tensor, "documents value_dim"]
+
+
+def fused_block(
+    queries: Float[Tensor, "batch dim"],
+    keys: Float[Tensor, "documents dim"],
+    values: Float[Tensor, "documents value_dim"],
+    bias: Float[Tensor, "#batch documents"] | None = None,
+    scale: float = 1.0,
+) -> Partial | None:
+    """The triple of one block, or None where no fused operator serves its device, types or sizes.
+
+    Args:
+        queries: of the type of keys, values and bias.
+        keys: of one block.
+        values: of one block; the keys themselves where those are pooled.
+        bias: logits to add; −inf leaves a document out.
+        scale: what q·k is multiplied by, 1 / temperature.
+
+    The triple is float32 (float64 for float64). The operator rounds its context to the type of the queries:
+    for bfloat16 by 2⁻⁹ relative, once a block.
+    """
+    laid = _lay_out(
+        queries, keys, values, bias, value_columns=values.shape[1], operators=("flash", "efficient")
+    )
+    if laid is None:
+        return None
+    context, log_partition = _forward(laid, scale)
+    accumulate = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    # [parts, 1, batch, width] and [parts, 1, batch or more]: CUDA pads log Z to multiples of 32
+    context = context[:, 0, :, : values.shape[1]].to(accumulate)
+    log_partition = log_partition[:, 0, : len(queries)].to(accumulate)
+    if bias is not None:
+        # Nothing attended: the operators differ, and some say NaN. Only then is log Z as low as the floor.
+        nothing = log_partition < _floor(queries.dtype) / 2
+        log_partition = log_partition.masked_fill(nothing, -torch.inf)
+        context = context.masked_fill(nothing.unsqueeze(-1), 0.0)
+    return merge_stacked(Partial.of_result(context, log_partition))
+
+
+def fused_block_backward(
+    queries: Float[Tensor, "batch dim"],
+    keys: Float[Tensor, "documents dim"],
+    values: Float[Tensor, "documents value_dim"],
+    bias: Float[Tensor, "#batch documents"] | None,
+    scale: float,
+    result: Exact,
+    gradient: Exact,
+) -> BlockGradients | None:
+    """One block's part of the gradient, or None where no fused operator serves.
+
+    Args:
+        queries: this and the next four as in `fused_block`; the bias itself gets no gradient here.
+        keys: of one block.
+        values: of one block.
+        bias: logits to add.
+        scale: 1 / temperature.
+        result: context and log Z over the **whole** corpus.
+        gradient: of the loss with respect to those two.
+    """
+    columns = values.shape[1]
+    laid = _lay_out(queries, keys, values, bias, value_columns=columns + 1, operators=("efficient",))
+    if laid is None:
+        return None
+    width = laid.values.shape[-1]
+    parts = len(laid.queries)
+
+    def beside(left: Tensor, last: Tensor) -> Tensor:
+        both = torch.cat([left, last.unsqueeze(-1)], -1).to(queries.dtype)
+        return _widened(both, width).expand(parts, 1, -1, -1)
+
+    grad = beside(gradient.context, torch.ones_like(gradient.log_partition))
+    context = beside(result.context, -gradient.log_partition)
+    # exp(−inf − 0) is the weight of what a query that attends to nothing attends to
+    log_partition = result.log_partition.masked_fill(result.log_partition == -torch.inf, 0.0)
+    grad_queries, grad_keys, grad_values = _backward(laid, scale, grad, context, log_partition)
+    return BlockGradients(
+        grad_queries.sum((0, 1), dtype=result.context.dtype)[:, : queries.shape[1]],
+        grad_keys.flatten(0, 2)[:, : keys.shape[1]],
+        grad_values.flatten(0, 2)[:, :columns],
+    )
+
+
+class _Laid(NamedTuple):
+    """A block as the operators take it: `[parts, heads = 1, rows, width]`."""
+
+    operator: str
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    bias: Tensor | None
+
+
+def _lay_out(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    *,
+    value_columns: int,
+    operators: tuple[str, ...],
+) -> _Laid | None:
+    """Padded and parted views (copies where padding is needed), or None where no operator takes them.
+
+    Columns of zeros change no product. `value_columns` is how many the values must at least have; `operators`
+    are those for CUDA that would do, fastest first.
+    """
+    same_type = queries.dtype == keys.dtype == values.dtype and (bias is None or bias.dtype == queries.dtype)
+    # Over no documents the operator for CPU divides by zero, in C++.
+    if not same_type or queries.dtype == torch.float16 or not len(queries) or not len(keys):
+        return None
+    if queries.device.type not in ("cpu", "cuda"):
+        return None
+    on_cpu = queries.device.type == "cpu"
+    key_width, value_width = (max(-(-n // WIDTH) * WIDTH, WIDTH) for n in (keys.shape[1], value_columns))
+    if on_cpu:
+        key_width = value_width = max(keys.shape[1], value_columns, 1)
+    parts = _parts(queries, len(keys))
+    key_block = _widened(keys, key_width)
+    pooled_keys = values is keys and value_width == key_width
+    value_block = key_block if pooled_keys else _widened(values, value_width)
+    laid = (
+        _widened(queries, key_width).expand(parts, 1, -1, -1),
+        key_block.view(parts, 1, -1, key_width),
+        value_block.view(parts, 1, -1, value_width),
+        None if bias is None else _lay_out_bias(bias, len(queries), parts),
+    )
+    operator = "cpu" if on_cpu else _cuda_operator(operators, *laid)
+    return None if operator is None else _Laid(operator, *laid)
+
+
+def _lay_out_bias(bias: Tensor, batch: int, parts: int) -> Tensor:
+    """`[parts, 1, batch, rows]`, finite: a tile of −inf alone can be a NaN within an operator."""
+    documents = bias.shape[1]
+    finite: Tensor = bias.clamp_min(_floor(bias.dtype))
+    if documents % BIAS_WIDTH:
+        finite = functional.pad(finite, (0, -documents % BIAS_WIDTH))[:, :documents]
+    # The stride of a part is no multiple of BIAS_WIDTH unless its length is; `_parts` sees to it.
+    by_part = finite.view(len(finite), parts, -1).transpose(0, 1)
+    return by_part.unsqueeze(1).expand(-1, 1, batch, -1)
+
+
+def _floor(dtype: torch.dtype) -> float:
+    """A logit whose weight is 0 beside any other, with room for q·k and the change of base below it."""
+    return torch.finfo(dtype).min / 4
+
+
+def _widened(matrix: Tensor, width: int) -> Tensor:
+    """With columns of zeros up to `width`, and rows that lie one after another."""
+    missing = width - matrix.shape[1]
+    return functional.pad(matrix, (0, missing)) if missing else matrix.contiguous()
+
+
+def _parts(queries: Tensor, documents: int) -> int:
+    """How many equal parts keep every processor busy: a power of two that divides the documents."""
+    if queries.device.type == "cuda":
+        card: Any = torch.cuda.get_device_properties(queries.device)  # pyright: ignore
+        processors, tile = 4 * int(card.multi_processor_count), 64  # pyright: ignore
+    else:
+        processors, tile = torch.get_num_threads(), 32
+    wanted = processors // -(-len(queries) // tile)
+    parts = 1
+    while 2 * parts <= wanted and documents % (2 * parts * BIAS_WIDTH) == 0 and documents // parts >= 1024:
+        parts *= 2
+    return parts
+
+
+def _cuda_operator(
+    operators: tuple[str, ...], queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None
+) -> str | None:
+    """The first that torch says it can run on these tensors (and that the user has not switched off)."""
+    asked = torch.backends.cuda.SDPAParams(queries, keys, values, bias, 0.0, False, False)
+    can_use = {
+        "flash": torch.backends.cuda.can_use_flash_attention,
+        "efficient": torch.backends.cuda.can_use_efficient_attention,
+    }
+    return next((name for name in operators if can_use[name](asked)), None)
+
+
+def _forward(laid: _Laid, scale: float) -> tuple[Tensor, Tensor]:
+    """Context and log Z of every part."""
+    operator, queries, keys, values, bias = laid
+    aten = torch.ops.aten
+    if operator == "cpu":
+        found = aten._scaled_dot_product_flash_attention_for_cpu(
+            queries, keys, values, attn_mask=bias, scale=scale
+        )
+    elif operator == "flash":
+        found = aten._scaled_dot_product_flash_attention(queries, keys, values, scale=scale)
+    else:
+        found = aten._scaled_dot_product_efficient_attention(queries, keys, values, bias, True, scale=scale)
+    return found[0], found[1]
+
+
+def _backward(
+    laid: _Laid, scale: float, grad: Tensor, context: Tensor, log_partition: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values, each laid out like them."""
+    operator, queries, keys, values, bias = laid
+    aten = torch.ops.aten
+    parts = len(queries)
+    if operator == "cpu":
+        log_partition = log_partition.expand(parts, 1, -1)
+        found = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, queries, keys, values, context, log_partition, 0.0, False, attn_mask=bias, scale=scale
+        )
+    else:
+        # As its forward pads log Z, and with what makes the weights of the rows that are not there 0.
+        padded = functional.pad(log_partition, (0, -len(log_partition) % 32), value=torch.inf)
+        seed = torch.zeros((), dtype=torch.int64, device=queries.device)  # of dropout, of which there is none
+        found = aten._scaled_dot_product_efficient_attention_backward(
+            grad.contiguous(),
+            queries,
+            keys,
+            values,
+            bias,
+            context.contiguous(),
+            padded.expand(parts, 1, -1).contiguous(),
+            seed,
+            seed,
+            0.0,
+            [True, True, True, False],
+            scale=scale,
+        )
+    return found[0], found[1], found[2]

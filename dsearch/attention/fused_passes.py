@@ -1,0 +1,121 @@
+"""Exact attention over the blocks of a corpus by fused operators, both ways; and when to use them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dsearch.attention.blocks import Corpus, Gradients
+from dsearch.attention.fused import fused_block, fused_block_backward
+from dsearch.attention.partial import Exact, Partial, merge
+
+# Where |log Z| is larger, float32 holds it to worse than 1e-5, and with it every weight exp(l − log Z).
+LARGEST_LOG_PARTITION = 100.0
+
+
+class Use(NamedTuple):
+    """Which passes try the fused operators, and whether bfloat16 may stay what it is."""
+
+    forward: bool
+    backward: bool
+    native: bool
+
+
+def choose_fused(fused: bool | None, device: torch.device, *, same_width: bool) -> Use:
+    """What `exact_attention(fused=…)` asks for.
+
+    On a CPU by measurement (`scripts/bench_attention.py`, the lines called fused): a float32 forward took .5
+    to .9 of the written-out one's time at every batch from 1 to 1,024. Values narrower than the keys lose
+    that, for the operator for CPU wants both as wide; so does the backward, for the operators compute the
+    gradients of keys and values wanted or not (5 products the size of the logits, written out 3); bfloat16
+    gains no more than float32, and its contexts are rounded.
+    """
+    # A traced graph cannot look at log Z to see whether the operator's precision was enough.
+    if fused is False or torch.compiler.is_compiling():
+        return Use(forward=False, backward=False, native=False)
+    if fused is None and device.type != "cuda":
+        return Use(forward=same_width and device.type == "cpu", backward=False, native=False)
+    return Use(forward=True, backward=True, native=True)
+
+
+def attend_fused(
+    corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor], use: Use
+) -> Partial | None:
+    """The triple of the whole corpus, or None where no operator serves or float32 does not hold its log Z."""
+    fed = _feed(corpus, queries, temperature, use)
+    total = None
+    for rows, keys, values in fed.corpus.blocks():
+        part = fused_block(fed.queries, keys, values, _bias(fed, rows, parameters), fed.scale)
+        if part is None:
+            return None
+        if total is None and not _holds(part):  # seen at once, so that little is computed in vain
+            return None
+        total = part if total is None else merge([total, part])
+    return total if total is not None and _holds(total) else None
+
+
+def attend_fused_backward(
+    corpus: Corpus,
+    queries: Tensor,
+    temperature: Tensor,
+    parameters: Sequence[Tensor],
+    use: Use,
+    result: Exact,
+    grad: Exact,
+    gradients: Gradients,
+) -> bool:
+    """Fill in `gradients`, all but the bias's; False where no operator serves, and they are not usable."""
+    fed = _feed(corpus, queries, temperature, use)
+    for rows, keys, values in fed.corpus.blocks():
+        bias = _bias(fed, rows, parameters)
+        part = fused_block_backward(fed.queries, keys, values, bias, fed.scale, result, grad)
+        if part is None:
+            return False
+        gradients.queries.add_(part.queries)
+        if gradients.keys is not None:
+            pooled = part.values if corpus.values is None else 0.0
+            gradients.keys[rows] = (part.keys + pooled).to(gradients.keys)
+        if gradients.values is not None:
+            gradients.values[rows] = part.values.to(gradients.values)
+    if not fed.native:
+        gradients.queries.div_(temperature.reshape(-1, 1))
+    return True
+
+
+class _Fed(NamedTuple):
+    """What the operators are given: native queries and a scale, or queries that are divided already."""
+
+    corpus: Corpus
+    queries: Tensor
+    scale: float
+    native: bool
+
+
+def _feed(corpus: Corpus, queries: Tensor, temperature: Tensor, use: Use) -> _Fed:
+    """As bfloat16 where everything is that, so that no input is rounded; otherwise in float32 or 64."""
+    given = (queries, corpus.keys, corpus.values, corpus.bias)
+    halves = all(
+        isinstance(part, Tensor) and part.dtype == torch.bfloat16 for part in given if part is not None
+    )
+    if use.native and halves and temperature.numel() == 1:
+        return _Fed(replace(corpus, dtype=torch.bfloat16), queries, 1 / temperature.item(), True)
+    return _Fed(corpus, queries.to(corpus.dtype) / temperature.reshape(-1, 1), 1.0, False)
+
+
+def _bias(fed: _Fed, rows: slice, parameters: Sequence[Tensor]) -> Tensor | None:
+    bias = fed.corpus.block_bias(rows, parameters)
+    if bias is None:
+        return None
+    batch = bias.shape[0] if bias.dim() > 1 else 1
+    return bias.to(fed.corpus.dtype).expand(batch, rows.stop - rows.start)
+
+
+def _holds(total: Partial) -> bool:
+    """Whether log Z is small enough for its precision; −inf, nothing attended, is exact."""
+    log_partition = total.finish().log_partition
+    small = log_partition.abs() <= LARGEST_LOG_PARTITION
+    return bool((small | (log_partition == -torch.inf)).all())
