@@ -91,7 +91,7 @@ class Rebuilder:
         """The delta from which on a build starts by itself."""
         if self.share is None:
             return float("inf")
-        return max(self.minimum, self.share * self._state.snapshot.built, 1.5 * self._failed_at)
+        return max(float(self.minimum), self.share * self._state.snapshot.built, 1.5 * self._failed_at)
 
     def consider(self, queries: TuningQueries) -> None:
         """Start a build in the background if one is due and none runs; returns at once."""
@@ -108,7 +108,9 @@ class Rebuilder:
             if self._closed.is_set():
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, args=(work,), daemon=True)
+                self._thread = threading.Thread(
+                    target=self._work, args=(work,), name=f"rebuild {self._store.name}", daemon=True
+                )
                 self._thread.start()
             elif wait:
                 self._next = work
