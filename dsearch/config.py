@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import (
@@ -42,6 +43,29 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="address that the service binds to")
     port: int = Field(8080, ge=0, le=65535, description="port that the service binds to")
+    hosts: str = Field(
+        "",
+        description="host names that the service answers to beside those of this machine, comma-separated; "
+        "* for any",
+    )
+    origins: str = Field(
+        "", description="sites whose pages may use the service from a browser, comma-separated (CORS)"
+    )
+    query_timeout_ms: int = Field(
+        2000, ge=1, le=30_000, description="time of a search that does not say so itself (X-Timeout-Ms)"
+    )
+    query_cache_bytes: int = Field(
+        64 * 1024 * 1024, ge=0, description="embeddings of queries that the service keeps; 0 for none"
+    )
+    task_memory_bytes: int | None = Field(
+        None, ge=1, description="what a task (training, evaluation) may take; all of the machine's when unset"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "warning", description="what the service logs to stderr; info has a line for each request"
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="how it logs: text for people, json with one object a line"
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -76,6 +100,34 @@ def load_settings(**given: Any) -> Settings:
         raise InvalidRequest(
             f"settings: {'; '.join(problems)}; use {', '.join(Settings.model_fields)}"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInUse:
+    """One setting: its key, its value, where that comes from, and what it means."""
+
+    key: str
+    value: Any
+    source: str
+    meaning: str
+
+
+def settings_in_use() -> list[SettingInUse]:
+    """Every setting of this process.
+
+    Raises:
+        InvalidRequest: as `load_settings`.
+    """
+    settings = load_settings()
+    file = Path(os.environ.get(_FILE_VARIABLE, DEFAULT_FILE))
+    in_file = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    variables = {name.upper() for name in os.environ}  # pydantic reads them in any case
+    found: list[SettingInUse] = []
+    for key, field in Settings.model_fields.items():
+        variable = _PREFIX + key.upper()
+        source = variable if variable in variables else str(file) if key in in_file else "default"
+        found.append(SettingInUse(key, getattr(settings, key), source, field.description or ""))
+    return found
 
 
 def _check_variables() -> None:

@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 import dsearch
-from dsearch.cli import compare, demo, doctor, evaluate, index, models, run, search, serve, train, tune
+from dsearch.cli import (
+    compare,
+    config,
+    demo,
+    doctor,
+    evaluate,
+    index,
+    keys,
+    models,
+    run,
+    search,
+    serve,
+    train,
+    tune,
+)
 
 app = typer.Typer(
     name="dsearch",
@@ -32,9 +46,11 @@ for command in (
     models.promote,
     models.refresh,
     index.collections,
+    config.config,
     doctor.doctor,
 ):
     app.command()(command)
+app.add_typer(keys.keys, name="keys")
 
 
 def _version(wanted: bool) -> None:

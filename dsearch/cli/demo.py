@@ -63,7 +63,7 @@ def demo(
         )
         from dsearch.cli.serve import serve_engine
 
-        serve_engine(engine, settings.host, settings.port)
+        serve_engine(engine, settings)
 
 
 def _train_once(collection: Collection) -> None:

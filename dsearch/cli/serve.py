@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import opened_engine, say
+from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from dsearch.config import Settings
     from dsearch.engine import SearchEngine
 
 
@@ -26,34 +29,51 @@ def serve(
     """Serve the collections over HTTP, with the page at / and the API's description at /docs."""
     from dsearch.config import load_settings
 
-    settings = load_settings(host=host, port=port)
+    settings = load_settings(home=home, host=host, port=port, encoder=encoder, device=device, threads=threads)
     with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
-        serve_engine(engine, settings.host, settings.port)
+        serve_engine(engine, settings)
 
 
-def serve_engine(engine: SearchEngine, host: str, port: int) -> None:
-    """Serve until SIGTERM or Ctrl-C: requests in flight are answered first, and stopping is no error."""
-    import signal
+def serve_engine(engine: SearchEngine, settings: Settings) -> None:
+    """Serve until SIGTERM or Ctrl-C: requests in flight are answered first, and stopping is no error.
 
-    import uvicorn
-
+    Raises:
+        InvalidRequest: an address that other machines reach, and no API key.
+    """
     from dsearch.service import create_app
+    from dsearch.service.guard import LOOPBACK_HOSTS
+    from dsearch.service.keys import ApiKeys
+    from dsearch.service.logs import set_up_logs
+    from dsearch.service.server import run_server
 
-    # uvicorn raises the signal that stopped it once more when all is done; with these it ends there.
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop, lambda *_: None)
-    say(f"serving at http://{host}:{port}  (the API is described at /docs; stop with Ctrl-C)")
-    uvicorn.run(
-        create_app(engine),
-        host=host,
-        port=port,
-        log_level="warning",
-        access_log=False,  # it would write queries down
-        server_header=False,
-        proxy_headers=False,
-        lifespan="on",
-        ws="none",
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=10,
-        limit_concurrency=1024,  # above the service's own queue, which answers with a problem and Retry-After
+    elsewhere = not is_loopback(settings.host)
+    if elsewhere and not ApiKeys(engine.home.path).list():
+        raise InvalidRequest(
+            f"host={settings.host} can be reached from other machines, and there is no API key; make one "
+            "with: dsearch keys create --name NAME --scope read, or bind to 127.0.0.1"
+        )
+    set_up_logs(settings.log_level, settings.log_format)
+    app = create_app(
+        engine,
+        hosts=(*LOOPBACK_HOSTS, settings.host, *_listed(settings.hosts)),
+        origins=_listed(settings.origins),
+        require_key=elsewhere,
+        query_timeout_s=settings.query_timeout_ms / 1000,
     )
+    say(
+        f"serving at http://{settings.host}:{settings.port}  "
+        "(the API is described at /docs; stop with Ctrl-C)"
+    )
+    run_server(app, host=settings.host, port=settings.port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listed(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]

@@ -56,7 +56,9 @@ def opened_engine(
     def load() -> Encoder:
         return Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
 
-    with SearchEngine(settings.home, readonly=readonly, encoder=load) as engine:
+    with SearchEngine(
+        settings.home, readonly=readonly, encoder=load, query_cache_bytes=settings.query_cache_bytes
+    ) as engine:
         yield engine, settings
 
 

@@ -1,4 +1,4 @@
-"""`QueryCache`: embeddings of queries that were asked before, least recently used out first, bounded in bytes.
+"""`QueryCache`: embeddings of queries that were asked before, the least recently asked for go first.
 
 What is kept is what the encoder gave, so an answer is the same with it and without, up to the last bits in
 which a batch of texts differs from the same texts one by one.

@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
+from filelock import FileLock
+
 from dsearch.errors import CorruptData, InvalidRequest, NotFound
 
 Scope = Literal["read", "write", "admin"]
@@ -88,7 +90,7 @@ class ApiKeys:
         id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
         text = f"ds_{id}_{secret}"
         key = ApiKey(id, name.strip(), scope, _now(), _digest(text))  # type: ignore[arg-type]
-        with self._lock:
+        with self._lock, self._alone():
             self._write({**self._load(), id: key})
         return text, key
 
@@ -98,7 +100,7 @@ class ApiKeys:
         Raises:
             NotFound: no key of that id.
         """
-        with self._lock:
+        with self._lock, self._alone():
             keys = self._load()
             if id not in keys:
                 known = ", ".join(keys) or "none yet"
@@ -121,6 +123,11 @@ class ApiKeys:
         same = hmac.compare_digest(_digest(given), known.sha256 if known and known.sha256 else _NOBODY)
         return known if same and known and known.sha256 else None
 
+    def _alone(self) -> FileLock:
+        """Two commands that change the file at once take turns."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path.with_name(f".{FILE_NAME}.lock"), timeout=10)
+
     def _read(self) -> dict[str, ApiKey]:
         with self._lock:
             return self._load()
@@ -139,7 +146,6 @@ class ApiKeys:
 
     def _write(self, keys: dict[str, ApiKey]) -> None:
         """Replace the file in one step, readable by its owner alone."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.path.with_name(f".{FILE_NAME}.{os.getpid()}.writing")
         content = {"format": _FORMAT, "keys": [asdict(key) for key in keys.values()]}
         unfinished.unlink(missing_ok=True)
