@@ -8,7 +8,8 @@ import torch as _torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from dsearch.engine.attending import Attended
 from dsearch.engine.collection import Collection
 from dsearch.engine.engine import SearchEngine
-from dsearch.engine.gradients import Asked, AttentionParts, Gradients, attention_parts, vjp
+from dsearch.engine.gradients import AttentionParts, Gradients, Question, attention_parts, vjp
+from dsearch.engine.heads import MAX_HEADS, head_bytes, head_from_bytes
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.models import UNTRAINED
 from dsearch.engine.options import LayerOptions
@@ -17,8 +18,8 @@ from dsearch.engine.runs import System, encode_queries, make_run
 from dsearch.engine.snapshot import Snapshot
 
 __all__ = [
+    "MAX_HEADS",
     "UNTRAINED",
-    "Asked",
     "Attended",
     "AttentionParts",
     "Collection",
@@ -27,6 +28,7 @@ __all__ = [
     "Gradients",
     "LayerOptions",
     "Predicted",
+    "Question",
     "SearchEngine",
     "SearchLayer",
     "SearchOutput",
@@ -34,6 +36,8 @@ __all__ = [
     "System",
     "attention_parts",
     "encode_queries",
+    "head_bytes",
+    "head_from_bytes",
     "make_run",
     "vjp",
 ]

@@ -83,7 +83,8 @@ def _score_bound(
     assert isinstance(layer.score, NamedScore)
     assert snapshot.dense_rounding is not None
     low, high = snapshot.embedding_lengths()
-    inner = torch.einsum("bhd,bcd->bhc", found.folded, torch.as_tensor(snapshot.embeddings(positions)))
+    embeddings = torch.as_tensor(snapshot.embeddings(positions)).to(found.folded)
+    inner = torch.einsum("bhd,bcd->bhc", found.folded, embeddings)
     inner = inner.masked_fill(torch.as_tensor(positions == NONE)[:, None], -math.inf)
     floor = _kth_largest(inner, layer.candidates)
     floor = floor + snapshot.dense_rounding * high * length(found.folded)[..., 0]

@@ -119,15 +119,25 @@ class AttendedQuery(BaseModel):
     context: list[float] = Field(description="Σ weight · value")
     keys: list[list[float]] | None = Field(None, description="W_K e of each candidate, when asked for")
     values: list[list[float]] | None = Field(None, description="W_V e of each candidate, when asked for")
+    dense: list[list[float]] | None = Field(None, description="of each head and candidate; with `parts`")
+    keyword: list[list[float]] | None = Field(None, description="times its learned weight; with `parts`")
+    head_weights: list[list[float]] | None = Field(None, description="each head's softmax; with `parts`")
+    slopes: list[list[list[float]]] | None = Field(
+        None,
+        description="∂ dense / ∂ query state of each head and candidate, when asked for; null with hops",
+    )
     certificate: Certificate | None = Field(None, description="when it was asked for")
 
 
 class AttendAnswer(Stamped):
-    """Attention of each query."""
+    """Attention of each query. As safetensors: an array for all queries, zeros behind the last candidate."""
 
     model_config = _example(
         {
             **_STAMP,
+            "hops": 1,
+            "temperature": 0.05,
+            "mixture": [1.0],
             "took_ms": 8.8,
             "results": [
                 {
@@ -140,8 +150,30 @@ class AttendAnswer(Stamped):
         }
     )
 
+    hops: int = Field(description="rounds of search")
+    temperature: float = Field(description="what scores were divided by")
+    mixture: list[float] = Field(description="the share of each head")
     took_ms: float
     results: list[AttendedQuery]
+
+
+class VjpAnswer(Stamped):
+    """What a loss says to the query states and the head."""
+
+    model_config = _example(
+        {
+            **_STAMP,
+            "took_ms": 12.1,
+            "states": [[0.01, -0.02]],
+            "head": {"keyword_weight": [0.1], "log_temperature": -0.4},
+        }
+    )
+
+    took_ms: float
+    states: list[list[float]] | None = Field(None, description="a gradient for each query, when asked for")
+    head: dict[str, Any] | None = Field(
+        None, description="a gradient for each tensor of the head, of its shape, when asked for"
+    )
 
 
 class Evidence(BaseModel):
@@ -298,6 +330,16 @@ class ModelList(BaseModel):
 
     live: str
     models: list[ModelDescribed]
+
+
+class ModelAdded(BaseModel):
+    """A version that was handed in; it is not live."""
+
+    model_config = _example({"model": "v3", "parent": "v2", "sequence": 131})
+
+    model: str
+    parent: str
+    sequence: int
 
 
 class Promoted(BaseModel):

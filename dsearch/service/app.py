@@ -14,8 +14,10 @@ from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.service import (
     problems,
+    routes_attend,
     routes_collections,
     routes_documents,
+    routes_heads,
     routes_health,
     routes_models,
     routes_page,
@@ -87,7 +89,15 @@ def create_app(
     )
     app.state.service = service
     problems.install(app)
-    for routes in (routes_health, routes_collections, routes_documents, routes_search, routes_models):
+    for routes in (
+        routes_health,
+        routes_collections,
+        routes_documents,
+        routes_search,
+        routes_attend,
+        routes_models,
+        routes_heads,
+    ):
         app.include_router(routes.router)
     routes_page.install(app)
     _share_schemas(app)

@@ -152,27 +152,6 @@ class Attending(Given):
         return self
 
 
-class AttendRequest(Attending):
-    """What to answer of the attention."""
-
-    model_config = ConfigDict(
-        strict=True,
-        json_schema_extra={
-            "examples": [
-                {"queries": ["what is a key?"], "candidates": 20, "include": ["values"]},
-                {"queries": ["what is a key?"], "mode": "dense", "score": "gaussian", "width": 0.3},
-            ]
-        },
-    )
-
-    certify: Limit | None = Field(
-        None, description="how many first places to certify: provably those of scoring every document?"
-    )
-    include: list[Annotated[Literal["keys", "values"], allowed("keys, values or both")]] = Field(
-        [], description="what to answer of each candidate besides id, weight and score"
-    )
-
-
 class PredictRequest(Attending):
     """A field of the documents to pool."""
 

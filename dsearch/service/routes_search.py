@@ -1,4 +1,4 @@
-"""Search and attention."""
+"""Search, and what the documents found say of a field."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.service.answers import AttendAnswer, BatchAnswer, PredictAnswer, SearchAnswer
+from dsearch.service.answers import BatchAnswer, PredictAnswer, SearchAnswer
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.problems import documented
 from dsearch.service.requests import (
-    AttendRequest,
     BatchRequest,
     PredictRequest,
     SearchOptions,
@@ -30,7 +29,6 @@ from dsearch.service.requests import (
 )
 from dsearch.service.respond import json_answer
 from dsearch.service.searching import Searches
-from dsearch.service.searching import attend as attention_of
 from dsearch.service.searching import predict as prediction_of
 from dsearch.service.service import Service, TheService
 from dsearch.service.strict_route import StrictRoute
@@ -79,18 +77,6 @@ async def search_batch(collection: str, asked: BatchRequest, service: TheService
     service.metrics.searched(collection, results)
     took_ms = _ms_since(started)
     return json_answer({"took_ms": took_ms, "results": [_answer(result, took_ms) for result in results]})
-
-
-@router.post(
-    "/attend",
-    response_model=AttendAnswer,
-    responses=_QUESTIONS | documented(InvalidRequest, DimensionMismatch),
-)
-async def attend(collection: str, asked: AttendRequest, service: TheService) -> Response:
-    """Attention itself: context, weights, scores and ids for texts or for query states."""
-    started = time.perf_counter()
-    answer = await service.searching.run(partial(attention_of, service.catalogue, collection, asked))
-    return json_answer(answer | {"took_ms": _ms_since(started)})
 
 
 @router.post(

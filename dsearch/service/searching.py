@@ -1,4 +1,4 @@
-"""What the search worker computes: micro-batches of searches, and attention."""
+"""What the search worker computes: micro-batches of searches, and predictions."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from dsearch.engine import Attended, Collection, SearchLayer
-from dsearch.errors import DimensionMismatch, Unavailable
+from dsearch.engine import Collection
+from dsearch.errors import DimensionMismatch
 from dsearch.service.catalogue import Catalogue
-from dsearch.service.requests import Attending, AttendRequest, PredictRequest
-from dsearch.types import Mode, SearchResult, Stamp
+from dsearch.service.requests import Attending, PredictRequest
+from dsearch.service.respond import stamped
+from dsearch.types import Mode, SearchResult
 
 LARGEST_BATCH = 64
 LARGEST_BATCH_CANDIDATES = 16_384  # bounds a batch's embeddings: 25 MB a leg and head at 384 numbers
 _CANDIDATES = 100  # of a leg, at least; see the engine's SearchLayer
-_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +59,6 @@ class Searches:
             )
 
 
-def attend(catalogue: Catalogue, name: str, asked: AttendRequest) -> dict[str, Any]:
-    """The answer to an `attend` request, less what the route adds; arrays stay arrays.
-
-    Raises:
-        DimensionMismatch: vectors of another length than the collection's embeddings.
-        InvalidRequest: mode "keyword" with vectors.
-    """
-    with catalogue.using(name, encoder=asked.queries is not None and asked.mode != "keyword") as collection:
-        attended, layer = _attend(collection, asked)
-        candidates = None
-        if asked.include:
-            positions = attended.output.positions
-            candidates = torch.as_tensor(layer.snapshot.embeddings(positions))
-        with torch.inference_mode():
-            keys = layer.head.keys(candidates).numpy() if "keys" in asked.include else None  # type: ignore[arg-type]
-            values = layer.head.values(candidates).numpy() if "values" in asked.include else None  # type: ignore[arg-type]
-    results = [_result(attended, query, keys, values) for query in range(len(attended.ids))]
-    return {**_stamped(attended.stamp), "results": results}
-
-
 def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str, Any]:
     """The answer to a `predict` request, less what the route adds.
 
@@ -95,7 +74,7 @@ def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str,
     for result in results:
         if result["labels"] is not None:  # JSON has no key but text, and true is not "true"
             result["labels"] = [{"label": label, "share": share} for label, share in result["labels"].items()]
-    return {**_stamped(predicted.stamp), "results": results}
+    return {**stamped(predicted.stamp), "results": results}
 
 
 def _options(asked: Attending) -> dict[str, Any]:
@@ -117,17 +96,6 @@ def _queries(asked: Attending, collection: Collection) -> list[str] | torch.Tens
     return asked.queries if asked.queries is not None else _states(asked.vectors or [], collection)
 
 
-def _attend(collection: Collection, asked: AttendRequest) -> tuple[Attended, SearchLayer]:
-    """Attention, and the layer over the very state that it came from (equal stamps are the same state)."""
-    options, queries = _options(asked), _queries(asked, collection)
-    for _ in range(_TRIES):
-        attended = collection.attend(queries, certify=asked.certify, **options)
-        layer, stamp = collection.layer_and_stamp(**options)
-        if stamp == attended.stamp:
-            return attended, layer
-    raise Unavailable(f"collection {collection.name!r} changes with every attempt; try again in a moment")
-
-
 def _states(vectors: Sequence[Sequence[float]], collection: Collection) -> torch.Tensor:
     dimension = collection.store.dimension
     for position, vector in enumerate(vectors):
@@ -136,36 +104,3 @@ def _states(vectors: Sequence[Sequence[float]], collection: Collection) -> torch
                 f"vectors.{position} has {len(vector)} numbers; this collection's embeddings have {dimension}"
             )
     return torch.tensor(vectors, dtype=torch.float32)
-
-
-def _result(
-    attended: Attended, query: int, keys: np.ndarray | None, values: np.ndarray | None
-) -> dict[str, Any]:
-    found = attended.output
-    ids = [
-        id for id, position in zip(attended.ids[query], found.positions[query], strict=True) if position >= 0
-    ]
-    count = len(ids)  # the padding is last
-    result: dict[str, Any] = {
-        "ids": ids,
-        "weights": _numbers(found.weights[query, :count]),
-        "scores": _numbers(found.scores[query, :count]),
-        "context": _numbers(found.context[query]),
-    }
-    if attended.certificate is not None:
-        result["certificate"] = {
-            "proved": bool(attended.certificate.proved[query]),
-            "reason": attended.certificate.reason,
-        }
-    for name, rows in (("keys", keys), ("values", values)):
-        if rows is not None:
-            result[name] = np.ascontiguousarray(rows[query, :count])
-    return result
-
-
-def _numbers(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.contiguous().cpu().numpy()
-
-
-def _stamped(stamp: Stamp) -> dict[str, Any]:
-    return {"generation": stamp.generation, "model": stamp.model, "sequence": stamp.sequence}

@@ -12,13 +12,8 @@ from starlette.testclient import TestClient
 
 from dsearch.engine import Collection
 from dsearch.service.problems import kinds
-from dsearch.service.requests import (
-    AttendRequest,
-    BatchRequest,
-    DocumentGiven,
-    PredictRequest,
-    SearchRequest,
-)
+from dsearch.service.requests import BatchRequest, DocumentGiven, PredictRequest, SearchRequest
+from dsearch.service.requests_attend import AttendRequest, VjpRequest
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.integers() | st.floats(-1e300, 1e300) | TEXT
@@ -28,6 +23,7 @@ ROUTES: dict[str, type[Any]] = {
     "search": SearchRequest,
     "search/batch": BatchRequest,
     "attend": AttendRequest,
+    "vjp": VjpRequest,
     "predict": PredictRequest,
     "documents": DocumentGiven,
 }

@@ -201,7 +201,8 @@ def test_an_older_model_answers_when_it_is_named(client: TestClient, trained: Co
         ("search/batch", {"queries": ["a", ""]}, "queries.1=''; use 1 to 8192 characters"),
         ("search/batch", {"queries": ["a"] * 26, "limit": 1000}, "26000 hits; use at most 25600"),
         ("attend", {}, "neither queries nor vectors; give one of the two"),
-        ("attend", {"queries": ["a"], "vectors": [[1.0]]}, "queries and vectors; give one of the two"),
+        ("predict", {"queries": ["a"], "vectors": [[1.0]], "field": "i"}, "queries and vectors; give one"),
+        ("attend", {"queries": ["a", "b"], "vectors": [[1.0]]}, "2 queries and 1 vectors; give as many"),
         (
             "attend",
             {"vectors": [[1.0, 2.0]]},
@@ -212,7 +213,7 @@ def test_an_older_model_answers_when_it_is_named(client: TestClient, trained: Co
         (
             "attend",
             {"queries": ["a"], "include": ["weights"]},
-            "include.0='weights'; use keys, values or both",
+            "include.0='weights'; use keys, values, parts or slopes",
         ),
         ("attend", {"queries": ["a"], "candidates": 0}, "candidates=0; use an integer from 1 to 1000"),
     ],

@@ -1,0 +1,108 @@
+"""Heads as bytes: what one process writes and another, which does not trust it, reads (safetensors).
+
+The shapes say what head it is: `query_delta` [1, D, D] is a head with one query projection, `query_out`
+[heads, D, rank] and `query_in` [heads, rank, D] one with several.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from dsearch.attention.head import Head
+from dsearch.errors import DimensionMismatch, InvalidRequest
+
+MAX_HEADS = 64
+_TEMPERATURES = (1e-6, 1e6)
+
+
+def head_bytes(head: Head) -> bytes:
+    """A head's tensors as safetensors, in float32."""
+    tensors = head.state_dict().items()
+    return save({name: tensor.detach().cpu().float().contiguous() for name, tensor in tensors})
+
+
+def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, Any]]:
+    """The head in safetensors bytes, and the JSON object under `record` in their metadata.
+
+    Args:
+        content: names and shapes of a `Head`'s tensors, float32.
+        encoder_dim: the length of the embeddings that it is for.
+
+    Raises:
+        InvalidRequest: not safetensors, other names, types or shapes than a head has, numbers that are not
+            finite, a temperature outside 1e-6 to 1e6, a record that is no JSON object.
+        DimensionMismatch: a head for embeddings of another length.
+    """
+    try:
+        tensors = load(content)
+    except (SafetensorError, ValueError, KeyError) as error:  # KeyError: a type that torch does not have
+        raise InvalidRequest(f"not a safetensors file ({error}); send the tensors of a head") from None
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.float32:
+            given = str(tensor.dtype).removeprefix("torch.")
+            raise InvalidRequest(f"tensor {name[:80]!r} is {given}; send float32")
+        if not tensor.isfinite().all():
+            raise InvalidRequest(f"tensor {name[:80]!r} has numbers that are not finite; a head has none")
+    head = _empty_head(tensors, encoder_dim)
+    expected = head.state_dict()
+    if wrong := sorted(set(expected) ^ set(tensors)):
+        names = ", ".join(expected)
+        raise InvalidRequest(f"tensors that a head lacks or does not have: {_shown(wrong)}; send {names}")
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape:
+            raise InvalidRequest(
+                f"tensor {name!r} of shape {list(tensor.shape)}; use {list(expected[name].shape)}"
+            )
+    low, high = _TEMPERATURES
+    temperature = tensors["log_temperature"].exp().item()
+    if not low <= temperature <= high:
+        raise InvalidRequest(f"a temperature of {temperature:.4g}; use {low:g} to {high:g}")
+    head.load_state_dict(tensors)
+    return head.eval(), _record(content)
+
+
+def _empty_head(tensors: dict[str, Tensor], encoder_dim: int) -> Head:
+    query = tensors.get("query_delta", tensors.get("query_out"))
+    if query is None or query.ndim != 3:
+        raise InvalidRequest(
+            "no tensor 'query_delta' or 'query_out' of three dimensions; send those of a head"
+        )
+    if query.shape[1] != encoder_dim:
+        raise DimensionMismatch(
+            f"a head for embeddings of {query.shape[1]} numbers; this collection's have {encoder_dim}"
+        )
+    if "query_delta" in tensors:
+        return Head(encoder_dim)
+    heads, _, rank = query.shape
+    if not 2 <= heads <= MAX_HEADS or not 1 <= rank <= encoder_dim:
+        raise InvalidRequest(
+            f"{heads} query heads of rank {rank}; use 2 to {MAX_HEADS} of rank 1 to {encoder_dim}"
+        )
+    return Head(encoder_dim, heads=heads, rank=rank)
+
+
+def _record(content: bytes) -> dict[str, Any]:
+    """The record in the header; `load` has checked that there is one and that it is JSON."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    try:
+        record = json.loads(header.get("__metadata__", {}).get("record", "{}"), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise InvalidRequest("a record that is no JSON object; leave it out, or give an object")
+    return cast("dict[str, Any]", record)
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)
+
+
+def _shown(names: list[str]) -> str:
+    shown = ", ".join(repr(name[:40]) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
