@@ -30,16 +30,17 @@ def compare(
     """Two models query by query: wins, losses, and whether the difference is more than chance."""
     judged = read_judgements(data, split, exclude)
     with opened_engine(home, readonly=True, encoder=encoder, device=device, threads=threads) as (engine, _):
-        from dsearch.engine import System, encode_queries, make_run
+        from dsearch.engine import QueryStates, System, make_run
         from dsearch.evaluation import evaluate, split_seen
         from dsearch.training import compare_values
 
         target = engine.collection(collection)
-        states = encode_queries(target, judged.queries)
+        states = QueryStates(target, judged.queries)
         values = []
         for version in (first, second):
             system = System(mode, version)  # type: ignore[arg-type]  # the layer says what is allowed
-            run = make_run(target, judged.queries, system, states=states, exclude=judged.exclude)
+            known = states.of(version)
+            run = make_run(target, judged.queries, system, states=known, exclude=judged.exclude)
             values.append(evaluate(run, judged.qrels, [measure], exclude=judged.exclude)[measure])
         groups: dict[str, list[str]] = {}
         if judged.training is not None:

@@ -63,14 +63,15 @@ def compare(
 
     `dense_trained` adds the trained head without keywords, to be held against the untrained dense search.
     """
-    from dsearch.engine import UNTRAINED, System, encode_queries, make_run
+    from dsearch.engine import UNTRAINED, QueryStates, System, make_run
     from dsearch.evaluation import build_report, split_seen, without_pairs, without_positives
     from dsearch.evaluation import evaluate as score
 
-    states = encode_queries(collection, judged.queries)
+    states = QueryStates(collection, judged.queries)
 
     def ranked(system: System) -> Run:
-        return make_run(collection, judged.queries, system, states=states, exclude=judged.exclude)
+        known = states.of(system.model)
+        return make_run(collection, judged.queries, system, states=known, exclude=judged.exclude)
 
     runs = {
         "dense": ranked(System("dense")),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from .encoder import Encoder, TextEncoder
 from .identity import EncoderIdentity
 from .query_cache import QueryCache
-from .tuned import EncoderTraining, LearningEncoder, TunedEncoder, tuned, tuned_identity
+from .tuned import EncoderChange, EncoderTraining, LearningEncoder, TunedEncoder, tuned, tuned_identity
 from .weights import DEFAULT_ENCODER
 
 __all__ = [
     "DEFAULT_ENCODER",
     "Encoder",
+    "EncoderChange",
     "EncoderIdentity",
     "EncoderTraining",
     "LearningEncoder",

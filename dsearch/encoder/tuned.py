@@ -50,6 +50,19 @@ class EncoderTraining:
                 raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 1")
 
 
+@dataclass(frozen=True, slots=True)
+class EncoderChange:
+    """What training changed of an encoder.
+
+    Attributes:
+        training: how it learned.
+        tensors: for "lora" `<layer>.A` and `<layer>.B`, for "all" every weight by its name.
+    """
+
+    training: EncoderTraining
+    tensors: Mapping[str, Tensor]
+
+
 class LearningEncoder(nn.Module):
     """A copy of an encoder that learns; the encoder itself stays as it is. A `TextEncoder`.
 
@@ -99,15 +112,15 @@ class LearningEncoder(nn.Module):
         """The parameters that learn."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
-    def change(self) -> dict[str, Tensor]:
-        """What `tuned` needs: for "lora" `<layer>.A` and `<layer>.B`, for "all" every weight by its name."""
-        if self.how.method == "all":
-            return {name: _kept(parameter) for name, parameter in self.encoder.named_parameters()}
+    def change(self) -> EncoderChange:
+        """What it has learned, for `tuned`."""
         found: dict[str, Tensor] = {}
+        if self.how.method == "all":
+            found = {name: _kept(parameter) for name, parameter in self.encoder.named_parameters()}
         for name, layer in _adapted(self.encoder):
             found[f"{name}.A"] = _kept(layer.lora_A["default"].weight)
             found[f"{name}.B"] = _kept(layer.lora_B["default"].weight)
-        return found
+        return EncoderChange(self.how, found)
 
 
 class TunedEncoder(nn.Module):
@@ -137,14 +150,11 @@ class TunedEncoder(nn.Module):
 
 
 @torch.no_grad()
-def tuned(
-    encoder: TextEncoder, training: EncoderTraining, change: Mapping[str, Tensor], identity: EncoderIdentity
-) -> TunedEncoder:
+def tuned(encoder: TextEncoder, change: EncoderChange, identity: EncoderIdentity) -> TunedEncoder:
     """A copy of `encoder` with a change put into its weights.
 
     Args:
         encoder: the one that the change was learned on.
-        training: how it was.
         change: from `LearningEncoder.change`.
         identity: of what comes out; see `tuned_identity`.
 
@@ -160,15 +170,15 @@ def tuned(
     copied: Any = copy.deepcopy(encoder)
     weights = dict(copied.named_parameters())
     try:
-        if training.method == "all":
-            for name, value in change.items():
+        if change.training.method == "all":
+            for name, value in change.tensors.items():
                 weights[name].copy_(value)
         else:
-            for layer in {name.removesuffix(".A") for name in change if name.endswith(".A")}:
-                factor = change[f"{layer}.B"] @ change[f"{layer}.A"]
-                weights[f"{layer}.weight"].add_(
-                    training.alpha / training.rank * factor.to(weights[f"{layer}.weight"])
-                )
+            scale = change.training.alpha / change.training.rank
+            for layer in {name.removesuffix(".A") for name in change.tensors if name.endswith(".A")}:
+                weight = weights[f"{layer}.weight"]
+                factor = change.tensors[f"{layer}.B"] @ change.tensors[f"{layer}.A"]
+                weight.add_(scale * factor.to(weight))
     except (KeyError, RuntimeError) as error:
         raise CorruptData(
             f"the trained weights do not fit encoder {encoder.identity.name!r}: {error}"

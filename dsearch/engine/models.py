@@ -1,29 +1,47 @@
-"""Models on disk: `models/v3/head.safetensors` and `model.json`, written once and never changed."""
+"""Models on disk: `models/v3/head.safetensors` and `model.json`, written once and never changed.
+
+A model whose query encoder was trained has `encoder/` too (model_encoders.py) and format 2: a release that
+does not know of it must not serve the head without.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load, save
 
 from dsearch.attention.head import Head
-from dsearch.errors import CorruptData, UnsupportedFormat
+from dsearch.encoder import EncoderChange, EncoderIdentity
+from dsearch.engine.model_encoders import WEIGHTS_NAME, verified, write_change
+from dsearch.errors import UnsupportedFormat
 from dsearch.index.durable import file_digest, publish_folder
 from dsearch.store import Store
 
 UNTRAINED = "v0"
 FORMAT = 1
+FORMAT_WITH_ENCODER = 2
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 
 
-def save_model(store: Store, head: Head, record: dict[str, Any], *, parent: str) -> str:
+def save_model(
+    store: Store,
+    head: Head,
+    record: dict[str, Any],
+    *,
+    parent: str,
+    encoder: EncoderChange | None = None,
+) -> str:
     """Write a trained head durably, register it, and return its version. It is not live yet.
 
-    `record` is whatever should be known of it later: scores, data, seed.
+    Args:
+        store: the collection's.
+        head: the head.
+        record: whatever should be known of it later: scores, data, seed.
+        parent: the version that it was trained from.
+        encoder: what training changed of the query encoder, if it did.
     """
     version = store.next_model_version()
     folder = store.path / "models" / version
@@ -32,15 +50,20 @@ def save_model(store: Store, head: Head, record: dict[str, Any], *, parent: str)
     unfinished.mkdir(parents=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
     (unfinished / HEAD_NAME).write_bytes(save(tensors))
-    size, digest = file_digest(unfinished / HEAD_NAME)
+    names, format = [HEAD_NAME], FORMAT
+    if encoder is not None:
+        base = EncoderIdentity.from_dict(store.encoder)
+        record = {**record, "query_encoder": write_change(unfinished, encoder, base)}
+        names, format = [HEAD_NAME, WEIGHTS_NAME], FORMAT_WITH_ENCODER
+    digests = {name: file_digest(unfinished / name) for name in names}
     record = {
         **record,
-        "format": FORMAT,
+        "format": format,
         "version": version,
         "parent": parent,
         "encoder": store.encoder,
         "head": head.config(),
-        "files": {HEAD_NAME: {"bytes": size, "sha256": digest}},
+        "files": {name: {"bytes": size, "sha256": digest} for name, (size, digest) in digests.items()},
     }
     (unfinished / RECORD_NAME).write_text(json.dumps(record, indent=1))
     publish_folder(unfinished, folder)
@@ -59,28 +82,12 @@ def load_head(store: Store, version: str) -> Head:
     if version == UNTRAINED:
         return Head(store.dimension).eval()
     record = store.model(version).record
-    if record.get("format") != FORMAT:
+    if record.get("format") not in (FORMAT, FORMAT_WITH_ENCODER):
         raise UnsupportedFormat(
-            f"model {version} has format {record.get('format')}; this release reads {FORMAT}"
+            f"model {version} has format {record.get('format')}; this release reads {FORMAT} and "
+            f"{FORMAT_WITH_ENCODER}"
         )
-    path = store.path / "models" / version / HEAD_NAME
-    content = _verified(path, record["files"][HEAD_NAME]["sha256"], version)
+    content = verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
     head = Head(**record["head"])
     head.load_state_dict(load(content))
     return head.eval()
-
-
-def _verified(path: Path, sha256: str, version: str) -> bytes:
-    try:
-        _, digest = file_digest(path)
-        content = path.read_bytes()
-    except OSError as error:
-        raise CorruptData(
-            f"model {version}: {path} cannot be read ({error}); promote another version"
-        ) from error
-    if digest != sha256:
-        raise CorruptData(
-            f"model {version}: {path} has SHA-256 {digest}, registered was {sha256}; promote another version "
-            f"with: dsearch models promote, or train again"
-        )
-    return content

@@ -11,8 +11,10 @@ import torch
 from jaxtyping import Float32
 
 from dsearch.attention.head import Head
+from dsearch.encoder import EncoderIdentity
 from dsearch.engine.collection import Collection
 from dsearch.engine.layer import SearchLayer
+from dsearch.engine.models import UNTRAINED
 from dsearch.engine.options import CANDIDATES
 from dsearch.evaluation import Run
 from dsearch.types import Mode, Query
@@ -31,10 +33,30 @@ class System:
 
 
 def encode_queries(
-    collection: Collection, queries: Sequence[Query]
+    collection: Collection, queries: Sequence[Query], model: str = UNTRAINED
 ) -> Float32[np.ndarray, "queries encoder_dim"]:
-    """The embeddings of queries, so that several systems can share them."""
-    return collection.encoder.encode_queries([query.text for query in queries])
+    """The embeddings of queries by a model's encoder, so that several systems can share them."""
+    return collection.encoder_of(model).encode_queries([query.text for query in queries])
+
+
+class QueryStates:
+    """The embeddings of queries by the encoder of any model, computed once for each encoder.
+
+    Args:
+        collection: whose models.
+        queries: ids and texts.
+    """
+
+    def __init__(self, collection: Collection, queries: Sequence[Query]):
+        self._collection, self._queries = collection, queries
+        self._known: dict[EncoderIdentity, Float32[np.ndarray, "queries encoder_dim"]] = {}
+
+    def of(self, model: str) -> Float32[np.ndarray, "queries encoder_dim"]:
+        """By the encoder of this version."""
+        identity = self._collection.encoder_of(model).identity
+        if identity not in self._known:
+            self._known[identity] = encode_queries(self._collection, self._queries, model)
+        return self._known[identity]
 
 
 def make_run(
@@ -54,7 +76,7 @@ def make_run(
         collection: what is searched.
         queries: ids and texts.
         system: how.
-        states: the queries' embeddings, when they are known.
+        states: the queries' embeddings by the system's encoder, when they are known.
         head: a head that is no registered model, in place of the system's.
         depth: documents per query.
         exclude: query id → documents that are left out of its ranking.
@@ -65,7 +87,7 @@ def make_run(
     """
     system, exclude = system or System(), exclude or {}
     if states is None:
-        states = encode_queries(collection, queries)
+        states = encode_queries(collection, queries, system.model)
     spare = max((len(ids) for ids in exclude.values()), default=0)
     layer = SearchLayer(
         collection.snapshot,

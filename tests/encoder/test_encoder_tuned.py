@@ -11,7 +11,15 @@ import torch
 from fakes import HashingEncoder
 from tiny_encoder import write_tiny_encoder
 
-from dsearch.encoder import Encoder, EncoderTraining, LearningEncoder, TextEncoder, tuned, tuned_identity
+from dsearch.encoder import (
+    Encoder,
+    EncoderChange,
+    EncoderTraining,
+    LearningEncoder,
+    TextEncoder,
+    tuned,
+    tuned_identity,
+)
 from dsearch.errors import CorruptData, InvalidRequest, MissingExtra
 
 TEXTS = ["question 1 red", "answer 7", "apple bread honey honey"]
@@ -42,7 +50,7 @@ def test_a_change_put_back_gives_what_was_learned(tiny: Encoder, training: Encod
     np.testing.assert_array_equal(tiny.encode_queries(TEXTS), before)
     after = copied.encode_queries(TEXTS)
     assert np.abs(after - before).max() > 0.05
-    served = tuned(tiny, training, copied.change(), tuned_identity(tiny.identity, "ab" * 32))
+    served = tuned(tiny, copied.change(), tuned_identity(tiny.identity, "ab" * 32))
     assert isinstance(served, TextEncoder)
     np.testing.assert_allclose(served.encode_queries(TEXTS), after, atol=2e-6)
     np.testing.assert_allclose(served.encode_documents(TEXTS), copied.encode_documents(TEXTS), atol=2e-6)
@@ -51,12 +59,12 @@ def test_a_change_put_back_gives_what_was_learned(tiny: Encoder, training: Encod
 
 def test_lora_keeps_only_its_factors(tiny: Encoder) -> None:
     copied = learned(tiny, EncoderTraining(rank=4))
-    change = copied.change()
+    change = copied.change().tensors
     assert len(change) == 2 * 12  # six linear layers in each of two blocks
     assert not any("pooler" in name for name in change)
     assert sum(p.numel() for p in copied.learning()) == sum(t.numel() for t in change.values())
-    same, other = (LearningEncoder(tiny, EncoderTraining(), seed=s).change() for s in (0, 1))
-    again = LearningEncoder(tiny, EncoderTraining()).change()
+    same, other = (LearningEncoder(tiny, EncoderTraining(), seed=s).change().tensors for s in (0, 1))
+    again = LearningEncoder(tiny, EncoderTraining()).change().tensors
     assert all(torch.equal(same[name], again[name]) for name in same)
     assert any(not torch.equal(same[name], other[name]) for name in same)
 
@@ -86,11 +94,11 @@ def test_what_cannot_be_trained_is_refused(tiny: Encoder, monkeypatch: pytest.Mo
     with pytest.raises(InvalidRequest, match="'remote' runs by 'test' and has no weights to train"):
         LearningEncoder(Remote(), ALL)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="takes no trained weights"):
-        tuned(Remote(), ALL, {}, Remote.identity)  # type: ignore[arg-type]
+        tuned(Remote(), EncoderChange(ALL, {}), Remote.identity)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="no linear layer for lora"):
         LearningEncoder(HashingEncoder(), EncoderTraining())
     with pytest.raises(CorruptData, match="do not fit encoder"):
-        tuned(tiny, ALL, {"gone": torch.zeros(2)}, tiny.identity)
+        tuned(tiny, EncoderChange(ALL, {"gone": torch.zeros(2)}), tiny.identity)
     with pytest.raises(InvalidRequest, match="method='some'; use one of lora, all"):
         EncoderTraining("some")
     with pytest.raises(InvalidRequest, match="rank=0"):

@@ -1,0 +1,139 @@
+"""The query encoders of models: `models/v3/encoder/weights.safetensors`, put into a copy of the collection's.
+
+What a model keeps of its encoder is what training changed (encoder/tuned.py), under a digest in the model's
+record; the encoder that it belongs to is the collection's own, whose identity the record names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from dsearch.encoder import (
+    EncoderChange,
+    EncoderIdentity,
+    EncoderTraining,
+    TextEncoder,
+    tuned,
+    tuned_identity,
+)
+from dsearch.errors import CorruptData
+from dsearch.index.durable import file_digest
+from dsearch.store import Store
+
+WEIGHTS_NAME = "encoder/weights.safetensors"
+KEPT = 2  # encoders in memory beside the collection's own: what answers, and what it is compared with
+
+
+def write_change(folder: Path, change: EncoderChange, base: EncoderIdentity) -> dict[str, Any]:
+    """Write the change into a model's unfinished folder; what its record says of it.
+
+    Args:
+        folder: of the model.
+        change: what training changed.
+        base: the encoder that it was learned on.
+    """
+    path = folder / WEIGHTS_NAME
+    path.parent.mkdir()
+    path.write_bytes(save({name: tensor.contiguous() for name, tensor in change.tensors.items()}))
+    how = change.training
+    return {
+        "method": how.method,
+        "rank": how.rank,
+        "alpha": how.alpha,
+        "identity": tuned_identity(base, file_digest(path)[1]).to_dict(),
+    }
+
+
+class ModelEncoders:
+    """The encoders of a collection's models, loaded when they are first asked for; for many threads.
+
+    Args:
+        store: the collection's.
+        base: gives the collection's own encoder.
+    """
+
+    def __init__(self, store: Store, base: Callable[[], TextEncoder]):
+        self._store, self._base = store, base
+        self._loading = threading.Lock()
+        self._loaded: OrderedDict[str, TextEncoder] = OrderedDict()
+        self._described: dict[str, dict[str, Any] | None] = {}  # records never change: read once
+
+    def of(self, version: str) -> TextEncoder:
+        """The encoder that gives the query states of this version: for most, the collection's own.
+
+        Raises:
+            ModelNotFound: no such version.
+            CorruptData: the file is not what was registered.
+            EncoderMismatch, EncoderUnavailable: as for the collection's own.
+        """
+        if version not in self._described:
+            self._described[version] = self._store.model(version).record.get("query_encoder")
+        described = self._described[version]
+        if described is None:
+            return self._base()
+        with self._loading:
+            if version not in self._loaded:
+                # A search may ask for it, and what is made under inference mode could never be trained on.
+                with torch.inference_mode(False):
+                    self._loaded[version] = self._load(version, described)
+                while len(self._loaded) > KEPT:
+                    self._loaded.popitem(last=False)
+            self._loaded.move_to_end(version)
+            return self._loaded[version]
+
+    def check(self, version: str) -> None:
+        """See that the file is what was registered; no encoder is loaded.
+
+        Raises:
+            ModelNotFound, CorruptData.
+        """
+        record = self._store.model(version).record
+        if "query_encoder" in record:
+            verified(self._store, version, WEIGHTS_NAME, record["files"][WEIGHTS_NAME]["sha256"])
+
+    def forget(self, version: str) -> None:
+        """Let go of a version that is deleted."""
+        with self._loading:
+            self._loaded.pop(version, None)
+            self._described.pop(version, None)
+
+    def _load(self, version: str, described: dict[str, Any]) -> TextEncoder:
+        record = self._store.model(version).record
+        content = verified(self._store, version, WEIGHTS_NAME, record["files"][WEIGHTS_NAME]["sha256"])
+        training = EncoderTraining(described["method"], described["rank"], described["alpha"])
+        try:
+            change = EncoderChange(training, load(content))
+        except SafetensorError as error:
+            raise CorruptData(f"model {version}: {WEIGHTS_NAME} cannot be read ({error})") from error
+        return tuned(self._base(), change, EncoderIdentity.from_dict(described["identity"]))
+
+
+def verified(store: Store, version: str, name: str, sha256: str) -> bytes:
+    """The bytes of a model's file, if they are those that were registered.
+
+    Raises:
+        CorruptData: they are not, or cannot be read.
+    """
+    path = store.path / "models" / version / name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CorruptData(
+            f"model {version}: {path} cannot be read ({error}); promote another version"
+        ) from error
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != sha256:
+        raise CorruptData(
+            f"model {version}: {path} has SHA-256 {digest}, registered was {sha256}; promote another version "
+            "with: dsearch promote, or train again"
+        )
+    return content
