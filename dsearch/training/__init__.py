@@ -10,10 +10,13 @@ from dsearch.training.finetune import Trained, finetune
 from dsearch.training.from_feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.headroom import Headroom, headroom
-from dsearch.training.options import TrainingOptions, self_supervised_options
+from dsearch.training.loop import Epoch, TrainingDiverged, Watch
+from dsearch.training.options import TrainingOptions, query_options, self_supervised_options
 from dsearch.training.propensity import Propensities, propensities_from_pages
+from dsearch.training.runfolder import RunFolder
 from dsearch.training.self_supervision import examples_from_corpus
-from dsearch.training.trainer import Epoch, train_head
+from dsearch.training.student import Student
+from dsearch.training.trainer import train_head, train_student
 from dsearch.training.tune import Tuned, tune
 
 __all__ = [
@@ -29,9 +32,13 @@ __all__ = [
     "Graded",
     "Headroom",
     "Propensities",
+    "RunFolder",
+    "Student",
     "Trained",
+    "TrainingDiverged",
     "TrainingOptions",
     "Tuned",
+    "Watch",
     "compare_values",
     "examples_from_corpus",
     "examples_from_feedback",
@@ -42,7 +49,9 @@ __all__ = [
     "headroom",
     "judge",
     "propensities_from_pages",
+    "query_options",
     "self_supervised_options",
     "train_head",
+    "train_student",
     "tune",
 ]

@@ -28,6 +28,7 @@ class Examples:
         teacher: for each query, positions in the snapshot and a teacher's scores of them; None without one.
         weights: how much each query counts, 1 on average; all alike when None. The listwise objectives and
             in-batch take them into account.
+        hidden: for each query, positions that have no part in its ranking; None where there are none.
     """
 
     snapshot: Snapshot
@@ -38,6 +39,7 @@ class Examples:
     digest: str
     teacher: list[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]] | None = None
     weights: Float32[np.ndarray, " queries"] | None = None
+    hidden: list[Int64[np.ndarray, " _"]] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -53,6 +55,7 @@ class Examples:
             self.digest,
             None if self.teacher is None else [self.teacher[i] for i in which],
             None if self.weights is None else self.weights[np.asarray(which, np.int64)],
+            None if self.hidden is None else [self.hidden[i] for i in which],
         )
 
 
@@ -70,7 +73,7 @@ def examples_from_judgements(
         collection: the documents.
         queries: query id → text.
         qrels: query id → document id → grade.
-        exclude: query id → documents that are left out.
+        exclude: query id → documents that are left out, of the judgements and of every ranking.
         teacher: query id → document id → score, for the objectives that learn from a teacher.
 
     Raises:
@@ -78,7 +81,8 @@ def examples_from_judgements(
     """
     exclude = exclude or {}
     scored = teacher or {}
-    ids = {document for grades in (*qrels.values(), *scored.values()) for document in grades}
+    sources = (*qrels.values(), *scored.values(), *exclude.values())
+    ids = {document for documents in sources for document in documents}
     rows = collection.store.rows_of(sorted(ids))
     snapshot = collection.snapshot
     known = list(rows)
@@ -88,6 +92,7 @@ def examples_from_judgements(
     texts: list[str] = []
     relevant: list[tuple[np.ndarray, np.ndarray]] = []
     taught: list[tuple[np.ndarray, np.ndarray]] = []
+    hidden: list[np.ndarray] = []
     for query in sorted(qrels):
         text = queries.get(query, "").strip()
         if not text:
@@ -107,11 +112,17 @@ def examples_from_judgements(
             continue
         texts.append(text)
         relevant.append(_arrays(found))
+        known_here = sorted(position_of[id] for id in exclude.get(query, ()) if id in position_of)
+        hidden.append(np.array(known_here, np.int64))
         taught.append(
             _arrays({position_of[id]: s for id, s in scored.get(query, {}).items() if id in position_of})
         )
     examples = make_examples(collection, snapshot, texts, relevant, left_out)
-    return examples if teacher is None else replace(examples, teacher=taught)
+    return replace(
+        examples,
+        teacher=None if teacher is None else taught,
+        hidden=hidden if any(len(of) for of in hidden) else None,
+    )
 
 
 def make_examples(

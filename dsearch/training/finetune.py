@@ -11,12 +11,18 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from dsearch.attention.head import Head
+from dsearch.encoder import EncoderChange, TextEncoder
+from dsearch.errors import InvalidRequest
 from dsearch.training.examples import Examples
 from dsearch.training.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.holdout import ENOUGH, MOST, Answers, HeldOut, joined, split_folds
+from dsearch.training.loop import Epoch, TrainingDiverged, Watch
 from dsearch.training.options import TrainingOptions
-from dsearch.training.trainer import Epoch, train_head
+from dsearch.training.runfolder import RunFolder, Stage
+from dsearch.training.student import Student
+from dsearch.training.trainer import train_student
+from dsearch.types import Progress
 
 MIN_HELD_OUT = 10  # with fewer, held-out queries say nothing; all epochs are run
 MIN_SLICE = 20  # with fewer, a slice says too little to choose epochs by
@@ -36,6 +42,7 @@ class Trained:
         gate: what held-out queries say.
         seconds: of all trainings.
         record: all of this as JSON, for the model's file.
+        encoder: what was changed of the query encoder, in scope query.
     """
 
     head: Head
@@ -44,6 +51,7 @@ class Trained:
     gate: GateReport
     seconds: float
     record: dict[str, Any]
+    encoder: EncoderChange | None = None
 
     @property
     def verdict(self) -> tuple[bool, str]:
@@ -65,11 +73,15 @@ def finetune(
     *,
     gate: Gate | None = None,
     start: Head | None = None,
+    encoder: TextEncoder | None = None,
     device: str = "cpu",
     on_headroom: Callable[[Headroom], None] | None = None,
     on_epoch: OnTraining | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    run: RunFolder | None = None,
 ) -> Trained:
-    """Train a head on examples; nothing is published.
+    """Train a head, in scope query the query encoder with it, on examples; nothing is published.
 
     First without the queries of a fold, to see how they are answered at each checkpoint, and so on fold by
     fold until `ENOUGH` queries were held out once. Then, with all examples, on the same schedule, up to the
@@ -84,42 +96,61 @@ def finetune(
         gate: what is asked of the head.
         start: an untrained head with a tuned keyword weight and hop strength, to start from and to be
             compared with; the untrained one when None.
+        encoder: the collection's, for scope query; a copy of it learns.
         device: where the arithmetic runs.
         on_headroom: told what is left to gain, before training.
         on_epoch: told the stage ("validate", "train") and the epoch.
+        on_progress: told the stage and its steps.
+        cancelled: asked before each step.
+        run: where checkpoints and metrics go; a run that was killed goes on from there.
 
     Raises:
-        TrainingDiverged: NaN or infinity in the loss.
+        TrainingDiverged: NaN or infinity in the loss; the head of the last whole epoch is its `student`'s,
+            and lies in the run's folder.
+        Cancelled: `cancelled` said so.
+        InvalidRequest: scope query without an encoder, or with one that cannot be trained.
     """
     start = Head(examples.states.shape[1]).eval() if start is None else start
     options = options or TrainingOptions()
+    if options.scope == "query" and encoder is None:
+        raise InvalidRequest("scope='query' trains the query encoder; give encoder=collection.encoder")
     started = time.monotonic()
+    session = _Session(
+        examples,
+        options,
+        start,
+        encoder if options.scope == "query" else None,
+        device,
+        run,
+        on_epoch,
+        on_progress,
+        cancelled,
+    )
     room = headroom(examples, start, keywords=options.keywords)
     if on_headroom is not None:
         on_headroom(room)
     checkpoints = _checkpoints(options.epochs)
-    folds = _held_out_folds(examples, options, start, checkpoints, device, on_epoch)
+    folds = session.held_out_folds(checkpoints)
     epochs, before, after = options.epochs, None, None
     if folds:
         chosen = _chosen(folds)
         epochs = [0, *checkpoints][chosen]
-        others = [
-            _chosen(folds[:i] + folds[i + 1 :]) if len(folds) > 1 else chosen for i in range(len(folds))
-        ]
+        if len(folds) == 1:
+            folds = _halves(folds[0], options.seed)
+        others = [_chosen(folds[:i] + folds[i + 1 :]) for i in range(len(folds))]
         before = joined([fold.before for fold in folds])
         after = joined([[fold.before, *fold.after][at] for fold, at in zip(folds, others, strict=True)])
 
-    def report(epoch: Epoch, head: Head) -> bool:
-        if on_epoch is not None:
-            on_epoch("train", epoch)
-        return True
-
-    head = train_head(examples, options, start=start, epochs=epochs, device=device, on_epoch=report)
-    overlap = overlap_of_canaries(examples.snapshot, start, head, seed=options.seed)
+    student = session.train_on_all(epochs)
+    head = student.head
+    # Canaries are stored embeddings: they say nothing of an encoder that changed.
+    overlap = None
+    if student.encoder is None:
+        overlap = overlap_of_canaries(examples.snapshot, start, head, seed=options.seed)
     gated = judge(before, after, gate, canary_overlap=overlap, seed=options.seed)
     seconds = time.monotonic() - started
     record = {
-        "scope": "head",
+        "scope": options.scope,
         "options": asdict(options),
         "epochs": epochs,
         "examples": len(examples),
@@ -129,53 +160,105 @@ def finetune(
         "gate": gated.to_dict(),
         "seconds": round(seconds, 2),
     }
-    return Trained(head, epochs, room, gated, seconds, record)
+    if run is not None:
+        run.finish()
+    return Trained(head, epochs, room, gated, seconds, record, student.change)
 
 
-def _held_out_folds(
-    examples: Examples,
-    options: TrainingOptions,
-    start: Head,
-    checkpoints: list[int],
-    device: str,
-    on_epoch: OnTraining | None,
-) -> list[_Fold]:
-    if options.folds == 0 or len(examples) < MIN_HELD_OUT:
-        return []
-    folds: list[_Fold] = []
-    parts = split_folds(examples, options.folds, options.seed)
-    for part in parts:
-        if sum(len(fold.before) for fold in folds) >= ENOUGH:
-            break
-        folds.append(_fold(examples, part, options, start, checkpoints, device, on_epoch))
-    return folds
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """The trainings of one run: without each fold, and on all."""
 
+    examples: Examples
+    options: TrainingOptions
+    start: Head
+    encoder: TextEncoder | None
+    device: str
+    run: RunFolder | None
+    on_epoch: OnTraining | None
+    on_progress: Callable[[Progress], None] | None
+    cancelled: Callable[[], bool] | None
 
-def _fold(
-    examples: Examples,
-    part: list[int],
-    options: TrainingOptions,
-    start: Head,
-    checkpoints: list[int],
-    device: str,
-    on_epoch: OnTraining | None,
-) -> _Fold:
-    training = examples.subset(sorted(set(range(len(examples))) - set(part)))
-    ranked = part
-    if len(part) > MOST:
-        ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
-    held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords)
-    after: list[Answers] = []
+    def held_out_folds(self, checkpoints: list[int]) -> list[_Fold]:
+        examples, options = self.examples, self.options
+        if options.folds == 0 or len(examples) < MIN_HELD_OUT:
+            return []
+        folds: list[_Fold] = []
+        for number, part in enumerate(split_folds(examples, options.folds, options.seed)):
+            if sum(len(fold.before) for fold in folds) >= ENOUGH:
+                break
+            folds.append(self._fold(number, part, checkpoints))
+        return folds
 
-    def validate(epoch: Epoch, head: Head) -> bool:
-        if epoch.number in checkpoints:
-            after.append(held_out.answers(head))
-        if on_epoch is not None:
-            on_epoch("validate", epoch)
+    def train_on_all(self, epochs: int) -> Student:
+        stage = None if self.run is None else self.run.stage("train")
+
+        def told(epoch: Epoch, student: Student) -> bool:
+            return self._tell("train", stage, epoch, student, None)
+
+        return self._train(self.examples, "train", stage, epochs, told)
+
+    def _fold(self, number: int, part: list[int], checkpoints: list[int]) -> _Fold:
+        examples, options = self.examples, self.options
+        training = examples.subset(sorted(set(range(len(examples))) - set(part)))
+        ranked = part
+        if len(part) > MOST:
+            ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
+        held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords)
+        stage = None if self.run is None else self.run.stage(f"fold-{number}")
+        after: dict[int, Answers] = {}
+        for epoch in checkpoints:  # of before the run was interrupted
+            kept = None if stage is None else stage.answers(f"epoch-{epoch}")
+            if kept is not None:
+                after[epoch] = kept
+
+        def told(epoch: Epoch, student: Student) -> bool:
+            answers = None
+            if epoch.number in checkpoints:
+                answers = held_out.answers(student.head, student.states(held_out.examples))
+                after[epoch.number] = answers
+                if stage is not None:
+                    stage.keep_answers(f"epoch-{epoch.number}", answers)
+            return self._tell("validate", stage, epoch, student, answers)
+
+        self._train(training, "validate", stage, None, told)
+        return _Fold(held_out.answers(self.start), [after[epoch] for epoch in checkpoints])
+
+    def _train(
+        self,
+        examples: Examples,
+        name: str,
+        stage: Stage | None,
+        epochs: int | None,
+        told: Callable[[Epoch, Student], bool],
+    ) -> Student:
+        if stage is not None:
+            stage.forget_unfinished_metrics()
+        try:
+            return train_student(
+                examples,
+                self.options,
+                encoder=self.encoder,
+                start=self.start,
+                epochs=epochs,
+                device=self.device,
+                watch=Watch(name, self.on_progress, self.cancelled, stage),
+                on_epoch=told,
+            )
+        except TrainingDiverged as error:
+            if self.run is not None and error.kept:
+                path = self.run.keep_last_good(error.student.head)
+                error.add_note(f"the head after epoch {error.kept} is in {path}")
+            raise
+
+    def _tell(
+        self, name: str, stage: Stage | None, epoch: Epoch, student: Student, answers: Answers | None
+    ) -> bool:
+        if stage is not None:
+            stage.add_metrics(epoch, student, answers)
+        if self.on_epoch is not None:
+            self.on_epoch(name, epoch)
         return True
-
-    train_head(training, options, start=start, device=device, on_epoch=validate)
-    return _Fold(held_out.answers(start), after)
 
 
 def _halves(fold: _Fold, seed: int) -> list[_Fold]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
@@ -37,6 +37,12 @@ class Answers:
 
     def __len__(self) -> int:
         return len(self.all)
+
+    def means(self) -> dict[str, float | None]:
+        """Mean nDCG@10 of all queries, of those with seen documents, and on unseen documents."""
+        unseen = self.unseen[~np.isnan(self.unseen)]
+        parts = {"all": self.all, "seen": self.all[self.seen], "unseen": unseen}
+        return {name: float(of.mean()) if len(of) else None for name, of in parts.items()}
 
     def subset(self, which: Int64[np.ndarray, " some"]) -> Answers:
         """The answers at these indices."""
@@ -72,9 +78,16 @@ class HeldOut:
         self._taken_out, _ = padded([(at[of], grades[of]) for (at, grades), of in pairs])
         self._depth = DEPTH + max((int(of.sum()) for of in seen), default=0)
 
-    def answers(self, head: Head) -> Answers:
-        """What this head gives, with a second hop where it has a hop strength."""
-        top = self._ranking.top(head, self._depth, hop_strength=head.hop_strength.item())
+    def answers(
+        self, head: Head, states: Float32[np.ndarray, "queries encoder_dim"] | None = None
+    ) -> Answers:
+        """What this head gives, with a second hop where it has a hop strength.
+
+        Args:
+            head: of the model.
+            states: the query embeddings where another encoder than the collection's gave them.
+        """
+        top = self._ranking.top(head, self._depth, hop_strength=head.hop_strength.item(), states=states)
         taken_out = (top[:, :, None] == self._taken_out[:, None]).any(-1)
         return Answers(
             ndcg_at_10(top, self.examples.relevant),

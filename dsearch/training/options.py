@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dsearch.encoder import EncoderTraining
 from dsearch.errors import InvalidRequest
 from dsearch.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
+
+SCOPES = ("head", "query")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,10 @@ class TrainingOptions:
         folds: the queries are held out in so many parts to judge by, one part after the other until that is
             enough; 0 holds none out.
         seed: of every random choice.
+        scope: "head", or "query": the query encoder learns too.
+        encoder_method: how it learns: "lora", or "all" of its weights.
+        lora_rank: rank of what is learned beside each layer; α is twice that.
+        encoder_learning_rate: of the encoder.
     """
 
     objective: str = DEFAULT_OBJECTIVE
@@ -41,20 +48,36 @@ class TrainingOptions:
     keywords: bool = True
     folds: int = 3
     seed: int = 0
+    scope: str = "head"
+    encoder_method: str = "lora"
+    lora_rank: int = 16
+    encoder_learning_rate: float = 2e-4
 
     def __post_init__(self) -> None:
+        if self.scope not in SCOPES:
+            raise InvalidRequest(f"scope={self.scope!r}; use one of {', '.join(SCOPES)}")
+        EncoderTraining(self.encoder_method, self.lora_rank)
         if self.objective not in OBJECTIVES:
             raise InvalidRequest(f"objective={self.objective!r}; use one of {', '.join(OBJECTIVES)}")
         for name in ("epochs", "batch_size", "retention_batch", "heads"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 1")
-        if not 0 < self.learning_rate < 1:
-            raise InvalidRequest(f"learning_rate={self.learning_rate}; use a number between 0 and 1")
+        for name in ("learning_rate", "encoder_learning_rate"):
+            if not 0 < getattr(self, name) < 1:
+                raise InvalidRequest(f"{name}={getattr(self, name)}; use a number between 0 and 1")
         for name in ("retention", "decay"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InvalidRequest(f"{name}={getattr(self, name)}; use a number of at least 0")
         if not (self.folds == 0 or 2 <= self.folds <= 20):
             raise InvalidRequest(f"folds={self.folds}; use 2 to 20, or 0 to hold nothing out")
+
+
+def query_options(**chosen: Any) -> TrainingOptions:
+    """The defaults of scope `query`: fewer epochs, since the encoder costs more than the rest.
+
+    Chosen on held-out folds of SciFact's training split (see README, Decisions).
+    """
+    return TrainingOptions(**{"scope": "query", "epochs": 8, **chosen})
 
 
 def self_supervised_options(**chosen: Any) -> TrainingOptions:

@@ -42,30 +42,44 @@ class Ranking:
 
     @torch.inference_mode()
     def top(
-        self, head: Head, depth: int = DEPTH, *, hop_strength: float = 0.0
+        self,
+        head: Head,
+        depth: int = DEPTH,
+        *,
+        hop_strength: float = 0.0,
+        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
     ) -> Int64[np.ndarray, "queries depth"]:
-        """The positions of the best documents for every query, best first; with a second hop at g ≠ 0."""
+        """The positions of the best documents for every query, best first; with a second hop at g ≠ 0.
+
+        What is hidden from a query stands last. `states` take the place of the examples' query embeddings.
+        """
         depth = min(depth, len(self._corpus))
+        states = self.examples.states if states is None else states
         best = np.zeros((len(self.examples), depth), np.int64)
         for start in range(0, len(best), _QUERIES_AT_A_TIME):
             which = torch.arange(start, min(start + _QUERIES_AT_A_TIME, len(best)))
-            best[start : start + len(which)] = self._block(head, which, depth, hop_strength)
+            best[start : start + len(which)] = self._block(head, states, which, depth, hop_strength)
         return best
 
     def _block(
-        self, head: Head, which: Int64[Tensor, " batch"], depth: int, hop_strength: float
+        self,
+        head: Head,
+        states: Float32[np.ndarray, "queries encoder_dim"],
+        which: Int64[Tensor, " batch"],
+        depth: int,
+        hop_strength: float,
     ) -> Int64[np.ndarray, "batch depth"]:
         device = head.temperature.device
         corpus = self._corpus.to(device)
         keyword = None if self._keyword is None else self._keyword(which).to(device)
-        queries = head.queries(torch.as_tensor(self.examples.states[which.numpy()]).to(device))
+        queries = head.queries(torch.as_tensor(states[which.numpy()]).to(device))
         log_heads = self._log_heads(head, queries, corpus, keyword)
         if hop_strength:
-            found = self._mixed(head, log_heads).topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
+            found = self._mixed(head, log_heads, which).topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
             weights = log_heads.gather(2, found[:, None].expand(-1, head.heads, -1)).softmax(-1)
             queries = refine(queries, weights, head.keys(corpus[found]), hop_strength)
             log_heads = self._log_heads(head, queries, corpus, keyword)
-        return self._mixed(head, log_heads).topk(depth, dim=1).indices.cpu().numpy()
+        return self._mixed(head, log_heads, which).topk(depth, dim=1).indices.cpu().numpy()
 
     def _log_heads(
         self,
@@ -80,10 +94,18 @@ class Ranking:
         return (scores / head.temperature).log_softmax(-1)
 
     def _mixed(
-        self, head: Head, log_heads: Float[Tensor, "batch heads documents"]
+        self,
+        head: Head,
+        log_heads: Float[Tensor, "batch heads documents"],
+        which: Int64[Tensor, " batch"],
     ) -> Float[Tensor, "batch documents"]:
         mixed = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
-        return mixed if self._hidden is None else mixed.masked_fill(self._hidden.to(mixed.device), -torch.inf)
+        if self._hidden is not None:
+            mixed = mixed.masked_fill(self._hidden.to(mixed.device), -torch.inf)
+        for row, query in enumerate([] if self.examples.hidden is None else which.tolist()):
+            assert self.examples.hidden is not None
+            mixed[row, torch.as_tensor(self.examples.hidden[query]).to(mixed.device)] = -torch.inf
+        return mixed
 
 
 class KeywordScores:

@@ -1,45 +1,36 @@
-"""The loop: batches of queries, two losses, Adam, a schedule. It knows neither qrels nor models on disk."""
+"""Training with frozen documents: a head, and in scope `query` the query encoder with it.
+
+Every step has the exact softmax over the stored embeddings (objectives.py) and the retention term; the loop
+is in loop.py. It knows neither qrels nor models on disk.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.errors import DsearchError, InvalidRequest
+from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
+from dsearch.errors import InvalidRequest
 from dsearch.training.examples import Examples
+from dsearch.training.loop import Course, Epoch, TrainingDiverged, Watch, run_course
 from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
 from dsearch.training.options import TrainingOptions
 from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
+from dsearch.training.student import Student
 
-_WARM_UP_SHARE = 0.1
+__all__ = ["Epoch", "OnEpoch", "OnStudent", "TrainingDiverged", "train_head", "train_student"]
+
 _SCALARS_LEARN_FASTER = 3.0
 _NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 
-
-class TrainingDiverged(DsearchError):
-    """The loss became NaN or infinite; nothing was kept."""
-
-    code = "training_diverged"
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """One pass over the queries: the mean losses, and the seconds since the start."""
-
-    number: int
-    of: int
-    loss: float
-    retention: float
-    elapsed_s: float
-
-
 OnEpoch = Callable[[Epoch, Head], bool]
+OnStudent = Callable[[Epoch, Student], bool]
 
 
 def train_head(
@@ -65,78 +56,150 @@ def train_head(
         TrainingDiverged: NaN or infinity in the loss.
         InvalidRequest: an objective that learns from a teacher, without a teacher's scores.
     """
+
+    def told(epoch: Epoch, student: Student) -> bool:
+        return on_epoch is None or on_epoch(epoch, student.head)
+
+    return train_student(examples, options, start=start, epochs=epochs, device=device, on_epoch=told).head
+
+
+def train_student(
+    examples: Examples,
+    options: TrainingOptions,
+    *,
+    encoder: TextEncoder | None = None,
+    start: Head | None = None,
+    epochs: int | None = None,
+    device: str = "cpu",
+    watch: Watch | None = None,
+    on_epoch: OnStudent | None = None,
+) -> Student:
+    """`train_head`, and where an encoder is given a copy of it that learns with the head.
+
+    Args:
+        examples: queries and their documents.
+        options: how.
+        encoder: of the queries; it stays as it is. The stored query embeddings are used when None.
+        start: keyword weight and hop strength are taken from it; the hop strength stays.
+        epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.
+        device: where the arithmetic of the head runs; an encoder's runs where the encoder is.
+        watch: who follows, and where checkpoints are kept.
+        on_epoch: told after each epoch; training stops when it returns False.
+
+    Raises:
+        TrainingDiverged: NaN or infinity in the loss; its `student` is as it was after the last whole epoch.
+        Cancelled: the watch said so.
+        InvalidRequest: an objective that learns from a teacher, without a teacher's scores; an encoder that
+            has no weights to train.
+    """
     if options.objective in NEED_TEACHER and examples.teacher is None:
         raise InvalidRequest(
             f"objective={options.objective!r} learns from a teacher's scores, and there are none; give them "
             "(dsearch train --teacher FILE), or use another objective"
         )
+    student = _new_student(examples, options, encoder, start, device)
+    task = _FrozenDocuments(examples, options, student, device)
+    course = Course(len(examples), options.batch_size, options.epochs, options.seed, epochs)
+
+    def told(epoch: Epoch) -> bool:
+        return on_epoch is None or on_epoch(epoch, student)
+
+    try:
+        run_course(task, course, watch=watch, on_epoch=told)
+    except TrainingDiverged as error:
+        error.student = _finished(student)
+        raise
+    return _finished(student)
+
+
+def _finished(student: Student) -> Student:
+    student.head.cpu()
+    return student.eval()
+
+
+def _new_student(
+    examples: Examples,
+    options: TrainingOptions,
+    encoder: TextEncoder | None,
+    start: Head | None,
+    device: str,
+) -> Student:
     head = Head(examples.states.shape[1], heads=options.heads, seed=options.seed).to(device)
     if start is not None:
         with torch.no_grad():
             head.keyword_weight.fill_(start.keyword_weight.mean())
             head.hop_strength.copy_(start.hop_strength)
-    corpus = corpus_embeddings(examples.snapshot).to(device)
-    batches = _Batches(examples, device)
-    objective = OBJECTIVES[options.objective]
-    keyword = KeywordScores(examples, device) if options.keywords else None
-    optimizer = torch.optim.Adam(_parameter_groups(head, options))
-    generator = torch.Generator().manual_seed(options.seed)
-    steps_an_epoch = -(-len(examples) // options.batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, _warm_up_then_down(steps_an_epoch * options.epochs)
-    )
-    started = time.monotonic()
-    draws = steps_an_epoch * options.epochs * options.retention_batch if options.retention else 0
-    frozen = FrozenAttention(corpus, draws)
-    for number in range(1, (options.epochs if epochs is None else epochs) + 1):
-        losses = torch.zeros(2)
-        for batch in torch.randperm(len(examples), generator=generator).split(options.batch_size):
-            loss = objective(batches.of(head, corpus, batch, keyword and keyword(batch)))
-            drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
-            kept = torch.zeros(())
-            if options.retention:
-                kept = retention(head, corpus[drawn], corpus, frozen(drawn))
-            total = loss + options.retention * kept + options.decay * head.distance_from_identity()
-            if not torch.isfinite(total):
-                raise TrainingDiverged(
-                    f"the loss is {total.item()} in epoch {number}; nothing was kept. "
-                    f"Use a learning rate below {options.learning_rate}"
-                )
-            optimizer.zero_grad()
-            total.backward()
-            optimizer.step()
-            schedule.step()
-            losses += torch.stack([loss.detach(), kept.detach()]).cpu() * len(batch)
-        mean_loss, mean_retention = (losses / len(examples)).tolist()
-        epoch = Epoch(number, options.epochs, mean_loss, mean_retention, time.monotonic() - started)
-        if on_epoch is not None and not on_epoch(epoch, head):
-            break
-    return head.cpu().eval()
+    if encoder is None:
+        return Student(head)
+    how = EncoderTraining(options.encoder_method, options.lora_rank, 2 * options.lora_rank)
+    return Student(head, LearningEncoder(encoder, how, seed=options.seed))
 
 
-def _parameter_groups(head: Head, options: TrainingOptions) -> list[dict[str, object]]:
+class _FrozenDocuments:
+    """The `Task` of the scopes head and query."""
+
+    def __init__(self, examples: Examples, options: TrainingOptions, student: Student, device: str):
+        self.trained = student
+        self._examples, self._options = examples, options
+        self._corpus = corpus_embeddings(examples.snapshot).to(device)
+        self._batches = _Batches(examples, device)
+        self._objective = OBJECTIVES[options.objective]
+        self._keyword = KeywordScores(examples, device) if options.keywords else None
+        steps = -(-len(examples) // options.batch_size) * options.epochs
+        self._frozen = FrozenAttention(
+            self._corpus, steps * options.retention_batch if options.retention else 0
+        )
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The head's, and the encoder's at a rate of its own."""
+        groups = _head_groups(self.trained.head, self._options)
+        if self.trained.encoder is not None:
+            groups.append(
+                {"params": self.trained.encoder.learning(), "lr": self._options.encoder_learning_rate}
+            )
+        return groups
+
+    def step(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, " losses"]:
+        """Objective, retention and decay; see objectives.py."""
+        options, head, corpus = self._options, self.trained.head, self._corpus
+        states = None
+        if self.trained.encoder is not None:
+            states = self.trained.embed([self._examples.texts[i] for i in batch.tolist()]).to(corpus.device)
+        keyword = self._keyword and self._keyword(batch)
+        loss = self._objective(self._batches.of(head, corpus, batch, keyword, states))
+        drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
+        kept = torch.zeros((), device=corpus.device)
+        if options.retention:
+            kept = retention(head, corpus[drawn], corpus, self._frozen(drawn))
+        total = loss + options.retention * kept + options.decay * head.distance_from_identity()
+        total.backward()
+        if self.trained.encoder is not None:
+            torch.nn.utils.clip_grad_norm_(self.trained.encoder.learning(), 1.0)
+        return torch.stack([loss, kept, total]).detach()
+
+    def more_state(self) -> dict[str, Tensor]:
+        """Nothing: what was frozen is there."""
+        return {}
+
+    def load_more_state(self, state: dict[str, Tensor]) -> None:
+        """Nothing was kept."""
+
+
+def _head_groups(head: Head, options: TrainingOptions) -> list[dict[str, Any]]:
     """What learns, and how fast; values and hops have no part in this objective."""
     fusion = [head.log_temperature, *([head.keyword_weight] if options.keywords else [])]
     if options.heads > 1:
         fusion.append(head.mixture_logits)
     keys = [head.key_delta] if options.train_keys else []
     queries = [head.query_delta] if head.heads == 1 else [head.query_in, head.query_out]
-    groups: list[dict[str, object]] = [
+    groups: list[dict[str, Any]] = [
         {"params": queries + keys, "lr": options.learning_rate},
         {"params": fusion, "lr": options.learning_rate * _SCALARS_LEARN_FASTER},
     ]
-    learning = {id(parameter) for group in groups for parameter in group["params"]}  # type: ignore[attr-defined]
+    learning = {id(parameter) for group in groups for parameter in group["params"]}
     for parameter in head.parameters():
         parameter.requires_grad_(id(parameter) in learning)
     return groups
-
-
-def _warm_up_then_down(steps: int) -> Callable[[int], float]:
-    def factor(step: int) -> float:
-        rising = (step + 1) / max(1.0, _WARM_UP_SHARE * steps)
-        return min(1.0, rising) * (1 - step / steps)
-
-    return factor
 
 
 class _Batches:
@@ -161,11 +224,18 @@ class _Batches:
         )
         self._judged = torch.as_tensor(np.unique(relevant[relevant >= 0])).to(device)
 
-    def of(self, head: Head, corpus: Tensor, which: Tensor, keyword: Tensor | None) -> Batch:
-        """The examples at these indices."""
+    def of(
+        self,
+        head: Head,
+        corpus: Tensor,
+        which: Tensor,
+        keyword: Tensor | None,
+        states: Tensor | None = None,
+    ) -> Batch:
+        """The examples at these indices, with other query embeddings where those are given."""
         return Batch(
             head=head,
-            states=self._states[which],
+            states=self._states[which] if states is None else states,
             keyword=keyword,
             corpus=corpus,
             relevant=self._relevant[which],

@@ -292,7 +292,7 @@ def test_the_gate_scores_a_fold_at_what_other_queries_choose(
         after = [answered(0.9 if epoch == better else 0.3) for epoch in (1, 2)] + [answered(0.4)]
         return module._Fold(answered(0.5), after)
 
-    monkeypatch.setattr(module, "_held_out_folds", lambda *_: [fold(1), fold(2)])
+    monkeypatch.setattr(module._Session, "held_out_folds", lambda *_: [fold(1), fold(2)])
     trained = finetune(examples(synonyms), TrainingOptions(epochs=3))
     whole = trained.gate.slice("all")
     assert whole.before == pytest.approx(0.5)
