@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 CountTokens = Callable[[str], int]
 
@@ -43,15 +44,15 @@ def cut(text: str, size: int, overlap: int, count: CountTokens) -> list[tuple[in
 
 def _pieces(text: str, size: int, count: CountTokens) -> tuple[list[tuple[int, int]], list[int]]:
     """Small parts in order, without the white space around them, and their lengths in tokens."""
-    import semchunk  # heavy, and wanted by nobody who has no long text
+    from semchunk.semchunk import chunk  # heavy, and wanted by nobody who has no long text
 
     # Its memory of counts would outlive the call.
-    texts, spans = semchunk.chunk(text, max(1, size // _PIECES), count, memoize=False, offsets=True)
+    found: Any = chunk(text, max(1, size // _PIECES), count, memoize=False, offsets=True)
     spans = [
         (start + len(part) - len(part.lstrip()), start + len(part.rstrip()))
-        for part, (start, _) in zip(texts, spans, strict=True)
+        for part, (start, _) in zip(*found, strict=True)
     ]
-    return spans, [max(1, count(part)) for part in texts]
+    return spans, [max(1, count(text[start:end])) for start, end in spans]
 
 
 def _last_of(lengths: list[int], first: int, size: int, overlap: int) -> int:

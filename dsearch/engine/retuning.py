@@ -66,11 +66,11 @@ def retune(
         return None
     dense, projection = generation.dense, generation.key_projection
     asked = key_queries(queries, projection)
-    truth = exact_neighbours(generation.embeddings, asked, projection)
+    truth = exact_neighbours(generation.vectors, asked, projection)
     before = round(recall(dense, asked, truth), 4)
     if before < target:
         dense, measured = tuned(
-            dense, generation.embeddings, projection=projection, queries=asked, target=target
+            dense, generation.vectors, projection=projection, queries=asked, target=target
         )
         assert measured is not None
         found = measured.to_dict()

@@ -9,6 +9,7 @@ from dsearch.index.highlight import highlights
 from dsearch.index.keyword import KeywordIndex
 from dsearch.index.languages import languages
 from dsearch.index.manifest import FORMAT, Manifest, manifest_schema
+from dsearch.index.passages import PassageTable
 from dsearch.index.query import ParsedQuery, parse_query
 from dsearch.index.tokenize import TOKENIZER_VERSION, Tokenizer
 from dsearch.index.tokenized import TokenizedTexts
@@ -27,6 +28,7 @@ __all__ = [
     "Manifest",
     "Measured",
     "ParsedQuery",
+    "PassageTable",
     "TokenizedTexts",
     "Tokenizer",
     "build_tuned",

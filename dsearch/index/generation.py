@@ -2,7 +2,7 @@
 
     000012/manifest.json        every file with its size and SHA-256 (index/README.md)
            rows.npy             int64 [n], ascending: the store's rows, by position
-           embeddings.npy       float32 [n, encoder_dim]
+           embeddings.npy       float32 [n, encoder_dim]; of long documents there are more (passages.py)
            key_projection.npy   float32 [key_dim, encoder_dim], W_g; only if it is not the identity
            keys.faiss           embeddings, or embeddings · W_gᵀ
            keyword/             BM25; only if asked for
@@ -18,6 +18,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ from dsearch.index.dense import DenseIndex
 from dsearch.index.durable import file_digest, files_below, publish_folder
 from dsearch.index.inputs import checked_identity, checked_projection, checked_rows, counted, write_blocks
 from dsearch.index.keyword import KeywordIndex
-from dsearch.index.manifest import MANIFEST_NAME, Manifest
+from dsearch.index.manifest import FORMAT, MANIFEST_NAME, WITHOUT_PASSAGES, Manifest
+from dsearch.index.passages import PassageTable, PassageWriter
 from dsearch.index.tokenize import Tokenizer
 from dsearch.index.tuning import RECALL_TARGET, build_tuned
 from dsearch.types import Progress
@@ -48,7 +50,9 @@ class Generation:
         number: its number.
         rows: int64 [n], ascending: the store's row at each position.
         embeddings: float32 [n, encoder_dim], a read-only memory map.
-        dense: the keys.
+        passages: the further embeddings of long documents.
+        vectors: both, one behind the other: float32 [n + m, encoder_dim], a read-only memory map.
+        dense: the keys of all vectors.
         keyword: BM25, or None when the generation was built without.
         key_projection: W_g, float32 [key_dim, encoder_dim], or None for the identity.
     """
@@ -59,7 +63,8 @@ class Generation:
         manifest: Manifest,
         *,
         rows: Int64[np.ndarray, " documents"],
-        embeddings: Float32[np.ndarray, "documents encoder_dim"],
+        vectors: Float32[np.ndarray, "vectors encoder_dim"],
+        passages: PassageTable,
         dense: DenseIndex,
         keyword: KeywordIndex | None,
         key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None,
@@ -68,7 +73,9 @@ class Generation:
         self.manifest = manifest
         self.number = manifest.number
         self.rows = rows
-        self.embeddings = embeddings
+        self.embeddings = vectors[: len(rows)]
+        self.passages = passages
+        self.vectors = vectors
         self.dense = dense
         self.keyword = keyword
         self.key_projection = key_projection
@@ -83,6 +90,7 @@ class Generation:
         sequence: int,
         rows: np.ndarray,
         embeddings: np.ndarray | Iterable[np.ndarray],
+        passages: Iterable[PassageTable] = (),
         texts: Iterable[str] = (),
         encoder: Mapping[str, Any],
         key_projection: np.ndarray | None = None,
@@ -103,6 +111,7 @@ class Generation:
             rows: [documents], strictly ascending row numbers, one per document.
             embeddings: [documents, encoder_dim], or an iterable of blocks of rows; give one block of shape
                 [0, encoder_dim] when there are no documents.
+            passages: the further embeddings of long documents, by ascending position, in any number of parts.
             texts: one text per document, read once; not read when `keyword` is false.
             encoder: the encoder's identity, as JSON.
             key_projection: W_g, [key_dim, encoder_dim]; None or the identity matrix for keys = embeddings.
@@ -131,7 +140,9 @@ class Generation:
         try:
             np.save(unfinished / "rows.npy", rows)
             path = unfinished / "embeddings.npy"
-            encoder_dim = write_blocks(path, embeddings, len(rows), report)
+            further = PassageWriter(passages, len(rows))
+            encoder_dim = write_blocks(path, embeddings, len(rows), report, further.embeddings())
+            further.save(unfinished)
             projection = checked_projection(key_projection, encoder_dim)
             if projection is not None:
                 np.save(unfinished / "key_projection.npy", projection)
@@ -142,8 +153,12 @@ class Generation:
                 queries=queries,
                 target=recall_target,
                 memory_bytes=memory_bytes,
-                on_block=lambda done: report("keys", done, len(rows)),
+                on_block=lambda done: report("keys", done, len(rows) + further.count),
             )
+            if measured is not None and further.count:
+                share = (len(rows) + further.count) / len(rows)
+                per_document = round(measured.bytes_per_document * share, 1)
+                measured = replace(measured, bytes_per_document=per_document)
             dense.save(unfinished / "keys.faiss")
             settings = None
             if keyword:
@@ -166,6 +181,8 @@ class Generation:
                 keyword=settings,
                 encoder=encoder,
                 files=_digests(unfinished, report),
+                passages=further.count,
+                format=FORMAT if further.count else WITHOUT_PASSAGES,
             )
             (unfinished / MANIFEST_NAME).write_bytes(manifest.to_bytes())
             publish_folder(unfinished, folder)
@@ -201,7 +218,8 @@ class Generation:
             manifest.verify(folder)
         try:
             rows = np.load(folder / "rows.npy", allow_pickle=False)
-            embeddings = _open_matrix(folder / "embeddings.npy")
+            vectors = _open_matrix(folder / "embeddings.npy")
+            passages = PassageTable.load(folder, vectors[len(rows) :])
             projection = None
             if "key_projection.npy" in manifest.files:
                 projection = np.load(folder / "key_projection.npy", allow_pickle=False)
@@ -220,7 +238,8 @@ class Generation:
             folder,
             manifest,
             rows=rows,
-            embeddings=embeddings,
+            vectors=vectors,
+            passages=passages,
             dense=dense,
             keyword=keyword,
             key_projection=projection,
@@ -254,9 +273,9 @@ class Generation:
         projection = None if self.key_projection is None else self.key_projection.shape
         fits = {
             "rows.npy": self.rows.shape == (count,) and self.rows.dtype == np.int64,
-            "embeddings.npy": self.embeddings.shape == (count, manifest.encoder_dim)
-            and self.embeddings.dtype == np.float32,
-            "keys.faiss": (len(self.dense), self.dense.key_dim) == (count, key_dim),
+            "embeddings.npy": self.vectors.shape == (count + manifest.passages, manifest.encoder_dim)
+            and self.vectors.dtype == np.float32,
+            "keys.faiss": (len(self.dense), self.dense.key_dim) == (len(self.vectors), key_dim),
             "key_projection.npy": projection == (key_dim, manifest.encoder_dim)
             if projection is not None
             else key_dim == manifest.encoder_dim,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Float32, Int64
@@ -54,9 +54,13 @@ def checked_projection(
 
 
 def write_blocks(
-    path: Path, embeddings: np.ndarray | Iterable[np.ndarray], count: int, report: Report
+    path: Path,
+    embeddings: np.ndarray | Iterable[np.ndarray],
+    count: int,
+    report: Report,
+    further: Iterable[np.ndarray] = (),
 ) -> int:
-    """Write embeddings.npy block by block; the length of an embedding.
+    """Write embeddings.npy block by block: `count` rows, then the further ones; the length of an embedding.
 
     Not through a writable memory map: on a full disk that kills the process instead of raising an error.
     """
@@ -65,24 +69,37 @@ def write_blocks(
     if first is None:
         raise InvalidRequest("no block of embeddings; give one of shape [0, encoder_dim] for no documents")
     dim, done = first.shape[1], 0
-    header = {"descr": "<f4", "fortran_order": False, "shape": (count, dim)}
     with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        block: np.ndarray | None = first
-        while block is not None:
-            if block.shape[1] != dim:
-                raise DimensionMismatch(f"a block of embeddings of length {block.shape[1]} after {dim}")
-            if not np.isfinite(block).all():
-                raise InvalidRequest(f"embeddings: NaN or infinity in rows {done} to {done + len(block) - 1}")
+        _write_header(file, count, dim)
+        for block in chain([first], blocks):
+            checked = _checked_block(block, dim, done)
             done += len(block)
             if done > count:
                 break
-            file.write(np.ascontiguousarray(block, "<f4").data)
+            file.write(checked)
             report("embeddings", done, count)
-            block = next(blocks, None)
-    if done != count:
-        raise InvalidRequest(f"{done} or more embeddings for {count} rows; give one per row")
+        if done != count:
+            raise InvalidRequest(f"{done} or more embeddings for {count} rows; give one per row")
+        for block in _blocks(further):
+            file.write(_checked_block(block, dim, done))
+            done += len(block)
+        if done > count:  # NumPy leaves room in the header for a number of rows that grows
+            file.seek(0)
+            _write_header(file, done, dim)
     return dim
+
+
+def _write_header(file: BinaryIO, count: int, dim: int) -> None:
+    header = {"descr": "<f4", "fortran_order": False, "shape": (count, dim)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _checked_block(block: np.ndarray, dim: int, done: int) -> memoryview:
+    if block.shape[1] != dim:
+        raise DimensionMismatch(f"a block of embeddings of length {block.shape[1]} after {dim}")
+    if not np.isfinite(block).all():
+        raise InvalidRequest(f"embeddings: NaN or infinity in rows {done} to {done + len(block) - 1}")
+    return np.ascontiguousarray(block, "<f4").data
 
 
 def counted(texts: Iterable[str], count: int, report: Report) -> Iterator[str]:

@@ -18,7 +18,10 @@ from dsearch.errors import CorruptData, UnsupportedFormat
 from dsearch.index.durable import file_digest
 
 MANIFEST_NAME = "manifest.json"
-FORMAT = 2  # 1 had neither phrases nor identifiers, and was in no release
+FORMAT = 3
+# 2 knows no passages, and is written where there are none; 1 had neither phrases nor identifiers, and was in
+# no release.
+WITHOUT_PASSAGES = 2
 OLDEST_FORMAT = 2
 
 _REBUILD = "generations are derived data: delete this folder and build the generation again"
@@ -41,12 +44,13 @@ class Manifest:
     keyword: dict[str, Any] | None
     encoder: dict[str, Any]
     files: dict[str, dict[str, Any]]
-    format: int = FORMAT
+    passages: int = 0
+    format: int = WITHOUT_PASSAGES
 
     @property
     def digest(self) -> str:
         """SHA-256 of the manifest, and so of every file that it names."""
-        return hashlib.sha256(_canonical(asdict(self))).hexdigest()
+        return hashlib.sha256(_canonical(self._content())).hexdigest()
 
     def to_bytes(self) -> bytes:
         """The content of manifest.json.
@@ -54,9 +58,15 @@ class Manifest:
         Raises:
             CorruptData: the manifest breaks its schema: it was put together wrongly.
         """
-        content = asdict(self) | {"digest": self.digest}
+        content = self._content() | {"digest": self.digest}
         _check_schema(content, MANIFEST_NAME)
         return _canonical(content)
+
+    def _content(self) -> dict[str, Any]:
+        content = asdict(self)
+        if self.format == WITHOUT_PASSAGES:
+            del content["passages"]
+        return content
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
