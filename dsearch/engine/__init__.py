@@ -12,9 +12,9 @@ from dsearch.engine.gradients import AttentionParts, Gradients, Question, attent
 from dsearch.engine.heads import MAX_HEADS, head_bytes, head_from_bytes
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.models import UNTRAINED
-from dsearch.engine.options import LayerOptions
+from dsearch.engine.options import LayerOptions, SearchOptions
 from dsearch.engine.predicting import Evidence, FieldPrediction, Predicted
-from dsearch.engine.runs import System, encode_queries, make_run
+from dsearch.engine.runs import QueryStates, System, encode_queries, make_run
 from dsearch.engine.snapshot import Snapshot
 
 __all__ = [
@@ -28,9 +28,11 @@ __all__ = [
     "Gradients",
     "LayerOptions",
     "Predicted",
+    "QueryStates",
     "Question",
     "SearchEngine",
     "SearchLayer",
+    "SearchOptions",
     "SearchOutput",
     "Snapshot",
     "System",

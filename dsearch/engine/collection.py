@@ -186,6 +186,31 @@ class Collection:
         self._consider_rebuild()
         return receipt
 
+    def delete_matching(self, filter: object) -> WriteReceipt:
+        """Delete the documents that a filter finds, those without an embedding too; as `delete`.
+
+        Raises:
+            InvalidRequest: not a filter.
+        """
+        with self._writing:
+            receipt = self.store.delete_matching(filter)
+            self._state.catch_up()
+        self._consider_rebuild()
+        return receipt
+
+    def update_metadata(self, id: str, changes: object) -> WriteReceipt:
+        """Change part of a document's metadata, as JSON Merge Patch (RFC 7396) does; its embedding stays.
+
+        Raises:
+            DocumentNotFound.
+            InvalidDocument: the outcome cannot be stored.
+        """
+        with self._writing:
+            receipt = self.store.update_metadata(id, changes)
+            self._state.catch_up()
+        self._consider_rebuild()
+        return receipt
+
     def refresh(
         self,
         on_progress: OnProgress | None = None,

@@ -14,7 +14,7 @@ from dsearch.types import Document, Highlight
 
 FRAGMENTS = 3
 FRAGMENT_CHARACTERS = 200
-SCANNED_CHARACTERS = 65_536  # of a text: a request may show a thousand documents of 1 MiB
+SCANNED_CHARACTERS = 32_768  # of a text: a request may show a thousand documents of 1 MiB
 
 _LEAD = 40  # characters before the first term of a window
 _EDGE = 20  # characters to look for the end of a word

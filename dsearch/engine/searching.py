@@ -22,6 +22,8 @@ from dsearch.types import Mode, SearchResult, Stamp
 if TYPE_CHECKING:
     from dsearch.engine.collection import Collection
 
+# Hits of one call that can be explained or highlighted: each costs a look at its text.
+MAX_DETAILED = 1000
 # Up to this many documents the exact softmax costs less than the encoder: it is computed without being asked.
 COVERAGE_DOCUMENTS = 20_000
 
@@ -52,6 +54,10 @@ def search(
         raise InvalidRequest(f"query {blank} is empty; give at least one word")
     if cursor is not None and len(queries) != 1:
         raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
+    if (explain or highlight) and len(queries) * limit > MAX_DETAILED:
+        raise InvalidRequest(
+            f"explain or highlight of {len(queries)} times {limit} hits; use at most {MAX_DETAILED} in all"
+        )
     tree = None if filter is None else parse_filter(filter)
     page = Page(limit, offset, score_threshold, weight_threshold)
     rules = (tree, operators, mode, model, hops, hop_strength, score_threshold, weight_threshold)

@@ -45,6 +45,8 @@ from dsearch.index.tokenized import TokenizedTexts
 K1 = 1.5
 B = 0.75
 
+_REMEMBERED = 64  # queries, of up to a few hundred kilobytes each
+
 
 @dataclass(frozen=True, slots=True)
 class _QueryTerm:
@@ -74,6 +76,7 @@ class KeywordIndex:
         self.b = data.b
         self.average_length = data.average_length
         self._data = data
+        self._analysed: dict[str, list[_QueryTerm]] = {}  # a search looks at a query two times or more
         self._symbols = {symbol: number for number, symbol in enumerate(data.vocabulary)}
 
     @classmethod
@@ -190,7 +193,9 @@ class KeywordIndex:
         shares: dict[str, float] = {}
         for term in self._analyse(query):
             holders, parts = self._fresh_parts(term, texts)
-            shares.update({term.term: float(part * term.factor) for part in parts[holders == number]})
+            at = int(np.searchsorted(holders, number))
+            if at < len(holders) and holders[at] == number:
+                shares[term.term] = float(parts[at] * term.factor)
         return shares
 
     def matching(self, query: ParsedQuery) -> Bool[np.ndarray, " documents"] | None:
@@ -233,7 +238,15 @@ class KeywordIndex:
         return cls(KeywordData.load(folder, mmap=mmap))
 
     def _analyse(self, query: str) -> list[_QueryTerm]:
-        """The distinct terms of `query`, in its order."""
+        """The distinct terms of `query`, in its order; those of the last queries are remembered."""
+        known = self._analysed.get(query)
+        if known is None:
+            if len(self._analysed) >= _REMEMBERED:
+                self._analysed.clear()
+            known = self._analysed[query] = self._terms_of(query)
+        return known
+
+    def _terms_of(self, query: str) -> list[_QueryTerm]:
         counts: Counter[str] = Counter()
         for word in next(self.tokenizer.words([query])):
             known = word.whole is None or word.whole in self._symbols

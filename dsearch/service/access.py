@@ -19,7 +19,7 @@ from dsearch.service.keys import Scope as KeyScope
 
 OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs")
 OPEN_FOLDERS = ("/ui/", "/docs/assets/")
-_ASKING = re.compile(r"/v1/collections/[^/]+/(search|search/batch|similar|attend|vjp|predict)")
+_ASKING = re.compile(r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict)")
 _WRITING = re.compile(r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?)", re.DOTALL)
 
 

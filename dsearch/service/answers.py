@@ -25,6 +25,7 @@ _SEARCH_ANSWER = {
     **_STAMP,
     "took_ms": 9.4,
     "hits": [_HIT],
+    "next_cursor": "WzEsMywidjEiLDEyMCwxMCwxMDAsIjFmYTQ5ZWQ1MDNmYTJkYzEiXQ",
     "attention": _ATTENTION,
 }
 _COLLECTION = {
@@ -41,11 +42,25 @@ def _example(example: Any, *others: Any) -> ConfigDict:
 
 
 class Explanation(BaseModel):
-    """The parts of a score, one number per head; with one head they sum to it."""
+    """The parts of a score: Σ shares · (dense + keyword) over the heads, plus mixing: 0 with one head."""
 
-    dense: list[float]
-    keyword: list[float]
-    head_weights: list[float]
+    dense: list[float] = Field(description="similarity, by head")
+    keyword: list[float] = Field(description="words, by head, times the learned weight")
+    head_weights: list[float] = Field(description="weight of the document, by head")
+    terms: dict[str, list[float]] = Field(
+        description="each query term's part of keyword, by head; terms are stemmed, and sum to it"
+    )
+    shares: list[float] = Field(description="how much of the weight comes from each head")
+    mixing: float = Field(description="what comparing several heads adds")
+
+
+class Highlight(BaseModel):
+    """A piece of a document around the query's words; offsets count characters (code points) of the field."""
+
+    field: Literal["title", "text"]
+    start: int = Field(description="the piece's first character")
+    text: str = Field(description="the piece")
+    spans: list[tuple[int, int]] = Field(description="[start, end) of each word of the query")
 
 
 class Hit(BaseModel):
@@ -61,6 +76,7 @@ class Hit(BaseModel):
     text: str
     metadata: dict[str, Any]
     explain: Explanation | None = Field(None, description="when it was asked for")
+    highlights: list[Highlight] | None = Field(None, description="when they were asked for")
 
 
 class Attention(BaseModel):
@@ -91,6 +107,9 @@ class SearchAnswer(Stamped):
     query_id: str = Field(description="names this answer in feedback")
     took_ms: float = Field(description="from the parsed request to the answer, waiting included")
     hits: list[Hit]
+    next_cursor: str | None = Field(
+        description="asks for the hits behind these in the same ranking; null: these were the last"
+    )
     attention: Attention
 
 

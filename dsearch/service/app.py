@@ -15,13 +15,16 @@ from dsearch.errors import InvalidRequest
 from dsearch.service import (
     problems,
     routes_attend,
+    routes_changes,
     routes_collections,
     routes_documents,
+    routes_facets,
     routes_heads,
     routes_health,
     routes_models,
     routes_page,
     routes_search,
+    routes_similar,
 )
 from dsearch.service.access import Access, is_open
 from dsearch.service.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
@@ -93,7 +96,10 @@ def create_app(
         routes_health,
         routes_collections,
         routes_documents,
+        routes_changes,
+        routes_facets,
         routes_search,
+        routes_similar,
         routes_attend,
         routes_models,
         routes_heads,
@@ -108,7 +114,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(origins),
-            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", HEADER, "X-Request-Id"],
             expose_headers=["X-Request-Id", "Retry-After"],
         )

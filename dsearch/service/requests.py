@@ -6,7 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from dsearch.engine.paging import MAX_CURSOR_CHARACTERS
 from dsearch.service.fields import Given, allowed
+from dsearch.service.strict_json import parse
+from dsearch.store import Filter, parse_filter
 from dsearch.types import Document, Mode
 
 MAX_LIMIT = 1000
@@ -54,6 +57,20 @@ Score = Annotated[
     ),
 ]
 Pooling = Annotated[Literal["soft", "hard", "uniform"], allowed("soft, hard or uniform")]
+YesOrNo = Annotated[bool, allowed("true or false")]
+Threshold = Annotated[
+    float, Field(ge=-1e9, le=1e9, allow_inf_nan=False), allowed("a number from -1e9 to 1e9")
+]
+CursorText = Annotated[
+    str, Field(min_length=1, max_length=MAX_CURSOR_CHARACTERS), allowed("the next_cursor of an answer")
+]
+FilterGiven = Annotated[dict[str, Any], allowed('an object such as {"year": {"gte": 1990}}')]
+FilterText = Annotated[
+    str,
+    Field(min_length=2, max_length=8192),
+    AfterValidator(_words),
+    allowed('JSON of 2 to 8192 characters, such as {"year":{"gte":1990}}'),
+]
 Positive = Annotated[float, Field(gt=0, le=1e6), allowed("a number above 0, at most 1e6")]
 HopStrength = Annotated[float, Field(ge=0, le=10), allowed("a number from 0 to 10")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -61,16 +78,42 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Vector = Annotated[list[Number], Field(min_length=1, max_length=16_384)]
 
 
-class SearchOptions(Given):
+class Filtered(Given):
+    """Which documents count."""
+
+    filter: FilterGiven | None = Field(
+        None,
+        description="what a document's metadata must meet: {field: {condition: value}}, with eq, ne, gt, "
+        "gte, lt, lte, in, nin and exists, under and, or and not; dots lead into objects",
+        examples=[{"year": {"gte": 2017}, "not": {"draft": {"eq": True}}}],
+    )
+
+    def tree(self) -> Filter | None:
+        """The filter, checked.
+
+        Raises:
+            InvalidRequest: where it is wrong, and what is allowed there.
+        """
+        return None if self.filter is None else parse_filter(self.filter)
+
+
+class SearchOptions(Filtered):
     """How to search."""
 
     limit: Limit = Field(10, description="hits wanted; fewer come when there are fewer documents")
     offset: Offset = Field(0, description="hits left out before the first")
+    cursor: CursorText | None = Field(
+        None, description="next_cursor of the page before, in place of an offset: the same ranking goes on"
+    )
     mode: SearchMode = Field("hybrid", description="by meaning and words, by meaning, or by words alone")
     model: Version | None = Field(None, description="a version; the live one when it is not given")
-    explain: Annotated[bool, allowed("true or false")] = Field(
-        False, description="whether hits carry the parts of their scores"
+    explain: YesOrNo = Field(False, description="whether hits carry the parts of their scores")
+    highlight: YesOrNo = Field(False, description="whether hits carry the pieces that show the query's words")
+    operators: YesOrNo = Field(
+        True, description='whether "phrases" and +terms must, and -terms must not, be in a document'
     )
+    score_threshold: Threshold | None = Field(None, description="hits of a lower score are left out")
+    weight_threshold: Threshold | None = Field(None, description="hits of a lower weight are left out")
     hops: Hops | None = Field(
         None,
         description="rounds of search, each refining the query; the model's own if not given",
@@ -86,17 +129,36 @@ class SearchRequest(SearchOptions):
     model_config = ConfigDict(
         strict=True,
         json_schema_extra={
-            "examples": [{"query": "how does attention pool values?", "limit": 10, "mode": "hybrid"}]
+            "examples": [
+                {"query": "how does attention pool values?", "limit": 10, "mode": "hybrid"},
+                {
+                    "query": 'pooling "attention weights" -convolution',
+                    "filter": {"year": {"gte": 2017}},
+                    "highlight": True,
+                },
+            ]
         },
     )
 
     query: QueryText
 
 
+def tree_of(text: str | None) -> Filter | None:
+    """A filter that came as text in a URL; raises InvalidJson, InvalidRequest."""
+    return None if text is None else parse_filter(parse(text.encode()))
+
+
 class SearchParameters(SearchOptions):
     """One query in the URL."""
 
     query: QueryText = Field(alias="q", description="the words to search for", examples=["attention pooling"])
+    filter: FilterText | None = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
+        None, description="as JSON", examples=['{"year": {"gte": 2017}}']
+    )
+
+    def tree(self) -> Filter | None:
+        """The filter, read and checked; raises InvalidJson, InvalidRequest."""
+        return tree_of(self.filter)
 
 
 class BatchRequest(SearchOptions):
@@ -120,7 +182,7 @@ class BatchRequest(SearchOptions):
         return self
 
 
-class Attending(Given):
+class Attending(Filtered):
     """Texts or vectors, and how they attend to the documents."""
 
     queries: Annotated[list[QueryText], Field(min_length=1, max_length=64)] | None = Field(

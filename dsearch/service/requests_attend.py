@@ -65,6 +65,7 @@ class Differentiable(Attending):
             texts=self.queries,
             model=self.model,
             stamp=stamp,
+            filter=self.tree(),
             dtype=self.dtype,
             options=LayerOptions(**options),
         )

@@ -29,7 +29,7 @@ from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, Unsupp
 from dsearch.service.fields import Given, allowed, shown
 from dsearch.service.ingesting import Ingest, blocks
 from dsearch.service.problems import documented, in_body, problem_of
-from dsearch.service.requests import DocumentGiven, Limit
+from dsearch.service.requests import DocumentGiven, FilterText, Limit, tree_of
 from dsearch.service.respond import json_answer
 from dsearch.service.service import Service, TheService
 from dsearch.service.strict_route import (
@@ -41,6 +41,7 @@ from dsearch.service.strict_route import (
     read_json,
     require_type,
 )
+from dsearch.store import Filter
 from dsearch.types import Document
 
 PAGE_CHARACTERS = 8 * 1024 * 1024
@@ -74,6 +75,9 @@ class ListParameters(Given):
     limit: Limit = 100
     cursor: Annotated[str, Field(max_length=1024), allowed("the `next` of an answer")] | None = Field(
         None, description="`next` of the page before"
+    )
+    filter: FilterText | None = Field(
+        None, description="what metadata must meet, as JSON", examples=['{"year": {"gte": 2017}}']
     )
 
 
@@ -134,7 +138,8 @@ async def list_documents(
 ) -> Response:
     """Documents by id. Pages are cut below `limit` where texts are long; follow `next`."""
     after = None if asked.cursor is None else _after(asked.cursor)
-    return json_answer(await service.read(partial(_page, service.catalogue, collection, after, asked.limit)))
+    page = partial(_page, service.catalogue, collection, after, asked.limit, tree_of(asked.filter))
+    return json_answer(await service.read(page))
 
 
 @router.get(
@@ -185,18 +190,20 @@ def _upsert(catalogue: Catalogue, name: str, documents: list[Document]) -> dict[
     }
 
 
-def _page(catalogue: Catalogue, name: str, after: str | None, limit: int) -> dict[str, Any]:
+def _page(
+    catalogue: Catalogue, name: str, after: str | None, limit: int, tree: Filter | None
+) -> dict[str, Any]:
     page: list[Document] = []
     characters = 0
     with catalogue.using(name) as collection:
         while len(page) < limit and characters < PAGE_CHARACTERS:
             wanted = min(_READ_AT_ONCE, limit - len(page))
-            found = collection.store.list(page[-1].id if page else after, wanted)
+            found = collection.store.list(page[-1].id if page else after, wanted, tree)
             page += found
             characters += sum(len(document.text) for document in found)
             if len(found) < wanted:
                 return {"documents": [_stored(document) for document in page], "next": None}
-        more = page and collection.store.list(page[-1].id, 1)
+        more = page and collection.store.list(page[-1].id, 1, tree)
     return {
         "documents": [_stored(document) for document in page],
         "next": _cursor(page[-1].id) if more else None,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from dsearch.engine import Collection
+from dsearch.engine import SearchOptions as EngineOptions
 from dsearch.errors import DimensionMismatch
 from dsearch.service.catalogue import Catalogue
-from dsearch.service.requests import Attending, PredictRequest
+from dsearch.service.requests import Attending, PredictRequest, SearchOptions
 from dsearch.service.respond import stamped
-from dsearch.types import Mode, SearchResult
+from dsearch.types import SearchResult
 
 LARGEST_BATCH = 64
 LARGEST_BATCH_CANDIDATES = 16_384  # bounds a batch's embeddings: 25 MB a leg and head at 384 numbers
@@ -29,34 +30,57 @@ class Searches:
 
     catalogue: Catalogue
     collection: str
-    limit: int
-    offset: int
-    mode: Mode
-    model: str | None
-    explain: bool
-    hops: int | None
-    hop_strength: float | None
+    options: EngineOptions = field(compare=False)
+    same: str
+
+    @classmethod
+    def of(cls, catalogue: Catalogue, collection: str, asked: SearchOptions) -> Searches:
+        """The searches that a request asks for.
+
+        Raises:
+            InvalidRequest: not a filter.
+        """
+        options = engine_options(asked)
+        # Compared as written: 1 and true are equal in Python, in a filter they are not.
+        return cls(catalogue, collection, options, repr(sorted(options.items())))
 
     @property
     def largest_batch(self) -> int:
-        """Fewer queries at once when each has many candidates."""
-        candidates = max(_CANDIDATES, self.limit + self.offset)
+        """Fewer queries at once when each has many candidates; a cursor belongs to one query."""
+        if self.options.get("cursor") is not None:
+            return 1
+        candidates = max(_CANDIDATES, self.options.get("limit", 0) + self.options.get("offset", 0))
         return max(1, min(LARGEST_BATCH, LARGEST_BATCH_CANDIDATES // candidates))
 
     def __call__(self, items: Sequence[str]) -> list[SearchResult]:
         """One result for each query, all from one state."""
-        with self.catalogue.using(self.collection, encoder=self.mode != "keyword") as collection:
-            return collection.search_batch(
-                items,
-                limit=self.limit,
-                offset=self.offset,
-                mode=self.mode,
-                model=self.model,
-                hops=self.hops,
-                hop_strength=self.hop_strength,
-                explain=self.explain,
-                coverage=None,
-            )
+        encoder = self.options.get("mode") != "keyword"
+        with self.catalogue.using(self.collection, encoder=encoder) as collection:
+            return collection.search_batch(items, **self.options)
+
+
+def engine_options(asked: SearchOptions) -> EngineOptions:
+    """The options of a request as the engine takes them.
+
+    Raises:
+        InvalidRequest: not a filter.
+    """
+    return EngineOptions(
+        limit=asked.limit,
+        offset=asked.offset,
+        cursor=asked.cursor,
+        mode=asked.mode,
+        model=asked.model,
+        hops=asked.hops,
+        hop_strength=asked.hop_strength,
+        filter=asked.tree(),
+        operators=asked.operators,
+        score_threshold=asked.score_threshold,
+        weight_threshold=asked.weight_threshold,
+        explain=asked.explain,
+        highlight=asked.highlight,
+        coverage=None,
+    )
 
 
 def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str, Any]:
@@ -68,7 +92,11 @@ def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str,
     """
     with catalogue.using(name, encoder=asked.queries is not None and asked.mode != "keyword") as collection:
         predicted = collection.predict(
-            _queries(asked, collection), field=asked.field, evidence=asked.evidence, **_options(asked)
+            _queries(asked, collection),
+            field=asked.field,
+            evidence=asked.evidence,
+            filter=asked.tree(),
+            **_options(asked),
         )
     results = [asdict(prediction) for prediction in predicted.predictions]
     for result in results:

@@ -1,0 +1,57 @@
+"""What a search found, in the shape of `answers.SearchAnswer`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from dsearch.service.respond import stamped
+from dsearch.types import Explanation, Highlight, Hit, SearchResult
+
+
+def search_answer(result: SearchResult, took_ms: float) -> dict[str, Any]:
+    """The answer to one query; `took_ms` is the whole request's."""
+    return {
+        "query_id": uuid.uuid4().hex,
+        **stamped(result.stamp),
+        "took_ms": took_ms,
+        "hits": [_hit(hit) for hit in result.hits],
+        "next_cursor": result.next_cursor,
+        "attention": {
+            "candidates": result.attention.candidates,
+            "entropy": result.attention.entropy,
+            "covered_mass": result.attention.covered_mass,
+        },
+    }
+
+
+def _hit(hit: Hit) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "rank": hit.rank,
+        "id": hit.id,
+        "weight": hit.weight,
+        "score": hit.score,
+        "title": hit.title,
+        "text": hit.text,
+        "metadata": hit.metadata,
+    }
+    if hit.explain is not None:
+        shown["explain"] = _explained(hit.explain)
+    if hit.highlights is not None:
+        shown["highlights"] = [_highlighted(piece) for piece in hit.highlights]
+    return shown
+
+
+def _explained(explain: Explanation) -> dict[str, Any]:
+    return {
+        "dense": explain.dense,
+        "keyword": explain.keyword,
+        "head_weights": explain.head_weights,
+        "terms": explain.terms,
+        "shares": explain.shares,
+        "mixing": explain.mixing,
+    }
+
+
+def _highlighted(piece: Highlight) -> dict[str, Any]:
+    return {"field": piece.field, "start": piece.start, "text": piece.text, "spans": piece.spans}

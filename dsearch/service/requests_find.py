@@ -1,0 +1,100 @@
+"""What clients send to find documents otherwise than by words, and to change many or in part."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from dsearch.engine.similar import MAX_EXAMPLES
+from dsearch.service.fields import Given, allowed
+from dsearch.service.requests import Filtered, QueryText, SearchOptions
+
+MAX_DELETED_IDS = 10_000
+MAX_FACET_FIELDS = 16
+MAX_FACET_VALUES = 100
+
+DocumentId = Annotated[str, Field(min_length=1, max_length=512), allowed("an id of 1 to 512 bytes")]
+FieldPath = Annotated[
+    str,
+    Field(min_length=1, max_length=256),
+    allowed("a dotted path of 1 to 256 characters, such as author.name"),
+]
+FacetValues = Annotated[
+    int, Field(ge=1, le=MAX_FACET_VALUES), allowed(f"an integer from 1 to {MAX_FACET_VALUES}")
+]
+
+
+class SimilarRequest(SearchOptions):
+    """Documents that hits should be like, and unlike."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {"like": ["q-mc2"], "limit": 5},
+                {
+                    "like": ["q-mc2", "a-17"],
+                    "unlike": ["b-3"],
+                    "query": "pooling",
+                    "filter": {"year": {"gte": 2017}},
+                },
+            ]
+        },
+    )
+
+    like: Annotated[list[DocumentId], Field(min_length=1, max_length=MAX_EXAMPLES)] = Field(
+        description="documents to find more of; they are not among the hits"
+    )
+    unlike: Annotated[list[DocumentId], Field(max_length=MAX_EXAMPLES)] = Field(
+        [], description="documents to turn away from; they are not among the hits"
+    )
+    query: QueryText | None = Field(None, description="words that count as well")
+
+
+class FacetsRequest(Filtered):
+    """Fields of the metadata whose values to count."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [{"fields": ["year", "author.name"], "filter": {"year": {"gte": 2017}}}]
+        },
+    )
+
+    fields: Annotated[list[FieldPath], Field(min_length=1, max_length=MAX_FACET_FIELDS)] = Field(
+        description="dotted paths; elements of a list count one by one"
+    )
+    limit: FacetValues = Field(10, description="values of each field, the most frequent first")
+
+
+class DeleteRequest(Filtered):
+    """Documents to delete: those of these ids, or those that a filter finds."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [{"ids": ["q-mc2", "a-17"]}, {"filter": {"draft": {"eq": True}}}]},
+    )
+
+    ids: Annotated[list[DocumentId], Field(min_length=1, max_length=MAX_DELETED_IDS)] | None = Field(
+        None, description="ids; give these or a filter"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.ids is None) == (self.filter is None):
+            given = "neither ids nor filter" if self.ids is None else "ids and filter"
+            raise ValueError(f"{given}; give one of the two")
+        return self
+
+
+class PatchRequest(Given):
+    """What to change of a document's metadata."""
+
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"examples": [{"metadata": {"year": 2018, "draft": None}}]}
+    )
+
+    metadata: Annotated[dict[str, Any], allowed("an object of JSON values")] = Field(
+        description="JSON Merge Patch (RFC 7396): objects are merged, null removes a key, all else replaces"
+    )
