@@ -171,7 +171,7 @@ class Event:
 
 def digest_of(content: str, received_s: float | None = None) -> bytes:
     """SHA-256 of a row's content and, for an event, its time of receipt; stored beside it."""
-    return sha256(f"{content}{'' if received_s is None else received_s!r}".encode()).digest()
+    return sha256(f"{content}{'' if received_s is None else float(received_s)!r}".encode()).digest()
 
 
 def _iso(seconds: float) -> str:

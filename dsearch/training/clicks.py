@@ -115,7 +115,7 @@ def graded_pages(
     texts: dict[str, str] = {}
     given: _Of = defaultdict(lambda: defaultdict(lambda: defaultdict(_Given)))
     for page in pages:
-        name = " ".join(page.impression.query.casefold().split())
+        name = query_name(page.impression.query)
         written = texts.setdefault(name, page.impression.query)
         texts[name] = min(written, page.impression.query)
         _add_page(given[name], page, propensities, options.clip, left_out)
@@ -142,6 +142,11 @@ def graded_pages(
     return Graded(
         {name: texts[name] for name in grades}, grades, weights, clicks, len(everyone), quorum, counted
     )
+
+
+def query_name(text: str) -> str:
+    """What queries have in common that differ in case and spaces alone."""
+    return " ".join(text.casefold().split())
 
 
 def _add_page(

@@ -19,7 +19,7 @@ from dsearch.attention.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
 from dsearch.store import Page
-from dsearch.training.clicks import ClickOptions, Graded, graded_pages
+from dsearch.training.clicks import ClickOptions, Graded, graded_pages, query_name
 from dsearch.training.examples import Examples, examples_from_judgements
 from dsearch.training.finetune import OnTraining, Trained, finetune
 from dsearch.training.gate import Gate, GateReport, judge
@@ -70,8 +70,8 @@ class FromFeedback:
         )
         how = {"swaps": estimated, "assumed": assumed, "none": "not corrected for"}[theta.source]
         lines = [
-            f"feedback: {self.graded.clicks} clicks of {self.graded.keys} keys, {len(self.examples)} usable "
-            + f"queries; keys that have to agree: {self.graded.quorum}",
+            f"feedback: {self.graded.clicks} clicks of {self.graded.keys} keys",
+            f"{len(self.examples)} usable queries; keys that have to agree: {self.graded.quorum}",
             f"position bias: {how}; θ = " + " ".join(f"{value:.2f}" for value in theta.values),
         ]
         return "\n".join([*lines, *(f"left out: {n} {why}" for why, n in self.graded.left_out.items())])
@@ -113,10 +113,8 @@ def examples_from_feedback(
             f"no feedback of {collection.name!r} to learn from: {why}. Send events to "
             f"POST /v1/collections/{collection.name}/feedback"
         )
-    # The name of a query sorts it; its text is what people typed.
     examples = examples_from_judgements(collection, graded.texts, graded.grades)
-    name_of = {text.strip(): name for name, text in graded.texts.items()}
-    weights = np.array([graded.weights[name_of[text]] for text in examples.texts], np.float32)
+    weights = np.array([graded.weights[query_name(text)] for text in examples.texts], np.float32)
     weights /= weights.mean()
     digest = hashlib.sha256(examples.digest.encode() + weights.tobytes()).hexdigest()
     return FromFeedback(replace(examples, weights=weights, digest=digest), propensities, graded, options)
@@ -136,14 +134,16 @@ def finetune_from_feedback(
 ) -> Trained:
     """Train a head on feedback, all epochs, and judge it by the trusted slice; nothing is published.
 
+    The trusted slice is a sample of what is asked: queries that others clicked on as well, and queries that
+    nobody else asked. What answers now has learned from none of it either, so the two are compared directly.
+
     Args:
-        source: what to learn from.
-        trusted: queries with documents that nobody but the trusted wrote; none of it is trained on.
+        source: what to learn from; without the trusted keys' events.
+        trusted: queries with documents that nobody but the trusted wrote.
         options: how; nothing of the feedback is held out.
         gate: what is asked.
         start: what training starts from, as for `finetune`.
-        live: what answers now and is to be beaten; `start` when None. A trained head may stand here, since
-            it has not seen the trusted slice either.
+        live: what answers now and is to be beaten; `start` when None.
         device: where the arithmetic runs.
         on_headroom: told what is left to gain, before training.
         on_epoch: told the stage and the epoch.
@@ -152,6 +152,7 @@ def finetune_from_feedback(
         TrainingDiverged: NaN or infinity in the loss.
     """
     options = replace(options or TrainingOptions(), folds=0)
+    start = Head(source.examples.states.shape[1]).eval() if start is None else start
     trained = finetune(
         source.examples,
         options,
@@ -161,8 +162,7 @@ def finetune_from_feedback(
         on_headroom=on_headroom,
         on_epoch=on_epoch,
     )
-    before = live or start or Head(source.examples.states.shape[1]).eval()
-    report = judged_by_trusted(source.examples, trusted, before, trained.head, gate, options)
+    report = judged_by_trusted(source.examples, trusted, live or start, trained.head, gate, options)
     report = replace(report, canary_overlap=trained.gate.canary_overlap)
     record = {**trained.record, "feedback": source.to_dict(), "gate": report.to_dict()}
     record["trusted_queries"] = 0 if trusted is None else len(trusted)
@@ -174,10 +174,15 @@ def judged_by_trusted(
     trusted: Examples | None,
     before: Head,
     after: Head,
-    gate: Gate | None,
-    options: TrainingOptions,
+    gate: Gate | None = None,
+    options: TrainingOptions | None = None,
 ) -> GateReport:
-    """The gate's verdict by the trusted slice alone; "cannot tell" without one."""
+    """The gate's verdict by the trusted slice alone; "cannot tell" without one.
+
+    Clicks are on what was shown: a document that no page had counts as not relevant, also where it is. So
+    a slice of clicks favours what answered when they were made.
+    """
+    options = options or TrainingOptions()
     if trusted is None:
         return replace(judge(None, None, gate), reason=NO_TRUST)
     held_out = HeldOut(trusted, examples, keywords=options.keywords)
