@@ -5,8 +5,10 @@ from __future__ import annotations
 from dsearch.evaluation.folds import Fold, cross_validation, read_folds
 from dsearch.evaluation.metrics import DEFAULT_MEASURES, Values, evaluate, mean_values
 from dsearch.evaluation.qrels import (
+    JudgedPair,
     Pairs,
     Qrels,
+    read_judged_pairs,
     read_pairs,
     read_qrels,
     seen_documents,
@@ -24,6 +26,7 @@ __all__ = [
     "EvaluationReport",
     "Fold",
     "Interval",
+    "JudgedPair",
     "Line",
     "Pairs",
     "Qrels",
@@ -37,6 +40,7 @@ __all__ = [
     "mean_values",
     "paired_bootstrap",
     "read_folds",
+    "read_judged_pairs",
     "read_pairs",
     "read_qrels",
     "read_trec",

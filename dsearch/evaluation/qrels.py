@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from os import PathLike
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dsearch.errors import InvalidSource
 from dsearch.evaluation.tables import read_rows
@@ -29,6 +29,35 @@ def read_qrels(path: str | PathLike[str], on_problem: Callable[[str], None] | No
             that is not a finite number, or one pair with two different grades; file and line are named.
     """
     qrels: Qrels = {}
+    for place, query, document, grade in read_judged_pairs(path):
+        known = qrels.setdefault(query, {})
+        if document not in known:
+            known[document] = grade
+        elif known[document] != grade:
+            raise InvalidSource(
+                f"{place}: query {query!r} and document {document!r} are judged {grade:g} here and "
+                f"{known[document]:g} before; keep one of the two lines"
+            )
+        elif on_problem is not None:
+            on_problem(f"{place}: query {query!r} and document {document!r} stand here twice; counted once")
+    return qrels
+
+
+class JudgedPair(NamedTuple):
+    """One line of judgements, and where it stands: "file:line"."""
+
+    place: str
+    query: str
+    document: str
+    grade: float
+
+
+def read_judged_pairs(path: str | PathLike[str]) -> Iterator[JudgedPair]:
+    """The lines of a file of judgements as they stand there; like `read_qrels`, which puts them together.
+
+    Raises:
+        InvalidSource: as for `read_qrels`, but for pairs that stand there more than once.
+    """
     for index, (place, columns) in enumerate(read_rows(path, "qrels file")):
         if len(columns) not in (3, 4):
             raise InvalidSource(
@@ -42,17 +71,7 @@ def read_qrels(path: str | PathLike[str], on_problem: Callable[[str], None] | No
             raise InvalidSource(f"{place}: grade {columns[-1]!r} is not a finite number")
         if not query or not document:
             raise InvalidSource(f"{place}: empty query id or document id")
-        known = qrels.setdefault(query, {})
-        if document not in known:
-            known[document] = grade
-        elif known[document] != grade:
-            raise InvalidSource(
-                f"{place}: query {query!r} and document {document!r} are judged {grade:g} here and "
-                f"{known[document]:g} before; keep one of the two lines"
-            )
-        elif on_problem is not None:
-            on_problem(f"{place}: query {query!r} and document {document!r} stand here twice; counted once")
-    return qrels
+        yield JudgedPair(place, query, document, grade)
 
 
 def read_pairs(path: str | PathLike[str]) -> Pairs:
