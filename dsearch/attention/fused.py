@@ -31,8 +31,8 @@ from torch.nn import functional
 
 from dsearch.attention.partial import Exact, Partial, merge_stacked
 
-# Widths that are multiples of 8 and biases whose rows are multiples of 16 are what the CUDA operators take.
-WIDTH, BIAS_WIDTH = 8, 16
+# What the operators for CUDA take: widths and rows of a bias that are multiples of these, and such addresses.
+WIDTH, BIAS_WIDTH, ALIGNMENT_BYTES = 8, 16, 16
 
 
 class BlockGradients(NamedTuple):
@@ -151,9 +151,10 @@ def _lay_out(
     # Over no documents the operator for CPU divides by zero, in C++.
     if not same_type or queries.dtype == torch.float16 or not len(queries) or not len(keys):
         return None
-    if queries.device.type not in ("cpu", "cuda"):
+    device = _device_type(queries)
+    if device not in ("cpu", "cuda"):
         return None
-    on_cpu = queries.device.type == "cpu"
+    on_cpu = device == "cpu"
     key_width, value_width = (max(-(-n // WIDTH) * WIDTH, WIDTH) for n in (keys.shape[1], value_columns))
     if on_cpu:
         key_width = value_width = max(keys.shape[1], value_columns, 1)
@@ -188,14 +189,15 @@ def _floor(dtype: torch.dtype) -> float:
 
 
 def _widened(matrix: Tensor, width: int) -> Tensor:
-    """With columns of zeros up to `width`, and rows that lie one after another."""
+    """With columns of zeros up to `width`, rows one after another, and an address that CUDA takes."""
     missing = width - matrix.shape[1]
-    return functional.pad(matrix, (0, missing)) if missing else matrix.contiguous()
+    rows = functional.pad(matrix, (0, missing)) if missing else matrix.contiguous()
+    return rows if rows.data_ptr() % ALIGNMENT_BYTES == 0 else rows.clone()
 
 
 def _parts(queries: Tensor, documents: int) -> int:
     """How many equal parts keep every processor busy: a power of two that divides the documents."""
-    if queries.device.type == "cuda":
+    if _device_type(queries) == "cuda":
         card: Any = torch.cuda.get_device_properties(queries.device)  # pyright: ignore
         processors, tile = 4 * int(card.multi_processor_count), 64  # pyright: ignore
     else:
@@ -205,6 +207,10 @@ def _parts(queries: Tensor, documents: int) -> int:
     while 2 * parts <= wanted and documents % (2 * parts * BIAS_WIDTH) == 0 and documents // parts >= 1024:
         parts *= 2
     return parts
+
+
+def _device_type(queries: Tensor) -> str:
+    return queries.device.type
 
 
 def _cuda_operator(
