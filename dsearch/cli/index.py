@@ -31,6 +31,10 @@ def index(
     value_column: Annotated[
         str | None, typer.Option(help="Field or column that holds the value: a number, or a list of them.")
     ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(help="Of a new collection's texts, for keyword search [default: english]."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")] = False,
     json: options.AsJson = False,
 ) -> None:
@@ -43,7 +47,7 @@ def index(
     # A missing file is noticed here.
     documents = read_sources(sources, problems=problems, fields=fields, refuse=refusal)
     with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
-        target = engine.collection_or_new(collection)
+        target = engine.collection_or_new(collection, language=language)
         with ProgressBars() as on_progress:
             report = target.ingest(documents, on_progress)
         described = target.describe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,10 @@ Hops = Annotated[
 HopStrength = Annotated[
     float | None, typer.Option("--hop-strength", help="How far a hop turns the query [default: the model's].")
 ]
+FilterText = Annotated[
+    str | None,
+    typer.Option("--filter", help='What metadata must meet, as JSON: \'{"year": {"gte": 2000}}\'.'),
+]
 BeirData = Annotated[
     Path, typer.Option("--data", help="A BEIR folder: corpus.jsonl, queries.jsonl, qrels/*.tsv.")
 ]
@@ -42,3 +47,22 @@ ExcludePairs = Annotated[
 ]
 Alpha = Annotated[float, typer.Option(help="Gate: the largest p-value that counts as a gain.")]
 Margin = Annotated[float, typer.Option(help="Gate: how far nDCG@10 may fall on seen or unseen documents.")]
+
+
+def filter_of(text: str | None) -> object | None:
+    """The filter of --filter, which the store checks.
+
+    Raises:
+        InvalidRequest: not JSON.
+    """
+    from dsearch.errors import InvalidRequest
+
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"--filter {text[:80]!r} is not JSON ({error}); "
+            'use an object such as {"year": {"gte": 2000}}, in single quotes'
+        ) from None

@@ -1,31 +1,58 @@
-"""`dsearch search`."""
+"""`dsearch search` and `dsearch similar`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.hits import as_json, show
 from dsearch.cli.picture import check_picture, draw
 from dsearch.cli.session import opened_engine, print_json, say
-from dsearch.types import Hit, SearchResult
 
-_SNIPPET = 160  # characters
-_BAR = 20
+Limit = Annotated[int, typer.Option("-k", "--limit", help="Hits wanted, 1 to 1000.")]
+Offset = Annotated[int, typer.Option("--offset", help="Hits left out before the first.")]
+Cursor = Annotated[
+    str | None, typer.Option("--cursor", help="Where the page before ended, as it said; then no --offset.")
+]
+Explain = Annotated[bool, typer.Option("--explain", help="Show the parts of every score.")]
+Highlight = Annotated[
+    bool, typer.Option("--highlight", help="Show the pieces with the query's words, bold in a terminal.")
+]
+ScoreThreshold = Annotated[
+    float | None, typer.Option("--score-threshold", help="Leave out hits of a lower score.")
+]
+WeightThreshold = Annotated[
+    float | None, typer.Option("--weight-threshold", help="Leave out hits of a lower weight.")
+]
 
 
 def search(
-    query: Annotated[str, typer.Argument(help="What to look for.")],
+    query: Annotated[
+        str,
+        typer.Argument(
+            help='What to look for. "Phrases" and +terms must be there, -terms (after --) must not.'
+        ),
+    ],
     collection: options.CollectionName = "default",
-    limit: Annotated[int, typer.Option("-k", "--limit", help="Hits wanted, 1 to 1000.")] = 10,
+    limit: Limit = 10,
+    offset: Offset = 0,
+    cursor: Cursor = None,
     mode: options.SearchMode = "hybrid",
     model: options.ModelVersion = None,
     hops: options.Hops = None,
     hop_strength: options.HopStrength = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show the parts of every score.")] = False,
+    filter: options.FilterText = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Take quotes and signs in the query as ordinary characters.")
+    ] = False,
+    score_threshold: ScoreThreshold = None,
+    weight_threshold: WeightThreshold = None,
+    explain: Explain = False,
+    highlight: Highlight = False,
     heatmap: Annotated[
         Path | None,
         typer.Option(
@@ -41,15 +68,23 @@ def search(
     """Search a collection."""
     if heatmap is not None:
         check_picture(heatmap)
+    condition = options.filter_of(filter)
     with opened_engine(home, readonly=True, encoder=encoder, device=device, threads=threads) as (engine, _):
         result = engine.collection(collection).search(
             query,
             limit=limit,
-            mode=mode,  # type: ignore[arg-type]  # the layer says what is allowed
+            offset=offset,
+            cursor=cursor,
+            mode=mode,  # type: ignore[typeddict-item]  # the layer says what is allowed
             model=model,
             hops=hops,
             hop_strength=hop_strength,
+            filter=condition,
+            operators=not plain,
+            score_threshold=score_threshold,
+            weight_threshold=weight_threshold,
             explain=explain or heatmap is not None,
+            highlight=highlight,
         )
     if heatmap is not None:
         draw(result, heatmap)
@@ -58,37 +93,49 @@ def search(
             result = replace(result, hits=[replace(hit, explain=None) for hit in result.hits])
     if json:
         print_json(as_json(result))
-        return
-    for hit in result.hits:
-        typer.echo(_line(hit))
-    spread, stamp = result.attention, result.stamp
-    covered = "" if spread.covered_mass is None else f", {spread.covered_mass:.1%} of the exact attention"
-    say(
-        f"{len(result.hits)} of {spread.candidates} candidates{covered}; entropy {spread.entropy:.2f} nats; "
-        f"generation {stamp.generation}, model {stamp.model}; {result.took_ms:.0f} ms"
-    )
+    else:
+        show(result)
 
 
-def as_json(result: SearchResult) -> dict[str, object]:
-    """A result in the shape that the HTTP API gives it."""
-    content = asdict(result)
-    stamp = content.pop("stamp")
-    return {**stamp, **content}
-
-
-def _line(hit: Hit) -> str:
-    bar = "█" * round(hit.weight * _BAR)
-    text = " ".join(hit.text.split())
-    snippet = text if len(text) <= _SNIPPET else f"{text[:_SNIPPET]}…"
-    title = hit.title if hit.title != hit.id else ""
-    lines = [f"{hit.rank:>3}. {hit.weight:6.1%} {bar:<{_BAR}} {hit.id}  {title}".rstrip()]
-    if hit.explain is not None:
-        heads = zip(hit.explain.dense, hit.explain.keyword, hit.explain.head_weights, strict=True)
-        for number, (dense, keyword, weight) in enumerate(heads):
-            lines.append(
-                f"     score {hit.score:.4f} = dense {dense:.4f} + keyword {keyword:.4f}"
-                if len(hit.explain.dense) == 1
-                else f"     head {number}: dense {dense:.4f}, keyword {keyword:.4f}, weight {weight:.1%}"
-            )
-    lines.append(f"     {snippet}")
-    return "\n".join(lines)
+def similar(
+    like: Annotated[list[str], typer.Argument(help="Ids of documents to find more of.")],
+    unlike: Annotated[
+        list[str] | None, typer.Option("--unlike", help="An id to turn away from; may be given again.")
+    ] = None,
+    query: Annotated[str | None, typer.Option("--query", help="Words that count as well.")] = None,
+    collection: options.CollectionName = "default",
+    limit: Limit = 10,
+    offset: Offset = 0,
+    cursor: Cursor = None,
+    model: options.ModelVersion = None,
+    filter: options.FilterText = None,
+    score_threshold: ScoreThreshold = None,
+    weight_threshold: WeightThreshold = None,
+    explain: Explain = False,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Find the documents most like some, and least like others."""
+    condition = options.filter_of(filter)
+    with opened_engine(home, readonly=True, encoder=encoder, device=device, threads=threads) as (engine, _):
+        result = engine.collection(collection).similar(
+            like,
+            unlike=unlike or (),
+            query=query,
+            limit=limit,
+            offset=offset,
+            cursor=cursor,
+            model=model,
+            filter=condition,
+            score_threshold=score_threshold,
+            weight_threshold=weight_threshold,
+            explain=explain,
+            highlight=query is not None,
+        )
+    if json:
+        print_json(as_json(result))
+    else:
+        show(result)

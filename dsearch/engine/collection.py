@@ -29,6 +29,7 @@ from dsearch.engine.indexing import (
     store_documents,
 )
 from dsearch.engine.keys import KeyOptions
+from dsearch.engine.language import language_of
 from dsearch.engine.layer import SearchLayer
 from dsearch.engine.model_encoders import ModelEncoders
 from dsearch.engine.models import UNTRAINED, load_head, save_model
@@ -129,6 +130,7 @@ class Collection:
             "model": self.live_model,
             "sequence": self.store.sequence,
             "encoder": self.store.encoder,
+            "language": language_of(self.store),
         }
 
     # ---- index

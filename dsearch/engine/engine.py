@@ -14,6 +14,7 @@ from dsearch.engine.given import given_identity
 from dsearch.engine.home import Home
 from dsearch.engine.indexing import build_generation
 from dsearch.engine.keys import KeyOptions
+from dsearch.engine.language import ENGLISH, require_language, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.engine.retirement import clear, tidy
 from dsearch.errors import CollectionExists, Conflict, NotFound
@@ -87,7 +88,12 @@ class SearchEngine:
         return self._open[name]
 
     def create(
-        self, name: str, *, dimension: int | None = None, keys: KeyOptions | None = None
+        self,
+        name: str,
+        *,
+        dimension: int | None = None,
+        keys: KeyOptions | None = None,
+        language: str = ENGLISH,
     ) -> Collection:
         """Make a collection, empty and searchable.
 
@@ -96,9 +102,11 @@ class SearchEngine:
             dimension: for embeddings that the caller gives, of anything (`Collection.upsert` with
                 `embeddings`), and no encoder; None for texts that the engine's encoder encodes.
             keys: how the keys of its generations are kept; compared exactly when None.
+            language: whose stems and stop words keyword search knows, one of `dsearch.index.languages()`;
+                "none" leaves every word as it is.
 
         Raises:
-            CollectionExists, InvalidRequest (not a name), Conflict (opened readonly).
+            CollectionExists, InvalidRequest (not a name or a language), Conflict (opened readonly).
         """
         self._require_writable()
         folder = self.home.folder(name)
@@ -108,17 +116,25 @@ class SearchEngine:
             raise CollectionExists(
                 f"{name!r} is an alias of {target!r}; remove that first, or use another name"
             )
+        tokenizer_for(language)  # before anything of the collection is there
         identity = self.encoder.identity if dimension is None else given_identity(dimension)
         with Store.create(
             folder, name=name, encoder=identity.to_dict(), dimension=identity.dimension
         ) as store:
-            build_generation(store, keys=keys)
+            build_generation(store, keys=keys, language=language)
         return self.collection(name)
 
-    def collection_or_new(self, name: str) -> Collection:
-        """The collection of this name or alias, made when it is not there."""
-        known = name in self.names() or name in self.aliases()
-        return self.collection(name) if known else self.create(name)
+    def collection_or_new(self, name: str, *, language: str | None = None) -> Collection:
+        """The collection of this name or alias, made when it is not there.
+
+        Raises:
+            Conflict: it is there, for another language.
+        """
+        if name not in self.names() and name not in self.aliases():
+            return self.create(name, language=language or ENGLISH)
+        found = self.collection(name)
+        require_language(found.store, language)
+        return found
 
     def drop(self, name: str) -> None:
         """Delete a collection with everything in it.

@@ -19,6 +19,7 @@ from jaxtyping import Float32
 from dsearch.encoder import TextEncoder
 from dsearch.encoder.batching import length_sorted_batches
 from dsearch.engine.keys import KeyOptions
+from dsearch.engine.language import language_of, tokenizer_for
 from dsearch.index import Generation
 from dsearch.store import Store
 from dsearch.types import Document, Progress
@@ -86,12 +87,18 @@ def build_generation(
     *,
     key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
     keys: KeyOptions | None = None,
+    language: str | None = None,
     queries: Float32[np.ndarray, "queries key_dim"] | None = None,
     on_progress: OnProgress | None = None,
 ) -> int:
     """Build a generation of everything searchable, register it and make it live; its number."""
     built = build_files(
-        store, key_projection=key_projection, keys=keys, queries=queries, on_progress=on_progress
+        store,
+        key_projection=key_projection,
+        keys=keys,
+        language=language,
+        queries=queries,
+        on_progress=on_progress,
     )
     publish(store, built)
     return built.number
@@ -102,6 +109,7 @@ def build_files(
     *,
     key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
     keys: KeyOptions | None = None,
+    language: str | None = None,
     queries: Float32[np.ndarray, "queries key_dim"] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Built:
@@ -111,10 +119,11 @@ def build_files(
         store: of which everything searchable goes in.
         key_projection: W_g; None for the identity.
         keys: how its keys are kept; as those of the live generation when None.
+        language: of its texts; that of the live generation when None.
         queries: what the keys will be asked, to tune an approximate kind by; made of the keys when None.
         on_progress: told of each stage.
     """
-    keys = keys or KeyOptions.of(store)
+    keys, language = keys or KeyOptions.of(store), language or language_of(store)
     state = store.snapshot()
     number = store.next_generation_number()
     manifest = Generation.build(
@@ -130,9 +139,10 @@ def build_files(
         recall_target=keys.recall_target,
         memory_bytes=keys.memory_bytes,
         queries=queries,
+        tokenizer=tokenizer_for(language),
         on_progress=on_progress,
     )
-    record = {"keys": keys.to_dict(), "dense": manifest.dense}
+    record = {"keys": keys.to_dict(), "dense": manifest.dense, "language": language}
     return Built(number, manifest.digest, len(state.rows), state.sequence, record)
 
 

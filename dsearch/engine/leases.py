@@ -17,6 +17,7 @@ from weakref import finalize
 from dsearch.engine.indexing import generation_folder
 from dsearch.errors import CorruptData, Unavailable
 from dsearch.index import Generation
+from dsearch.index.generation import Texts
 from dsearch.store import GenerationRecord, Store
 
 _ATTEMPTS = 20
@@ -93,7 +94,7 @@ def open_registered(store: Store, record: GenerationRecord) -> Generation | None
         if not _registered(store, record):
             lease.release()
             return None
-        return _open(folder, record.manifest_digest, lease)
+        return _open(folder, record.manifest_digest, lease, store.contents)
     except BaseException:
         lease.release()
         raise
@@ -109,8 +110,8 @@ def open_leased(folder: Path, digest: str) -> Generation:
         raise
 
 
-def _open(folder: Path, digest: str, lease: Lease) -> Generation:
-    generation = Generation.open(folder, digest=digest)
+def _open(folder: Path, digest: str, lease: Lease, texts: Texts | None = None) -> Generation:
+    generation = Generation.open(folder, digest=digest, texts=texts)
     finalize(generation, lease.release)
     return generation
 

@@ -60,12 +60,13 @@ class LiveState:
 
     @property
     def stale(self) -> bool:
-        """Whether a build would hold other documents than the live generation does."""
+        """Whether a build would hold other documents than the live generation does, or cut them otherwise."""
         generation = self._store.live_generation()
         if generation is None:
             return True
         changes = self._store.changes_since(generation.snapshot)
-        return bool(len(changes.added) or len(changes.removed))
+        recut = self._snapshot is not None and self._snapshot.generation.recut
+        return bool(len(changes.added) or len(changes.removed) or recut)
 
     @property
     def delta(self) -> int:

@@ -27,7 +27,7 @@ from uuid import uuid4
 import numpy as np
 from jaxtyping import Float32, Int, Int64
 
-from dsearch.errors import Conflict, CorruptData
+from dsearch.errors import Conflict, CorruptData, UnsupportedFormat
 from dsearch.index.dense import DenseIndex
 from dsearch.index.durable import file_digest, files_below, publish_folder
 from dsearch.index.inputs import checked_identity, checked_projection, checked_rows, counted, write_blocks
@@ -39,6 +39,8 @@ from dsearch.index.tuning import RECALL_TARGET, build_tuned
 from dsearch.types import Progress
 
 _UNFINISHED = ".building-"
+
+Texts = Callable[[Int64[np.ndarray, " documents"]], Iterable[str]]
 
 
 class Generation:
@@ -55,7 +57,10 @@ class Generation:
         dense: the keys of all vectors.
         keyword: BM25, or None when the generation was built without.
         key_projection: W_g, float32 [key_dim, encoder_dim], or None for the identity.
+        recut: whether `keyword` was built when this was opened; see `open`.
     """
+
+    recut = False
 
     def __init__(
         self,
@@ -193,7 +198,13 @@ class Generation:
 
     @classmethod
     def open(
-        cls, folder: Path, *, digest: str | None = None, verify: bool = True, mmap: bool = True
+        cls,
+        folder: Path,
+        *,
+        digest: str | None = None,
+        verify: bool = True,
+        mmap: bool = True,
+        texts: Texts | None = None,
     ) -> Generation:
         """Open a built generation.
 
@@ -204,9 +215,12 @@ class Generation:
         `manifest.verify(folder)` should follow. With `mmap` keys and postings stay on disk until they are
         used, as the embeddings always do.
 
+        `texts` gives the texts of rows: where they were cut into terms by another release's rules they are
+        cut again, in memory (`recut`). Build the next generation then: this takes as long at each opening.
+
         Raises:
             CorruptData: a file is missing or not what was written; the message names it and the way out.
-            UnsupportedFormat: written by a release with another format.
+            UnsupportedFormat: written by a release with another format, or other rules and no `texts`.
         """
         manifest = Manifest.read(folder)
         if digest is not None and manifest.digest != digest:
@@ -225,9 +239,9 @@ class Generation:
                 projection = np.load(folder / "key_projection.npy", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise CorruptData(f"{folder}: {error}; build the generation again") from error
-        keyword = None
+        keyword, recut = None, False
         if manifest.keyword is not None:
-            keyword = KeywordIndex.load(folder / "keyword", mmap=mmap)
+            keyword, recut = _keyword_index(folder / "keyword", manifest.keyword, rows, texts, mmap=mmap)
         dense = DenseIndex.load(
             folder / "keys.faiss",
             kind=manifest.dense["kind"],
@@ -244,6 +258,7 @@ class Generation:
             keyword=keyword,
             key_projection=projection,
         )
+        generation.recut = recut
         generation._check()
         return generation
 
@@ -279,7 +294,7 @@ class Generation:
             "key_projection.npy": projection == (key_dim, manifest.encoder_dim)
             if projection is not None
             else key_dim == manifest.encoder_dim,
-            "keyword": self.keyword is None or self.keyword.settings() == manifest.keyword,
+            "keyword": self.keyword is None or self.recut or self.keyword.settings() == manifest.keyword,
         }
         for name, fit in fits.items():
             if not fit:
@@ -298,6 +313,24 @@ def remove_unfinished(generations: Path) -> list[str]:
     for path in left:
         shutil.rmtree(path, ignore_errors=True)  # its builder may be ending just now; the next time it goes
     return [path.name for path in left]
+
+
+def _keyword_index(
+    folder: Path,
+    settings: Mapping[str, Any],
+    rows: Int64[np.ndarray, " documents"],
+    texts: Texts | None,
+    *,
+    mmap: bool,
+) -> tuple[KeywordIndex, bool]:
+    """The index in `folder`, or another where its texts were cut by another release's rules; and whether."""
+    try:
+        return KeywordIndex.load(folder, mmap=mmap), False
+    except UnsupportedFormat:
+        if texts is None:
+            raise
+    tokenizer = Tokenizer.from_settings(settings["tokenizer"], rebuild=True)
+    return KeywordIndex.build(texts(rows), tokenizer=tokenizer, k1=settings["k1"], b=settings["b"]), True
 
 
 class _Reporter:

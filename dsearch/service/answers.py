@@ -34,6 +34,7 @@ _COLLECTION = {
     "pending": 0,
     **_STAMP,
     "encoder": {"name": "all-MiniLM-L6-v2", "dimension": 384},
+    "language": "english",
 }
 
 
@@ -314,6 +315,7 @@ class CollectionDescribed(Stamped):
     documents: int
     pending: int = Field(description="documents without an embedding yet: not searchable")
     encoder: dict[str, Any]
+    language: str = Field(description="how its texts are cut into words")
 
 
 class CollectionDamaged(BaseModel):

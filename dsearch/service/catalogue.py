@@ -78,20 +78,23 @@ class Catalogue:
                 described.append({"name": name, "problem": {"code": error.code, "detail": str(error)}})
         return described
 
-    def create(self, name: str) -> bool:
+    def create(self, name: str, language: str | None = None) -> bool:
         """Make a collection unless it is there; whether it was made.
 
+        Args:
+            name: its name.
+            language: of its texts; English when None.
+
         Raises:
-            InvalidRequest: not a name.
-            Conflict: the engine is readonly.
+            InvalidRequest: not a name, not a language.
+            Conflict: the engine is readonly, or it is there for another language.
         """
         self.load_encoder()
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
-            if name in self.names():
-                return False
-            self._engine.create(name)
-            return True
+            there = name in self.names()
+            self._engine.collection_or_new(name, language=language)
+            return not there
 
     def drop(self, name: str) -> None:
         """Delete a collection, when the last request that holds it is done; new ones wait and do not find it.

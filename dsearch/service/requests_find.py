@@ -88,6 +88,23 @@ class DeleteRequest(Filtered):
         return self
 
 
+class CreateRequest(Given):
+    """What a new collection is for."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"language": "german"}]})
+
+    language: (
+        Annotated[
+            str, Field(min_length=1, max_length=32), allowed("a language such as english, german or none")
+        ]
+        | None
+    ) = Field(
+        None,
+        description="whose stems and stop words keyword search knows; none leaves words as they are; english "
+        "when it is not given",
+    )
+
+
 class PatchRequest(Given):
     """What to change of a document's metadata."""
 

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Response
 
 from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest
 from dsearch.service.answers import CollectionDescribed, CollectionList
-from dsearch.service.errors import Overloaded
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.problems import documented
+from dsearch.service.requests_find import CreateRequest
 from dsearch.service.respond import json_answer
 from dsearch.service.service import TheService
 from dsearch.service.strict_route import StrictRoute
@@ -36,12 +37,16 @@ async def get_collection(collection: str, service: TheService) -> Response:
 @router.put(
     "/{collection}",
     response_model=CollectionDescribed,
-    responses=documented(InvalidRequest, Conflict, EncoderUnavailable, Overloaded)
+    responses=documented(InvalidRequest, InvalidJson, Conflict, EncoderUnavailable, Overloaded)
+    | documented(BodyTooLarge, UnsupportedMediaType)
     | {201: {"model": CollectionDescribed, "description": "It was made."}},
 )
-async def create_collection(collection: str, service: TheService) -> Response:
-    """Make a collection for the server's encoder; one that is there stays as it is."""
-    created = await service.writing.run(partial(service.catalogue.create, collection))
+async def create_collection(
+    collection: str, service: TheService, asked: CreateRequest | None = None
+) -> Response:
+    """Make a collection for the server's encoder; one that is there stays as it is. It needs no body."""
+    language = None if asked is None else asked.language
+    created = await service.writing.run(partial(service.catalogue.create, collection, language))
     described = await service.read(partial(service.catalogue.describe, collection))
     return json_answer(described, 201 if created else 200)
 

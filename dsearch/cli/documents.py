@@ -1,0 +1,61 @@
+"""`dsearch facets` and `dsearch delete`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.session import opened_engine, print_json, say
+
+
+def facets(
+    fields: Annotated[list[str], typer.Argument(help="Fields of the metadata, as dotted paths.")],
+    collection: options.CollectionName = "default",
+    filter: options.FilterText = None,
+    limit: Annotated[int, typer.Option("-k", "--limit", help="Values of each field, 1 to 1000.")] = 10,
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Count the values that documents have in fields of their metadata."""
+    condition = options.filter_of(filter)
+    with opened_engine(home, readonly=True) as (engine, _):
+        store = engine.collection(collection).store
+        documents = store.count(condition).documents
+        found = {field: store.facets(field, condition, limit) for field in fields}
+    if json:
+        counts = {field: [asdict(value) for value in values] for field, values in found.items()}
+        print_json({"documents": documents, "facets": counts})
+        return
+    for field, values in found.items():
+        typer.echo(field)
+        for value in values:
+            typer.echo(f"{value.documents:>8}  {value.value!r}")
+    say(f"{documents} documents")
+
+
+def delete(
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of documents.")] = None,
+    collection: options.CollectionName = "default",
+    filter: options.FilterText = None,
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Delete documents by id, or all that a filter finds."""
+    from dsearch.errors import InvalidRequest
+
+    if bool(ids) == (filter is not None):
+        raise InvalidRequest(
+            f"{'ids and --filter' if ids else 'neither ids nor --filter'}; give one of the two"
+        )
+    condition = options.filter_of(filter)
+    with opened_engine(home, readonly=False) as (engine, _):
+        target = engine.collection(collection)
+        receipt = target.delete(ids) if ids else target.delete_matching(condition)
+    if json:
+        print_json({"sequence": receipt.sequence, "deleted": receipt.deleted, "missing": receipt.missing})
+        return
+    missing = f", {receipt.missing} were not there" if receipt.missing else ""
+    typer.echo(f"{collection}: {receipt.deleted} deleted{missing}")
