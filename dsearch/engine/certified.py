@@ -22,7 +22,7 @@ from dsearch.attention.scores import length
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.proposals import propose
 from dsearch.engine.rescoring import NamedScore
-from dsearch.engine.snapshot import NONE
+from dsearch.engine.snapshot import NONE, Snapshot
 
 
 def certificate_of(
@@ -83,14 +83,31 @@ def _score_bound(
     assert isinstance(layer.score, NamedScore)
     assert snapshot.dense_rounding is not None
     low, high = snapshot.embedding_lengths()
-    embeddings = torch.as_tensor(snapshot.embeddings(positions)).to(found.folded)
-    inner = torch.einsum("bhd,bcd->bhc", found.folded, embeddings)
+    inner = _inner_products(snapshot, found.folded, positions)
     inner = inner.masked_fill(torch.as_tensor(positions == NONE)[:, None], -math.inf)
     floor = _kth_largest(inner, layer.candidates)
     floor = floor + snapshot.dense_rounding * high * length(found.folded)[..., 0]
     smallest, largest = _stretch(head)
     lengths = length(states).expand_as(floor)  # heads turn a query and keep its length
     return layer.score.bound(floor, lengths, low * smallest, high * largest, head.encoder_dim)
+
+
+def _inner_products(
+    snapshot: Snapshot,
+    folded: Float[Tensor, "batch heads encoder_dim"],
+    positions: Int64[np.ndarray, "batch proposed"],
+) -> Float[Tensor, "batch heads proposed"]:
+    """With the best passage of each document, as the dense leg ranks."""
+    embeddings = torch.as_tensor(snapshot.embeddings(positions)).to(folded)
+    inner = torch.einsum("bhd,bcd->bhc", folded, embeddings)
+    if snapshot.passages is None or (beside := snapshot.passages.beside(positions)) is None:
+        return inner
+    columns, further = beside
+    others = torch.as_tensor(snapshot.passages.embeddings(further)).to(folded)
+    raised = torch.einsum("bhd,bed->bhe", folded, others)
+    at = torch.as_tensor(columns)[:, None].expand_as(raised)  # padding goes behind the last document
+    padded = torch.cat([inner, inner.new_full((*inner.shape[:2], 1), -math.inf)], dim=-1)
+    return padded.scatter_reduce(-1, at, raised, "amax")[..., :-1]
 
 
 def _keyword_bound(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dsearch.attention import POOLINGS, Score, mix, pool, refine, temper
 from dsearch.attention.head import Head
+from dsearch.attention.maxp import best_passages
 from dsearch.engine.options import CANDIDATES, LayerOptions
 from dsearch.engine.proposals import propose
 from dsearch.engine.rescoring import NamedScore, checked_pooling, checked_score, checked_temperature
@@ -44,6 +45,8 @@ class SearchOutput(NamedTuple):
         keyword: w_h · b(q, d), per head.
         head_weights: each head's softmax.
         folded: the queries against stored embeddings, after the last hop.
+        keys: which key of each candidate each head took, the best of its passages, numbered as in
+            `Snapshot.key_embeddings`; None where every candidate has but one, or `embed` gave it.
     """
 
     context: Float[Tensor, "batch value_dim"]
@@ -54,6 +57,7 @@ class SearchOutput(NamedTuple):
     keyword: Float[Tensor, "batch heads candidates"]
     head_weights: Float[Tensor, "batch heads candidates"]
     folded: Float[Tensor, "batch heads encoder_dim"]
+    keys: Int64[np.ndarray, "batch heads candidates"] | None = None
 
 
 class SearchLayer(nn.Module):
@@ -154,7 +158,7 @@ class SearchLayer(nn.Module):
             query_states: what the encoder gives for a query, or what another network gives in its place.
             texts: the words of each query; without them the keyword leg finds and adds nothing.
             embed: gives the embeddings of positions in the graph, for gradients into the document encoder;
-                the stored ones when None.
+                the stored ones when None. What it gives is all there is of a document: no passages.
             values: what is pooled, a row for each position of the snapshot: labels, numbers, any field (see
                 `Collection.field_values`); gradients reach it. W_V e_d when None.
 
@@ -234,7 +238,12 @@ class SearchLayer(nn.Module):
         head_weights = found.head_weights[..., :HOP_CANDIDATES]
         head_weights = head_weights / head_weights.sum(-1, keepdim=True).clamp_min(1e-30)
         strength = self.head.hop_strength if self.hop_strength is None else self.hop_strength
-        return refine(queries, head_weights, self.head.keys(self._embeddings(best, queries, embed)), strength)
+        if found.keys is None:
+            keys = self.head.keys(self._embeddings(best, queries, embed))
+            return refine(queries, head_weights, keys, strength)
+        taken = self.snapshot.key_embeddings(found.keys[:, :, :HOP_CANDIDATES])
+        keys = self.head.keys(torch.as_tensor(taken).to(queries))  # each head has keys of its own
+        return refine(queries.unsqueeze(2), head_weights.unsqueeze(2), keys, strength).squeeze(2)
 
     def _attend(
         self,
@@ -246,7 +255,13 @@ class SearchLayer(nn.Module):
         folded = self.head.fold(queries)
         positions = propose(self.snapshot, folded, texts, mode=self.mode, candidates=self.candidates)
         candidates = self._embeddings(positions, queries, embed)
-        dense = self._dense(queries, folded, candidates)
+        beside = self._passages_beside(positions, queries) if embed is None else None
+        if beside is not None:
+            candidates = torch.cat([candidates, beside.embeddings], dim=1)
+        dense, taken = self._dense(queries, folded, candidates), None
+        if beside is not None:
+            taken = best_passages(dense, beside.owners, positions.shape[1])
+            dense = dense.gather(2, taken)
         keyword = torch.zeros_like(dense)
         if texts is not None and self.mode != "dense":
             scores = torch.as_tensor(self.snapshot.keyword_scores(texts, positions)).to(dense)
@@ -260,8 +275,15 @@ class SearchLayer(nn.Module):
         order = _by_score_then_position(scores, positions)
         along = order[:, None].expand_as(head_weights)
         pooled = self.head.values(candidates) if values is None else _rows(values, positions).to(weights)
+        shares, keys = weights, None
+        if beside is not None and taken is not None:
+            keys = beside.keys(positions, taken.cpu().numpy())
+            keys = np.take_along_axis(keys, order[:, None].cpu().numpy(), 2)
+            if values is None:  # each head pools the passages that it took
+                every = head_weights.new_zeros(*head_weights.shape[:2], candidates.shape[1])
+                shares = mix(every.scatter(2, taken, head_weights), self.head.mixture)
         return SearchOutput(
-            context=pool(weights.unsqueeze(1), pooled).squeeze(1),
+            context=pool(shares.unsqueeze(1), pooled).squeeze(1),
             weights=weights.gather(1, order),
             positions=np.take_along_axis(positions, order.cpu().numpy(), 1),
             scores=scores.gather(1, order),
@@ -269,6 +291,7 @@ class SearchLayer(nn.Module):
             keyword=keyword.gather(2, along),
             head_weights=head_weights.gather(2, along),
             folded=folded,
+            keys=keys,
         )
 
     def _dense(
@@ -283,12 +306,49 @@ class SearchLayer(nn.Module):
             return torch.einsum("bhd,bcd->bhc", folded, candidates)
         return self.score(queries, self.head.keys(candidates))
 
+    def _passages_beside(
+        self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
+    ) -> _Beside | None:
+        """The further passages of candidates that are long documents; None when there are none."""
+        passages = self.snapshot.passages
+        if passages is None or self.mode == "keyword" or (found := passages.beside(positions)) is None:
+            return None
+        columns, further = found
+        embeddings = torch.as_tensor(passages.embeddings(further)).to(like)
+        first = np.broadcast_to(np.arange(positions.shape[1], dtype=np.int64), positions.shape)
+        owners = torch.as_tensor(np.concatenate([first, columns], axis=1)).to(like.device)
+        return _Beside(embeddings, owners[:, None], further + self.snapshot.positions)
+
     def _embeddings(
         self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor, embed: EmbedRows | None
     ) -> Float[Tensor, "batch candidates encoder_dim"]:
         if embed is not None:
             return embed(positions).to(like)
         return torch.as_tensor(self.snapshot.embeddings(positions)).to(like)
+
+
+class _Beside(NamedTuple):
+    """Further passages of the candidates of each query.
+
+    Attributes:
+        embeddings: of them, zeros at padding.
+        owners: the candidate of each first passage, which is itself, and of each further one.
+        further: their keys.
+    """
+
+    embeddings: Float[Tensor, "batch extra encoder_dim"]
+    owners: Int64[Tensor, "batch one passages"]
+    further: Int64[np.ndarray, "batch extra"]
+
+    def keys(
+        self,
+        positions: Int64[np.ndarray, "batch candidates"],
+        taken: Int64[np.ndarray, "batch heads candidates"],
+    ) -> Int64[np.ndarray, "batch heads candidates"]:
+        """The keys of the passages that were taken, −1 at −1."""
+        every = np.concatenate([positions, self.further], axis=1)[:, None]
+        keys = np.take_along_axis(np.broadcast_to(every, (*taken.shape[:2], every.shape[2])), taken, 2)
+        return np.where(positions[:, None] == NONE, NONE, keys)
 
 
 def _rows(

@@ -2,7 +2,8 @@
 
 A state is a generation (built, immutable), the rows written after it (fresh: searched exactly beside it) and
 the rows deleted since (excluded). Positions count through both: 0 to n − 1 are the generation's, n and up are
-the fresh ones. A request holds one snapshot from beginning to end; a write makes a new one.
+the fresh ones. A position is a document; a long one has several embeddings (passages.py). A request holds one
+snapshot from beginning to end; a write makes a new one.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
+from dsearch.engine.passages import NONE, Passages, best_of_documents
 from dsearch.errors import DimensionMismatch
-from dsearch.index import Generation, KeywordIndex, ParsedQuery, TokenizedTexts
+from dsearch.index import Generation, KeywordIndex, ParsedQuery, PassageTable, TokenizedTexts
 
-NONE = -1  # the position and the row of "nothing"
+__all__ = ["NONE", "Fresh", "Snapshot"]  # NONE: the position and the row of "nothing"
 
 _lengths: WeakKeyDictionary[Generation, tuple[float, float]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Documents that are not in the generation."""
+    """Documents that are not in the generation; of passages, owners are counted from 0 here."""
 
     rows: Int64[np.ndarray, " fresh"]
     embeddings: Float32[np.ndarray, "fresh encoder_dim"]
     texts: TokenizedTexts
+    passages: PassageTable
 
     @classmethod
     def of(
@@ -38,9 +41,12 @@ class Fresh:
         embeddings: Float32[np.ndarray, "fresh encoder_dim"],
         texts: Sequence[str],
         keyword: KeywordIndex,
+        passages: PassageTable | None = None,
     ) -> Fresh:
         """Cut the texts as the generation's were cut."""
-        return cls(rows, embeddings, TokenizedTexts.of(keyword.tokenizer, texts))
+        if passages is None:
+            passages = PassageTable.empty(embeddings.shape[1])
+        return cls(rows, embeddings, TokenizedTexts.of(keyword.tokenizer, texts), passages)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -58,6 +64,7 @@ class Snapshot:
         unfold: W_g⁻¹: a query (as a row) against embeddings times this is one against the generation's keys.
             None for a generation whose keys are its embeddings.
         sequence: the store's last operation that this state contains.
+        passages: the further embeddings of long documents, None when no document is long.
     """
 
     generation: Generation
@@ -66,6 +73,7 @@ class Snapshot:
     excluded: Bool[np.ndarray, " positions"] | None
     unfold: Float32[np.ndarray, "encoder_dim key_dim"] | None
     sequence: int
+    passages: Passages | None = None
 
     @classmethod
     def of(
@@ -86,7 +94,11 @@ class Snapshot:
                     f"embeddings of {projection.shape[1]}; only square projections serve other heads"
                 )
             unfold = np.linalg.inv(projection.astype(np.float64)).astype(np.float32)
-        state = cls(generation, keyword, fresh, None, unfold, sequence)
+        passages = None
+        if len(generation.passages) or len(fresh.passages):
+            later = replace(fresh.passages, owners=fresh.passages.owners + len(generation))
+            passages = Passages(len(generation) + len(fresh), generation.passages, later)
+        state = cls(generation, keyword, fresh, None, unfold, sequence, passages)
         return state.without(removed, sequence)
 
     @property
@@ -151,7 +163,7 @@ class Snapshot:
         return every[positions]
 
     def embeddings(self, positions: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
-        """The stored embedding at each position, zeros at −1."""
+        """The stored embedding at each position (a long document's first), zeros at −1."""
         flat = positions.ravel()
         gathered = np.zeros((len(flat), self.generation.embeddings.shape[1]), np.float32)
         built = (flat >= 0) & (flat < self.built)
@@ -159,6 +171,14 @@ class Snapshot:
         later = flat >= self.built
         gathered[later] = self.fresh.embeddings[flat[later] - self.built]
         return gathered.reshape(*positions.shape, gathered.shape[1])
+
+    def key_embeddings(self, keys: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
+        """The stored embedding of each key (see passages.py), zeros at −1."""
+        if self.passages is None:
+            return self.embeddings(keys)
+        first = self.embeddings(np.where(keys < self.positions, keys, NONE))
+        further = np.where(keys < self.positions, NONE, keys - self.positions)
+        return first + self.passages.embeddings(further)
 
     @property
     def dense_rounding(self) -> float | None:
@@ -173,9 +193,10 @@ class Snapshot:
         The first call reads all embeddings of a generation.
         """
         if self.generation not in _lengths:
-            _lengths[self.generation] = _shortest_and_longest(self.generation.embeddings)
-        both = [_lengths[self.generation], _shortest_and_longest(self.fresh.embeddings)]
-        shortest, longest = min(low for low, _ in both), max(high for _, high in both)
+            _lengths[self.generation] = _shortest_and_longest(self.generation.vectors)
+        fresh = (self.fresh.embeddings, self.fresh.passages.embeddings)
+        every = [_lengths[self.generation], *map(_shortest_and_longest, fresh)]
+        shortest, longest = min(low for low, _ in every), max(high for _, high in every)
         return (shortest, longest) if self.positions else (1.0, 1.0)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Snapshot:
@@ -191,14 +212,22 @@ class Snapshot:
     def dense_candidates(
         self, folded: Float[np.ndarray, "batch encoder_dim"], k: int
     ) -> Int64[np.ndarray, "batch found"]:
-        """The positions of highest inner product of each folded query with the embeddings, −1 where none."""
+        """The positions of highest inner product of each folded query with the embeddings, −1 where none.
+
+        Of long documents with their best passage.
+        """
         queries = np.ascontiguousarray(folded, np.float32)
-        _, found = self.generation.dense.search(
-            queries if self.unfold is None else queries @ self.unfold, k, self._excluded_of_generation()
-        )
+        turned = queries if self.unfold is None else queries @ self.unfold
+        if len(self.generation.passages):
+            found = self._best_built(turned, k)
+        else:
+            _, found = self.generation.dense.search(turned, k, self._excluded_of_generation())
         if len(self.fresh) == 0:
             return found
-        return np.concatenate([found, self._best_fresh(queries @ self.fresh.embeddings.T, k)], axis=1)
+        scores = queries @ self.fresh.embeddings.T
+        if len(further := self.fresh.passages):
+            scores = best_of_documents(scores, queries @ further.embeddings.T, further.owners)
+        return np.concatenate([found, self._best_fresh(scores, k)], axis=1)
 
     def keyword_candidates(self, queries: Sequence[str], k: int) -> Int64[np.ndarray, "batch found"]:
         """The positions of highest keyword score above 0 for each query, −1 where none."""
@@ -238,6 +267,34 @@ class Snapshot:
 
     def _excluded_of_generation(self) -> Bool[np.ndarray, " built"] | None:
         return None if self.excluded is None else self.excluded[: self.built]
+
+    def _best_built(
+        self, turned: Float32[np.ndarray, "batch key_dim"], k: int
+    ) -> Int64[np.ndarray, "batch k"]:
+        """The k documents whose best keys are nearest: more and more keys, until k documents have them."""
+        dense, owners = self.generation.dense, self.generation.passages.owners
+        excluded = self._excluded_of_generation()
+        if excluded is not None:
+            excluded = np.concatenate([excluded, excluded[owners]])
+        keys = len(dense) - (0 if excluded is None else int(excluded.sum()))
+        wanted = min(k, self.built - (0 if excluded is None else int(excluded[: self.built].sum())))
+        every = np.concatenate([np.arange(self.built), owners, [NONE]])  # the owner of each key; −1 of −1
+        found = np.full((len(turned), k), NONE, np.int64)
+        left, fetch = np.arange(len(turned)), min(2 * k, keys)
+        while len(left) and wanted:
+            _, nearest = dense.search(turned[left], fetch, excluded)
+            short: list[int] = []
+            for row, line in zip(left.tolist(), every[nearest], strict=True):
+                _, first = np.unique(line, return_index=True)
+                distinct = line[np.sort(first)]
+                distinct = distinct[distinct != NONE][:k]
+                found[row, : len(distinct)] = distinct
+                if len(distinct) < wanted:
+                    short.append(row)
+            if fetch == keys:
+                break
+            left, fetch = np.array(short, np.int64), min(2 * fetch, keys)
+        return found
 
     def _best_fresh(
         self, scores: Float32[np.ndarray, "batch fresh"], k: int

@@ -1,0 +1,37 @@
+"""Documents with several keys: one for each passage, and the best of them speaks for the document.
+
+    score(q, d) = max_p score(q, k_p)        over the passages p of d
+
+MaxP: Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling"
+(arXiv:1905.09217, section 3). Its gradient is that of the best passage.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+
+def best_passages(
+    scores: Float[Tensor, "*batch passages"], owners: Int64[Tensor, "*#batch passages"], documents: int
+) -> Int64[Tensor, "*batch documents"]:
+    """The best passage of every document: `scores.gather(-1, best_passages(…))` is MaxP, with its gradient.
+
+    Args:
+        scores: of all passages; passage d is the first one of document d for d < documents.
+        owners: the document of each passage; `documents` for padding, which is no document's.
+        documents: their number; not above that of passages.
+
+    Returns:
+        Indices of passages; of equal ones the first, and the first passage where a score is NaN.
+    """
+    owners = owners.expand(scores.shape)
+    scores = scores.detach()
+    lead, count = scores.shape[:-1], scores.shape[-1]
+    top = scores.new_full((*lead, documents + 1), -torch.inf).scatter_reduce(-1, owners, scores, "amax")
+    numbers = torch.arange(count, device=scores.device).expand(scores.shape)
+    reached = torch.where(scores == top.gather(-1, owners), numbers, count)
+    found = numbers.new_full((*lead, documents + 1), count).scatter_reduce(-1, owners, reached, "amin")
+    found = found[..., :documents]
+    return torch.where(found == count, numbers[..., :documents], found)

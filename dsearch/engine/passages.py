@@ -1,0 +1,128 @@
+"""The passages of a snapshot's long documents: where they stand, and their embeddings.
+
+A document's key for a query, and for a head, is that of its best passage (attention/maxp.py). All keys of a
+snapshot are numbered through: key p is the first passage of the document at position p (of a short document
+all of it), then come the further ones of the generation, then those of fresh documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from dsearch.index import PassageTable
+
+NONE = -1
+
+
+class Passages:
+    """The further passages of the documents of one state.
+
+    Args:
+        positions: of documents; what keys of further passages are numbered behind.
+        tables: of the generation and of the fresh documents, owners by the position in the state, ascending
+            from the first table to the second.
+
+    Attributes:
+        owners: the position of each further passage's document, ascending.
+        long: the positions of documents that have further passages, ascending.
+    """
+
+    def __init__(self, positions: int, *tables: PassageTable):
+        self.positions = positions
+        self.owners: Int64[np.ndarray, " further"] = np.concatenate([table.owners for table in tables])
+        self.long: Int64[np.ndarray, " long"] = np.unique(self.owners)
+        self._spans = np.concatenate([table.spans for table in tables])
+        self._first_spans = np.concatenate([table.first_spans for table in tables])
+        self._parts = [table.embeddings for table in tables if len(table)]
+        self._ends = np.cumsum([len(part) for part in self._parts])
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def embeddings(self, further: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
+        """The embeddings of further passages, counted from 0; zeros at −1."""
+        flat = further.ravel()
+        gathered = np.zeros((len(flat), self._parts[0].shape[1]), np.float32)
+        start = 0
+        for part, end in zip(self._parts, self._ends.tolist(), strict=True):
+            here = (flat >= start) & (flat < end)
+            gathered[here] = part[flat[here] - start]
+            start = end
+        return gathered.reshape(*further.shape, gathered.shape[1])
+
+    def beside(
+        self, positions: Int64[np.ndarray, "batch candidates"]
+    ) -> tuple[Int64[np.ndarray, "batch extra"], Int64[np.ndarray, "batch extra"]] | None:
+        """The further passages of these candidates, None when there are none.
+
+        Returns:
+            (columns, further): the candidate that each is of, and its number from 0; padded behind with the
+            number of candidates and −1.
+        """
+        first: Int64[np.ndarray, "batch candidates"] = np.searchsorted(self.owners, positions, side="left")
+        counts: Int64[np.ndarray, "batch candidates"] = (
+            np.searchsorted(self.owners, positions, side="right") - first
+        )
+        counts[positions == NONE] = 0
+        per_row = counts.sum(axis=1)
+        longest = int(per_row.max(initial=0))
+        if longest == 0:
+            return None
+        flat = counts.ravel()
+        starts = np.cumsum(flat) - flat  # of each candidate's passages among all of them
+        place = np.arange(int(flat.sum())) - np.repeat(starts, flat)  # of a passage among its document's
+        further = np.repeat(first.ravel(), flat) + place
+        batch, candidates = positions.shape
+        every = np.arange(candidates, dtype=np.int64)
+        columns = np.full((batch, longest), candidates, np.int64)
+        padded = np.full((batch, longest), NONE, np.int64)
+        used = np.arange(longest) < per_row[:, None]
+        columns[used] = np.repeat(np.tile(every, batch), flat)
+        padded[used] = further
+        return columns, padded
+
+    def owner_of(self, keys: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
+        """The position of each key's document, −1 at −1."""
+        at: Int64[np.ndarray, "*shape"] = np.clip(keys - self.positions, 0, len(self) - 1)
+        return np.where(keys >= self.positions, self.owners[at], keys)
+
+    def span_of(self, key: int) -> tuple[int, int, int] | None:
+        """(ordinal, start, end) of a key's passage in its document's text; None for a short document."""
+        if key < self.positions:
+            at = int(np.searchsorted(self.long, key))
+            if at == len(self.long) or self.long[at] != key:
+                return None
+            start, end = self._first_spans[at].tolist()
+            return 0, start, end
+        further = key - self.positions
+        start, end = self._spans[further].tolist()
+        first = int(np.searchsorted(self.owners, int(self.owners[further])))
+        return further - first + 1, start, end
+
+    def blocks(
+        self, size: int = 8192
+    ) -> Iterator[tuple[Int64[np.ndarray, " long"], Int64[np.ndarray, " further"]]]:
+        """Long documents with all their further passages (numbers from 0), some `size` passages at a time."""
+        starts = np.searchsorted(self.owners, self.long)
+        stops = np.append(starts[1:], len(self))
+        begin = 0
+        while begin < len(self.long):
+            end = begin + 1
+            while end < len(self.long) and stops[end] - starts[begin] <= size:
+                end += 1
+            yield self.long[begin:end], np.arange(starts[begin], stops[end - 1], dtype=np.int64)
+            begin = end
+
+
+def best_of_documents(
+    scores: Float32[np.ndarray, "batch documents"],
+    further: Float32[np.ndarray, "batch further"],
+    owners: Int64[np.ndarray, " further"],
+) -> Float32[np.ndarray, "batch documents"]:
+    """MaxP without gradients: scores of first passages, raised to those of further ones."""
+    best = scores.T.copy()
+    np.maximum.at(best, owners, further.T)
+    return best.T
