@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,11 @@ from jaxtyping import Float32, Int64
 
 from dsearch.engine import Collection, Snapshot
 from dsearch.errors import InvalidRequest
+
+Reward = Callable[
+    [Sequence[str], Int64[np.ndarray, "queries samples"]], Float32[np.ndarray, "queries samples"]
+]
+"""(texts of queries, positions shown to each) → what each was worth: a black box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class Examples:
         weights: how much each query counts, 1 on average; all alike when None. The listwise objectives and
             in-batch take them into account.
         hidden: for each query, positions that have no part in its ranking; None where there are none.
+        reward: what showing documents at positions [queries, samples] to these queries is worth, for the
+            objective `reinforce`; the grades when None.
     """
 
     snapshot: Snapshot
@@ -40,6 +47,7 @@ class Examples:
     teacher: list[tuple[Int64[np.ndarray, " _"], Float32[np.ndarray, " _"]]] | None = None
     weights: Float32[np.ndarray, " queries"] | None = None
     hidden: list[Int64[np.ndarray, " _"]] | None = None
+    reward: Reward | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -56,6 +64,7 @@ class Examples:
             None if self.teacher is None else [self.teacher[i] for i in which],
             None if self.weights is None else self.weights[np.asarray(which, np.int64)],
             None if self.hidden is None else [self.hidden[i] for i in which],
+            self.reward,
         )
 
 

@@ -9,6 +9,7 @@ Which documents stand in the denominator decides what happens to those that nobo
     approx-ndcg   smooth nDCG over the whole corpus
     teacher       listwise divergence from a teacher's scores, over the documents that it scored
     margin        squared error of their differences (margin-MSE), over the same
+    reinforce     reward of documents drawn from the attention over the whole corpus; the reward is anybody's
 
 The losses themselves are in losses.py. No negatives are sampled. For the whole corpus, with l the logits,
 Z = log Σ_d exp(l_d), and p the target distribution:
@@ -32,13 +33,14 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from dsearch.attention import Exact, exact_attention, log_partition
+from dsearch.attention import Exact, exact_attention, log_partition, reinforce_loss, sample
 from dsearch.attention.head import START_TEMPERATURE, Head
 from dsearch.training import losses
 
 # Up to this many logits the plain expression is faster: keeping them costs less than computing them twice.
 _PLAIN_LOGITS = 1 << 25
 _FROZEN_AT_A_TIME = 512
+REWARD_SAMPLES = 32  # documents drawn for a query and step; the noise falls like their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ class Batch:
         scored: positions of the documents that a teacher scored; padding may point anywhere.
         teacher: its scores.
         mask: where they are, not padding.
+        reward: what showing documents [batch, samples] to the batch's queries is worth; the grades' shares
+            when None.
+        generator: draws the documents that are shown.
     """
 
     head: Head
@@ -68,6 +73,8 @@ class Batch:
     scored: Int64[Tensor, "batch scored"]
     teacher: Float[Tensor, "batch scored"]
     mask: Bool[Tensor, "batch scored"]
+    reward: Callable[[Int64[Tensor, "batch samples"]], Float[Tensor, "batch samples"]] | None = None
+    generator: torch.Generator | None = None
 
     def log_weights(self, pool: Int64[Tensor, " pool"]) -> Float[Tensor, "batch pool"]:
         """log Σ_h m_h softmax(l_h) of every query over the same documents."""
@@ -94,6 +101,11 @@ class Batch:
     def of_batch(self) -> Int64[Tensor, " pool"]:
         """The documents of these queries, ascending."""
         return self.relevant[self.target > 0].unique()
+
+    def grades_of(self, shown: Int64[Tensor, "batch samples"]) -> Float[Tensor, "batch samples"]:
+        """The share of the grades at each of these positions."""
+        same = shown[:, :, None] == self.relevant[:, None, :]
+        return (same * self.target[:, None, :]).sum(-1)
 
     def _mixed(
         self,
@@ -221,6 +233,19 @@ def _by_teacher(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Objective:
     return lambda batch: loss(batch.log_weights_of_scored(), batch.teacher, batch.mask)
 
 
+def by_rewards(batch: Batch) -> Float[Tensor, ""]:
+    """−E[reward] of showing a document drawn from the attention; its gradient alone means something.
+
+    Williams 1992 (REINFORCE) with the leave-one-out baseline of Kool et al. 2019, see
+    dsearch/attention/sampled.py. For rewards that nobody can differentiate, or of which nobody knows more
+    than what was earned. With judgements at hand, `marginal` is their exact and far quieter form.
+    """
+    log_weights = batch.log_weights(batch.whole())
+    shown = sample(log_weights.exp(), REWARD_SAMPLES, batch.generator)
+    rewards = batch.grades_of(shown) if batch.reward is None else batch.reward(shown)
+    return reinforce_loss(log_weights, shown, rewards.to(log_weights)).mean()
+
+
 DEFAULT_OBJECTIVE = "listwise"
 OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
     {
@@ -233,6 +258,7 @@ OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
         "approx-ndcg": _over(Batch.whole, losses.approx_ndcg),
         "teacher": _by_teacher(losses.teacher_divergence),
         "margin": _by_teacher(losses.margin_mse),
+        "reinforce": by_rewards,
     }
 )
 NEED_TEACHER = frozenset({"teacher", "margin"})

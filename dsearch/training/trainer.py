@@ -166,7 +166,7 @@ class _FrozenDocuments:
         if self.trained.encoder is not None:
             states = self.trained.embed([self._examples.texts[i] for i in batch.tolist()]).to(corpus.device)
         keyword = self._keyword and self._keyword(batch)
-        loss = self._objective(self._batches.of(head, corpus, batch, keyword, states))
+        loss = self._objective(self._batches.of(head, corpus, batch, keyword, states, generator))
         drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
         kept = torch.zeros((), device=corpus.device)
         if options.retention:
@@ -223,6 +223,7 @@ class _Batches:
             )
         )
         self._judged = torch.as_tensor(np.unique(relevant[relevant >= 0])).to(device)
+        self._examples = examples
 
     def of(
         self,
@@ -231,6 +232,7 @@ class _Batches:
         which: Tensor,
         keyword: Tensor | None,
         states: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Batch:
         """The examples at these indices, with other query embeddings where those are given."""
         return Batch(
@@ -244,4 +246,13 @@ class _Batches:
             scored=self._scored[which],
             teacher=self._teacher[which],
             mask=self._mask[which],
+            reward=self._rewards_of(which),
+            generator=generator,
         )
+
+    def _rewards_of(self, which: Tensor) -> Callable[[Tensor], Tensor] | None:
+        reward = self._examples.reward
+        if reward is None:
+            return None
+        texts = [self._examples.texts[i] for i in which.tolist()]
+        return lambda shown: torch.as_tensor(reward(texts, shown.cpu().numpy())).to(shown.device)

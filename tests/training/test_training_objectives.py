@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -87,6 +89,7 @@ def batch_of(head: Head, corpus: torch.Tensor, *, with_keywords: bool = True) ->
         scored=torch.tensor([[3, 1], [4, 0], [7, 8], [2, 6]]),
         teacher=torch.tensor([[3.0, 1.0], [1.0, 0.0], [1.0, 5.0], [2.0, 2.0]], dtype=torch.float64),
         mask=torch.tensor([[True, True], [True, False], [True, True], [True, True]]),
+        reward=lambda shown: shown.double(),
     )
 
 
@@ -98,6 +101,7 @@ DENOMINATORS = {
     "in-batch": {2, 3, 5, 7, 9, 19},
     "teacher": {1, 2, 3, 6, 7, 8},
     "margin": {1, 2, 3, 6, 7, 8},
+    "reinforce": set(range(20)),
 }
 
 
@@ -138,3 +142,30 @@ def test_frozen_attention_is_the_same_computed_once_or_each_time(
     assert (frozen._known is not None) == (draws == 30)
     given = objectives.retention(head, corpus[drawn], corpus, frozen(drawn))
     torch.testing.assert_close(given, objectives.retention(head, corpus[drawn], corpus))
+
+
+def test_rewards_give_in_expectation_the_gradient_of_the_expected_reward() -> None:
+    head, corpus = opened_head(2), unit(20, 8)
+    worth = torch.rand(4, 20, dtype=torch.float64)
+    batch = replace(
+        batch_of(head, corpus), reward=lambda shown: worth.gather(1, shown), generator=torch.Generator()
+    )
+    weights = batch.log_weights(batch.whole()).exp()
+    exact = torch.autograd.grad(-(weights * worth).sum(1).mean(), head.query_in)[0]
+    estimates = torch.stack(
+        [torch.autograd.grad(objectives.by_rewards(batch), head.query_in)[0] for _ in range(400)]
+    )
+    error = (estimates.mean(0) - exact).norm() / exact.norm()
+    assert error < 4 * (estimates.std(0).norm() / 400**0.5) / exact.norm()
+    assert error < 0.2
+
+
+def test_without_a_reward_the_grades_are_it() -> None:
+    batch = batch_of(opened_head(1), unit(20, 8))
+    shown = torch.tensor([[3, 5, 1], [9, 0, 9], [7, 19, 19], [0, 1, 2]])
+    assert batch.grades_of(shown).tolist() == [
+        [0.75, 0.25, 0.0],
+        [1.0, 0.0, 1.0],
+        [0.5, 0.5, 0.5],
+        [0.0, 0.0, 1.0],
+    ]
