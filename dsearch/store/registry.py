@@ -17,7 +17,8 @@ from .digest import canonical_json, record_fact
 from .operation import Operation
 from .records import GenerationRecord, ModelRecord
 
-Kind = Literal["generation", "model", "horizon"]  # the last: see retention.py
+# The last two: see retention.py, and `delete_model`.
+Kind = Literal["generation", "model", "horizon", "deleted model"]
 UNTRAINED = "v0"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -67,6 +68,23 @@ def add_model(operation: Operation, version: str, parent: str, record: dict[str,
         raise Conflict(f"model {version} is registered already; take the next version") from None
     operation.add_fact(record_fact(b"model", *fields, operation.sequence))
     return operation.sequence
+
+
+def delete_model(operation: Operation, version: str) -> int:
+    """Strike a model off the register; its number is not given again. Returns the operation's number."""
+    connection, number = operation.connection, version_number(version)
+    if number == 0:
+        raise InvalidRequest(f"{UNTRAINED} is the untrained model and is always there; delete a trained one")
+    gone = model(connection, version)
+    if (live(connection, "model") or 0) == number:
+        raise Conflict(f"model {version} answers now; promote another one first, or roll back")
+    children = [one.version for one in models(connection) if one.parent == version]
+    if children:
+        raise Conflict(f"model {version} is the parent of {', '.join(children)}; delete those first")
+    fields = (number, version_number(gone.parent or UNTRAINED), canonical_json(gone.record))
+    connection.execute("DELETE FROM model WHERE number = ?", (number,))
+    operation.take_fact(record_fact(b"model", *fields, gone.written))
+    return make_live(operation, "deleted model", number)
 
 
 def make_live(operation: Operation, kind: Kind, number: int) -> int:
@@ -133,6 +151,8 @@ def next_number(connection: sqlite3.Connection, kind: Kind, folder: Path) -> int
     """A number that neither a registered one nor a folder has (a killed build leaves its folder behind)."""
     (highest,) = connection.execute(f"SELECT coalesce(max(number), 0) FROM {kind}").fetchone()
     highest = max([highest, *live_history(connection, kind)])  # one that was live and is retired
+    if kind == "model":
+        highest = max([highest, *live_history(connection, "deleted model")])
     parent = folder / f"{kind}s"
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
     numbers = [

@@ -195,6 +195,15 @@ class Store(Reader):
             registry.model(operation.connection, version)
             return registry.make_live(operation, "model", registry.version_number(version))
 
+    def delete_model(self, version: str) -> int:
+        """Strike a model off the register; when this returns its files may be deleted.
+
+        Returns the operation's number. Raises ModelNotFound, InvalidRequest (v0), Conflict for the live one
+        and for the parent of another.
+        """
+        with self._writer.operation() as operation:
+            return registry.delete_model(operation, version)
+
     def retirable_generations(self, keep: int = 3) -> Sequence[int]:
         """Registered generations that may go, ascending: not the live one, not the `keep` newest."""
         with self._readers.reading() as connection:
