@@ -43,6 +43,7 @@ from dsearch.engine.similar import similar
 from dsearch.engine.snapshot import Snapshot
 from dsearch.engine.state import LiveState
 from dsearch.engine.tuning_queries import measured_live, tuning_queries
+from dsearch.engine.versions import before_live, delete_version
 from dsearch.errors import Conflict, DsearchError, Gone
 from dsearch.store import FeedbackStore, Store, WriteReceipt
 from dsearch.types import Document, Mode, SearchResult, Stamp
@@ -479,7 +480,7 @@ class Collection:
         parent: str = UNTRAINED,
         encoder: EncoderChange | None = None,
     ) -> str:
-        """Keep a trained head, and what was changed of the query encoder, as a version that is not live yet."""
+        """Keep a head, and what was changed of the query encoder, as a version that is not live yet."""
         with self._writing:
             return save_model(self.store, head, record, parent=parent, encoder=encoder)
 
@@ -500,6 +501,28 @@ class Collection:
             # It answers now, with an encoder that is not at hand, too: then as the index was tuned before.
             with suppress(DsearchError):
                 self.retune()
+
+    def rollback(self) -> str:
+        """Let the version answer that did before the live one was promoted; which it is.
+
+        Raises:
+            Conflict: nothing answered before.
+            CorruptData: that one cannot be loaded, and the live one stays.
+        """
+        version = before_live(self.store)
+        self.promote(version)
+        return version
+
+    def delete_model(self, version: str) -> None:
+        """Delete a version and its files.
+
+        Raises:
+            ModelNotFound, InvalidRequest (v0), Conflict (it answers, or is another's parent).
+        """
+        with self._writing:
+            delete_version(self.store, version)
+        self._heads.pop(version, None)
+        self._encoders.forget(version)
 
     def close(self) -> None:
         """Close the store; searches in flight elsewhere must have ended. A build that runs is given up."""
