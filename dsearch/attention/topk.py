@@ -133,10 +133,19 @@ def _best(scores: Tensor, k: int) -> TopK:
     k = min(k, scores.shape[1])
     if k == 0:
         return TopK(scores[:, :0], torch.empty(len(scores), 0, dtype=torch.int64, device=scores.device))
-    threshold = scores.topk(k, dim=1).values[:, -1:]
+    best, places = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    if best.shape[1] == k or bool((best[:, k - 1] > best[:, k]).all()):
+        # Nothing beyond the cut equals the last one within, so the set is right, and only its order may not be.
+        places = places[:, :k].sort(dim=1).values
+    else:
+        places = _leftmost(scores, best[:, k - 1 : k], k)
+    best, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
+    return TopK(best, places.gather(1, order))
+
+
+def _leftmost(scores: Tensor, threshold: Tensor, k: int) -> Tensor:
+    """Places of the k best, ascending: all above the k-th best score, then the leftmost that equal it."""
     above = scores > threshold
     level = scores == threshold
     needed = k - above.sum(1, keepdim=True)
-    places = (above | (level & (level.cumsum(1) <= needed))).nonzero()[:, 1].view(len(scores), k)
-    best, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
-    return TopK(best, places.gather(1, order))
+    return (above | (level & (level.cumsum(1) <= needed))).nonzero()[:, 1].view(len(scores), k)
