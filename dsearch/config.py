@@ -57,6 +57,12 @@ class Settings(BaseSettings):
     query_cache_bytes: int = Field(
         64 * 1024 * 1024, ge=0, description="embeddings of queries that the service keeps; 0 for none"
     )
+    explore: float = Field(
+        0.0,
+        ge=0,
+        le=0.2,
+        description="share of search pages with two positions left to a coin, for learning from clicks",
+    )
     task_memory_bytes: int | None = Field(
         None, ge=1, description="what a task (training, evaluation) may take; all of the machine's when unset"
     )

@@ -59,6 +59,7 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
         origins=_listed(settings.origins),
         require_key=elsewhere,
         query_timeout_s=settings.query_timeout_ms / 1000,
+        explore=settings.explore,
     )
     say(
         f"serving at http://{settings.host}:{settings.port}  "

@@ -26,6 +26,7 @@ _SEARCH_ANSWER = {
     "took_ms": 9.4,
     "hits": [_HIT],
     "next_cursor": "WzEsMywidjEiLDEyMCwxMCwxMDAsIjFmYTQ5ZWQ1MDNmYTJkYzEiXQ",
+    "explored": None,
     "attention": _ATTENTION,
 }
 _COLLECTION = {

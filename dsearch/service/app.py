@@ -19,6 +19,7 @@ from dsearch.service import (
     routes_collections,
     routes_documents,
     routes_facets,
+    routes_feedback,
     routes_heads,
     routes_health,
     routes_models,
@@ -56,6 +57,7 @@ def create_app(
     origins: Collection[str] = (),
     require_key: bool = False,
     query_timeout_s: float = QUERY_TIMEOUT_S,
+    explore: float = 0.0,
 ) -> FastAPI:
     """The service as an ASGI application; its threads run from the server's start-up to its shutdown.
 
@@ -67,8 +69,10 @@ def create_app(
         require_key: whether every request needs an API key even when none was made yet. As soon as the home
             has keys (`keys.json`), every request needs one anyway.
         query_timeout_s: how long a search may take that does not say so itself.
+        explore: share of search pages, 0 to 0.2, with two positions left to a coin: what learning from clicks
+            needs to tell liked from on top.
     """
-    service = Service(engine)
+    service = Service(engine, explore=explore)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -101,6 +105,7 @@ def create_app(
         routes_search,
         routes_similar,
         routes_attend,
+        routes_feedback,
         routes_models,
         routes_heads,
     ):

@@ -11,6 +11,12 @@ class InvalidJson(InvalidRequest):
     code = "invalid_json"
 
 
+class UnknownQuery(InvalidRequest):
+    """Feedback on a search that is not remembered."""
+
+    code = "unknown_query"
+
+
 class KeyMissing(DsearchError):
     """A request without an API key, or with one that is not known."""
 

@@ -5,18 +5,30 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from dsearch.engine.impressions import Drawn
 from dsearch.service.respond import stamped
 from dsearch.types import Explanation, Highlight, Hit, SearchResult
 
 
-def search_answer(result: SearchResult, took_ms: float) -> dict[str, Any]:
-    """The answer to one query; `took_ms` is the whole request's."""
+def search_answer(
+    result: SearchResult, took_ms: float, query_id: str | None = None, drawn: Drawn | None = None
+) -> dict[str, Any]:
+    """The answer to one query.
+
+    Args:
+        result: what was found, as it is shown.
+        took_ms: the whole request's.
+        query_id: where the page is remembered for feedback; a new one when None.
+        drawn: positions that were left to a coin.
+    """
+    explored = None if drawn is None else {"pair": list(drawn.pair), "swapped": drawn.swapped}
     return {
-        "query_id": uuid.uuid4().hex,
+        "query_id": query_id or uuid.uuid4().hex,
         **stamped(result.stamp),
         "took_ms": took_ms,
         "hits": [_hit(hit) for hit in result.hits],
         "next_cursor": result.next_cursor,
+        "explored": explored,
         "attention": {
             "candidates": result.attention.candidates,
             "entropy": result.attention.entropy,

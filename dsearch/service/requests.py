@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from dsearch.engine.impressions import MAX_EXPLORE
 from dsearch.engine.paging import MAX_CURSOR_CHARACTERS
 from dsearch.service.fields import Given, allowed
 from dsearch.service.strict_json import parse
@@ -72,6 +73,9 @@ FilterText = Annotated[
     allowed('JSON of 2 to 8192 characters, such as {"year":{"gte":1990}}'),
 ]
 Positive = Annotated[float, Field(gt=0, le=1e6), allowed("a number above 0, at most 1e6")]
+Explore = Annotated[
+    float, Field(ge=0, le=MAX_EXPLORE), allowed(f"a share of the pages from 0 to {MAX_EXPLORE}")
+]
 HopStrength = Annotated[float, Field(ge=0, le=10), allowed("a number from 0 to 10")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 # Checked by pydantic alone: a Python call for each number would hold up the event loop.
@@ -120,6 +124,11 @@ class SearchOptions(Filtered):
     )
     hop_strength: HopStrength | None = Field(
         None, description="g of the later rounds; the model's own if not given"
+    )
+    explore: Explore | None = Field(
+        None,
+        description="share of such pages on which a coin decides whether two documents change places, so "
+        "that feedback can tell liked from on top; the service's own, 0 unless set, if not given",
     )
 
 

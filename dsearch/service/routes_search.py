@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from dsearch.errors import (
     CollectionNotFound,
@@ -19,6 +19,7 @@ from dsearch.errors import (
 from dsearch.service.answers import BatchAnswer, PredictAnswer, SearchAnswer
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.found import search_answer
+from dsearch.service.impressions import asker
 from dsearch.service.problems import documented
 from dsearch.service.requests import (
     BatchRequest,
@@ -32,6 +33,7 @@ from dsearch.service.searching import Searches
 from dsearch.service.searching import predict as prediction_of
 from dsearch.service.service import Service, TheService
 from dsearch.service.strict_route import StrictRoute
+from dsearch.types import SearchResult
 
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["search"], route_class=StrictRoute)
 _READS = documented(
@@ -53,21 +55,23 @@ _QUESTIONS = (
 
 
 @router.post("/search", response_model=SearchAnswer, responses=_QUESTIONS)
-async def search(collection: str, asked: SearchRequest, service: TheService) -> Response:
+async def search(collection: str, asked: SearchRequest, request: Request, service: TheService) -> Response:
     """The documents that a query attends to most."""
-    return await _search(collection, asked.query, asked, service)
+    return await _search(collection, asked.query, asked, asker(request), service)
 
 
 @router.get("/search", response_model=SearchAnswer, responses=_READS)
 async def search_by_url(
-    collection: str, asked: Annotated[SearchParameters, Query()], service: TheService
+    collection: str, asked: Annotated[SearchParameters, Query()], request: Request, service: TheService
 ) -> Response:
     """The same, for a query in the URL."""
-    return await _search(collection, asked.query, asked, service)
+    return await _search(collection, asked.query, asked, asker(request), service)
 
 
 @router.post("/search/batch", response_model=BatchAnswer, responses=_QUESTIONS)
-async def search_batch(collection: str, asked: BatchRequest, service: TheService) -> Response:
+async def search_batch(
+    collection: str, asked: BatchRequest, request: Request, service: TheService
+) -> Response:
     """Many queries, answered from one state."""
     started = time.perf_counter()
     searches = Searches.of(service.catalogue, collection, asked)
@@ -75,7 +79,8 @@ async def search_batch(collection: str, asked: BatchRequest, service: TheService
     results = await service.searching.run(partial(searches, asked.queries), characters=characters)
     service.metrics.searched(collection, results)
     took_ms = _ms_since(started)
-    answers = [search_answer(result, took_ms) for result in results]
+    key = asker(request)
+    answers = [_shown(collection, result, took_ms, asked, key, service) for result in results]
     return json_answer({"took_ms": took_ms, "results": answers})
 
 
@@ -91,12 +96,22 @@ async def predict(collection: str, asked: PredictRequest, service: TheService) -
     return json_answer(answer | {"took_ms": _ms_since(started)})
 
 
-async def _search(collection: str, query: str, options: SearchOptions, service: Service) -> Response:
+async def _search(
+    collection: str, query: str, options: SearchOptions, key: str, service: Service
+) -> Response:
     started = time.perf_counter()
     searches = Searches.of(service.catalogue, collection, options)
     result = await service.searching.submit(searches, query, characters=len(query))
     service.metrics.searched(collection, [result])
-    return json_answer(search_answer(result, _ms_since(started)))
+    return json_answer(_shown(collection, result, _ms_since(started), options, key, service))
+
+
+def _shown(
+    collection: str, result: SearchResult, took_ms: float, options: SearchOptions, key: str, service: Service
+) -> dict[str, Any]:
+    """The answer, remembered for the feedback that may come."""
+    page, query_id, drawn = service.impressions.show(collection, result, key=key, explore=options.explore)
+    return search_answer(page, took_ms, query_id, drawn)
 
 
 def _ms_since(started: float) -> float:

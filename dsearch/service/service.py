@@ -16,6 +16,7 @@ from dsearch.errors import DsearchError
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.deadline import in_time
 from dsearch.service.errors import NotReady
+from dsearch.service.impressions import Impressions
 from dsearch.service.metrics import Metrics
 from dsearch.service.readings import readings_of
 from dsearch.service.worker import Worker
@@ -24,6 +25,7 @@ SEARCHES_WAITING = 256
 SEARCH_CHARACTERS_WAITING = 1024 * 1024
 WRITES_WAITING = 64
 WRITE_CHARACTERS_WAITING = 32 * 1024 * 1024
+FEEDBACK_WAITING = 64
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -37,10 +39,12 @@ class Service:
 
     Args:
         engine: opened by the caller, who closes it after the last request.
+        explore: the share of search pages with two positions left to a coin (impressions.py).
     """
 
-    def __init__(self, engine: SearchEngine):
+    def __init__(self, engine: SearchEngine, *, explore: float = 0.0):
         self.metrics = Metrics()
+        self.impressions = Impressions(explore=explore)
         self.catalogue = Catalogue(engine)
         self.searching = Worker(
             "search",
@@ -55,6 +59,7 @@ class Service:
             finishes=True,
             observer=self.metrics,
         )
+        self.feedback = Worker("feedback", waiting=FEEDBACK_WAITING, finishes=True, observer=self.metrics)
         self.leaving = False
         engine.query_cache.on_encode = self.metrics.encoded
         self.metrics.read(
@@ -66,6 +71,7 @@ class Service:
         """Start the workers, and load encoder and indexes before the first search."""
         self.searching.start()
         self.writing.start()
+        self.feedback.start()
         self._warming = asyncio.get_running_loop().create_task(self.searching.run(self._warm))
 
     def leave(self) -> None:
@@ -75,7 +81,7 @@ class Service:
     async def stop(self) -> None:
         """Finish what waits, end the workers."""
         self.leave()
-        for worker in (self.searching, self.writing):
+        for worker in (self.searching, self.writing, self.feedback):
             await run_in_threadpool(worker.stop)
         if self._warming is not None:
             with contextlib.suppress(BaseException):

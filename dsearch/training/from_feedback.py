@@ -24,9 +24,10 @@ from dsearch.training.examples import Examples, examples_from_judgements
 from dsearch.training.finetune import OnTraining, Trained, finetune
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.headroom import Headroom
-from dsearch.training.holdout import HeldOut
+from dsearch.training.holdout import Answers
 from dsearch.training.options import TrainingOptions
 from dsearch.training.propensity import Propensities, even_propensities, propensities_from_pages
+from dsearch.training.ranking import Ranking, ndcg_at_10
 
 NO_TRUST = (
     "trained from clicks, which anybody can poison, and no trusted slice to judge by; give judgements, or "
@@ -179,14 +180,25 @@ def judged_by_trusted(
 ) -> GateReport:
     """The gate's verdict by the trusted slice alone; "cannot tell" without one.
 
+    Its slices are of queries: "seen" those that others clicked on as well, "unseen" those that nobody else
+    asked. They come as they are asked; a slice of too few is not judged by itself.
+
     Clicks are on what was shown: a document that no page had counts as not relevant, also where it is. So
     a slice of clicks favours what answered when they were made.
     """
     options = options or TrainingOptions()
     if trusted is None:
         return replace(judge(None, None, gate), reason=NO_TRUST)
-    held_out = HeldOut(trusted, examples, keywords=options.keywords)
-    return judge(held_out.answers(before), held_out.answers(after), gate, seed=options.seed)
+    asked = {query_name(text) for text in examples.texts}
+    seen = np.array([query_name(text) in asked for text in trusted.texts])
+    ranking = Ranking(trusted, keywords=options.keywords)
+
+    def answers(head: Head) -> Answers:
+        top = ranking.top(head, hop_strength=head.hop_strength.item())
+        values = ndcg_at_10(top, trusted.relevant)
+        return Answers(values, seen, np.where(seen, np.nan, values))
+
+    return judge(answers(before), answers(after), gate, need_slices=False, seed=options.seed)
 
 
 def _of_keys(pages: Iterable[Page], only: Several[str] | None, without: Several[str]) -> Iterator[Page]:

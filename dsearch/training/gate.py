@@ -136,6 +136,7 @@ def judge(
     gate: Gate | None = None,
     *,
     canary_overlap: float | None = None,
+    need_slices: bool = True,
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> GateReport:
@@ -146,6 +147,7 @@ def judge(
         after: the trained head's, for the same queries in the same order.
         gate: what is asked.
         canary_overlap: see `overlap_of_canaries`; it is stated and decides nothing.
+        need_slices: False: a slice of too few queries is not judged, so long as there are enough in all.
         samples: of each resampling.
         seed: of the resampling.
     """
@@ -165,11 +167,13 @@ def judge(
     p_value = max(
         whole.difference.p_one_sided, sign_flip_p_value(after.all - before.all, samples=samples, seed=seed)
     )
-    verdict, reason = _verdict(gate, slices, p_value)
+    verdict, reason = _verdict(gate, slices, p_value, need_slices)
     return GateReport(gate, slices, p_value, canary_overlap, verdict, reason)
 
 
-def _verdict(gate: Gate, slices: list[Slice], p_value: float) -> tuple[Verdict, str]:
+def _verdict(
+    gate: Gate, slices: list[Slice], p_value: float, need_slices: bool = True
+) -> tuple[Verdict, str]:
     whole, seen, unseen = slices
     assert whole.difference is not None
     change = f"held-out {MEASURE} {whole.before:.4f} → {whole.after:.4f}"
@@ -189,6 +193,8 @@ def _verdict(gate: Gate, slices: list[Slice], p_value: float) -> tuple[Verdict, 
     short = [one for one in (whole, seen, unseen) if one.queries < gate.min_queries and one.queries > 0]
     if unseen.queries == 0:
         short.append(unseen)
+    if not need_slices:
+        short = [one for one in short if one is whole]
     if short:
         counts = ", ".join(f"{one.queries} held-out queries ({one.name} documents)" for one in short)
         return "cannot tell", f"{counts} are too few to judge by; {gate.min_queries} are needed"
