@@ -135,7 +135,7 @@ def _best(scores: Tensor, k: int) -> TopK:
         return TopK(scores[:, :0], torch.empty(len(scores), 0, dtype=torch.int64, device=scores.device))
     best, places = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     if best.shape[1] == k or bool((best[:, k - 1] > best[:, k]).all()):
-        # Nothing beyond the cut equals the last one within, so the set is right, and only its order may not be.
+        # Nothing beyond the cut equals the last one within it: the set is right, only its order may not be.
         places = places[:, :k].sort(dim=1).values
     else:
         places = _leftmost(scores, best[:, k - 1 : k], k)
