@@ -115,11 +115,7 @@ def write_beir(
     (folder / BEIR_QRELS).mkdir(parents=True, exist_ok=True)
     with (folder / BEIR_CORPUS).open("wb") as file:
         for document in documents:
-            record: dict[str, Any] = {"_id": document.id, "title": document.title, "text": document.text}
-            record["metadata"] = document.metadata
-            if document.value is not None:
-                record["value"] = document.value
-            file.write(orjson.dumps(record) + b"\n")
+            file.write(orjson.dumps(record_of(document)) + b"\n")
     with (folder / BEIR_QUERIES).open("wb") as file:
         for query in queries:
             file.write(orjson.dumps({"_id": query.id, "text": query.text}) + b"\n")
@@ -133,6 +129,15 @@ def write_beir(
         path = folder / BEIR_QRELS / f"{split}.tsv"
         path.write_text("\n".join(rows) + "\n", encoding="utf-8", newline="\n")
     return BeirFolder(folder)
+
+
+def record_of(document: Document) -> dict[str, Any]:
+    """A document as a line of `corpus.jsonl` has it."""
+    record: dict[str, Any] = {"_id": document.id, "title": document.title, "text": document.text}
+    record["metadata"] = document.metadata
+    if document.value is not None:
+        record["value"] = document.value
+    return record
 
 
 _LAYOUT = f"{BEIR_CORPUS}, {BEIR_QUERIES}, {BEIR_QRELS}/<split>.tsv"

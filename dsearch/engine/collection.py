@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Unpack
 
@@ -37,14 +37,16 @@ from dsearch.engine.narrowing import NarrowedStates
 from dsearch.engine.options import LayerOptions, SearchOptions
 from dsearch.engine.predicting import EVIDENCE, Predicted, fields_of, predict
 from dsearch.engine.rebuild import MINIMUM, Rebuilder
+from dsearch.engine.retirement import strike_missing
 from dsearch.engine.retuning import Tuned, keep_tuned
 from dsearch.engine.searching import search
 from dsearch.engine.similar import similar
 from dsearch.engine.snapshot import Snapshot
 from dsearch.engine.state import LiveState
+from dsearch.engine.statistics import keys_report
 from dsearch.engine.tuning_queries import measured_live, tuning_queries
 from dsearch.engine.versions import before_live, delete_version
-from dsearch.errors import Conflict, DsearchError, Gone
+from dsearch.errors import Conflict, CorruptData, DsearchError, Gone, UnsupportedFormat
 from dsearch.store import FeedbackStore, Store, WriteReceipt
 from dsearch.types import Document, Mode, SearchResult, Stamp
 
@@ -120,8 +122,13 @@ class Collection:
         """What people did with what was found: a file of its own, beside the documents."""
         return self._feedback
 
+    @property
+    def stale(self) -> bool:
+        """Whether a build would hold other documents than the live generation does."""
+        return self._state.stale
+
     def describe(self) -> dict[str, Any]:
-        """What it is and holds, as JSON."""
+        """What it is and holds, as JSON; `statistics` in engine/statistics.py says what it costs."""
         counts, generation = self.store.count(), self.store.live_generation()
         return {
             "name": self.name,
@@ -132,6 +139,7 @@ class Collection:
             "sequence": self.store.sequence,
             "encoder": self.store.encoder,
             "language": language_of(self.store),
+            "keys": keys_report(self.store),
         }
 
     # ---- index
@@ -259,6 +267,32 @@ class Collection:
             with self._writing:
                 self._state.use_parameters(found.generation, found.parameters)
         return found
+
+    def forget_states(self) -> None:
+        """Let go of every state but the present one, so that the generations they are of can go."""
+        self._narrowed.forget()
+        self._state.forget_recent()
+
+    @contextmanager
+    def writing_stopped(self) -> Generator[None]:
+        """While the block runs, writers of this process wait."""
+        with self._writing:
+            yield
+
+    def restore_derived(self, on_progress: OnProgress | None = None) -> bool:
+        """Build what a restored backup lacks; whether there was something.
+
+        A generation can be computed from documents and embeddings, so it may be left out of a backup, and one
+        that is damaged does no harm.
+        """
+        strike_missing(self.store)
+        try:
+            _ = self.snapshot
+        except (CorruptData, UnsupportedFormat):
+            self.refresh(on_progress)
+            strike_missing(self.store)
+            return True
+        return False
 
     def catch_up(self) -> None:
         """See what another process has written since; only a collection that is open readonly needs it."""
@@ -527,6 +561,8 @@ class Collection:
     def close(self) -> None:
         """Close the store; searches in flight elsewhere must have ended. A build that runs is given up."""
         self.rebuilder.close()
+        self._narrowed.forget()
+        self._state.close()
         self._feedback.close()
         self.store.close()
 

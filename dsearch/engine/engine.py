@@ -9,16 +9,20 @@ from types import TracebackType
 
 from dsearch.encoder import DEFAULT_ENCODER, Encoder, QueryCache, TextEncoder
 from dsearch.engine.aliases import read_aliases, write_aliases
+from dsearch.engine.backups import Backup, back_up, restore
 from dsearch.engine.collection import Collection
 from dsearch.engine.given import given_identity
 from dsearch.engine.home import Home
-from dsearch.engine.indexing import build_generation
+from dsearch.engine.indexing import OnProgress, build_generation
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.language import ENGLISH, require_language, tokenizer_for
+from dsearch.engine.migrate import Migrated, clear_superseded, migrate, migrating_folder
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.engine.retirement import clear, tidy
+from dsearch.engine.verifying import Verified, verify_collection
 from dsearch.errors import CollectionExists, Conflict, NotFound
-from dsearch.store import Store
+from dsearch.store import Store, validate_name
+from dsearch.store.backup import name_of_backup
 
 
 class SearchEngine:
@@ -55,9 +59,11 @@ class SearchEngine:
         self._encoder: TextEncoder | None = None
         self.query_cache = QueryCache(query_cache_bytes)
         self._open: dict[str, Collection] = {}
+        self._encoders: dict[str, TextEncoder] = {}  # of collections that were migrated here
         self._rebuild = check_rebuild(rebuild_share, rebuild_minimum)
         if not readonly:
             self.home.lock()
+            clear_superseded(self.home)
 
     @property
     def encoder(self) -> TextEncoder:
@@ -110,12 +116,7 @@ class SearchEngine:
         """
         self._require_writable()
         folder = self.home.folder(name)
-        if name in self.names():
-            raise CollectionExists(f"collection {name!r} exists in {self.home.path}; use it, or another name")
-        if target := self.aliases().get(name):
-            raise CollectionExists(
-                f"{name!r} is an alias of {target!r}; remove that first, or use another name"
-            )
+        self._require_free(name)
         tokenizer_for(language)  # before anything of the collection is there
         identity = self.encoder.identity if dimension is None else given_identity(dimension)
         with Store.create(
@@ -143,18 +144,95 @@ class SearchEngine:
             CollectionNotFound, Conflict (opened readonly, or an alias stands for it).
         """
         self._require_writable()
-        folder = self.home.existing(name)
+        self.home.existing(name)
         if standing := [alias for alias, target in self.aliases().items() if target == name]:
             raise Conflict(
                 f"alias {', '.join(standing)} stands for collection {name!r}; point it elsewhere first"
             )
         if collection := self._open.pop(name, None):
             collection.close()
-        # Renamed first: a crash in the middle leaves no half collection under the name.
-        doomed = folder.with_name(f".{name}.deleted")
-        shutil.rmtree(doomed, ignore_errors=True)
-        folder.rename(doomed)
-        shutil.rmtree(doomed)
+        self._encoders.pop(name, None)
+        shutil.rmtree(migrating_folder(self.home, name), ignore_errors=True)
+        for edition in self.home.editions(name):  # the newest, which is the collection, last
+            # Renamed first: a crash in the middle leaves no half collection under the name.
+            doomed = edition.with_name(f".{name}.deleted")
+            shutil.rmtree(doomed, ignore_errors=True)
+            edition.rename(doomed)
+            shutil.rmtree(doomed)
+
+    # ---- copies
+
+    def verify(self, name: str) -> Verified:
+        """Read everything of a collection again and hold it against its digests, and index against store.
+
+        Damage is reported, not raised, and hinders nobody who reads or writes meanwhile.
+
+        Raises:
+            CollectionNotFound, InvalidRequest (not a name).
+        """
+        return verify_collection(self.home.existing(self.aliases().get(name, name)))
+
+    def backup(self, name: str, path: Path) -> Backup:
+        """Copy a collection into the new folder `path`, whole or not at all, while writes and searches go on.
+
+        In it are, of one operation, the documents with their embeddings, and the live generation; the trained
+        models; and the feedback.
+
+        Raises:
+            CollectionNotFound, Conflict (something lies at `path`), CorruptData (a model is damaged),
+            InsufficientStorage.
+        """
+        return back_up(self.collection(name).store, path)
+
+    def restore(self, backup: Path, on_progress: OnProgress | None = None) -> Collection:
+        """Make a collection of a backup, under the name that it had; every digest is checked before.
+
+        Raises:
+            CollectionNotFound: no backup in that folder.
+            CollectionExists: a collection or an alias of its name is there.
+            CorruptData: documents or models are not what was written; nothing was restored.
+            Conflict: opened readonly.
+        """
+        self._require_writable()
+        name = validate_name(name_of_backup(backup))
+        self._require_free(name)
+        restore(self.home.folder(name), backup)
+        restored = self.collection(name)
+        restored.restore_derived(on_progress)
+        return restored
+
+    def migrate(
+        self,
+        name: str,
+        encoder: TextEncoder | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> Migrated:
+        """Encode a collection anew, beside the live one, and put it in its place at once (migrate.py).
+
+        Searches and writes go on meanwhile; one that is at work at the moment of the switch may be told to
+        try again (Unavailable). Trained models stay behind. Interrupted and called again it goes on.
+
+        Args:
+            name: the collection.
+            encoder: the new one; the engine's when None. Here it serves this collection from then on.
+            on_progress: told of reading, encoding and building.
+            cancelled: asked now and then.
+
+        Raises:
+            CollectionNotFound, EncoderMismatch (its embeddings are given), Cancelled, InsufficientStorage,
+            Conflict (that encoder is its encoder; opened readonly).
+        """
+        self._require_writable()
+        source = self.collection(name)
+        new = self.encoder if encoder is None else encoder
+        migrated = migrate(self.home, source, new, on_progress=on_progress, cancelled=cancelled)
+        self._encoders[source.name] = new
+        del self._open[source.name]
+        source.close()
+        clear_superseded(self.home)
+        return migrated
 
     # ---- aliases
 
@@ -215,11 +293,19 @@ class SearchEngine:
         share, minimum = (None, MINIMUM) if self.readonly else self._rebuild
         return Collection(
             store,
-            lambda: self.encoder,
+            lambda: self._encoders.get(store.name) or self.encoder,
             self.query_cache,
             rebuild_share=share,
             rebuild_minimum=minimum,
         )
+
+    def _require_free(self, name: str) -> None:
+        if name in self.names():
+            raise CollectionExists(f"collection {name!r} exists in {self.home.path}; use it, or another name")
+        if target := self.aliases().get(name):
+            raise CollectionExists(
+                f"{name!r} is an alias of {target!r}; remove that first, or use another name"
+            )
 
     def _require_writable(self) -> None:
         if self.readonly:

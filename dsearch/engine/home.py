@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import socket
 import sys
 from pathlib import Path
 
@@ -13,9 +15,12 @@ from filelock import FileLock, Timeout
 from dsearch.errors import CollectionNotFound, HomeLocked
 from dsearch.store import validate_name
 from dsearch.store.schema import FILE_NAME
+from dsearch.store.validate import is_name
 
 LOCK_NAME = "LOCK"
 _HOLDER_NAME = "LOCK.holder"  # beside the lock: a locked file cannot be read everywhere
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class Home:
@@ -35,7 +40,20 @@ class Home:
         Raises:
             InvalidRequest: not a collection's name; names never become other paths.
         """
-        return self.path / validate_name(name)
+        validate_name(name)
+        return next(iter(reversed(self.editions(name))), self.path / name)
+
+    def editions(self, name: str) -> list[Path]:
+        """The folders of collection `name`, the newest last; that one is the collection.
+
+        There is one, `papers`, until a migration puts `papers@2` beside it; the older goes then (migrate.py).
+        """
+        numbered = [(1, self.path / name)]
+        for folder in self.path.glob(f"{name}@*"):
+            number = folder.name.removeprefix(f"{name}@")
+            if _NUMBER.fullmatch(number):
+                numbered.append((int(number), folder))
+        return [folder for _, folder in sorted(numbered) if (folder / FILE_NAME).is_file()]
 
     def existing(self, name: str) -> Path:
         """Where collection `name` lies.
@@ -57,7 +75,13 @@ class Home:
         """The collections, sorted."""
         if not self.path.is_dir():
             return []
-        return sorted(entry.parent.name for entry in self.path.glob(f"*/{FILE_NAME}"))
+        found: set[str] = set()
+        for folder in self.path.iterdir():
+            name, at, number = folder.name.partition("@")
+            named = is_name(name) and (not at or _NUMBER.fullmatch(number) is not None)
+            if named and (folder / FILE_NAME).is_file():
+                found.add(name)
+        return sorted(found)
 
     @property
     def locked(self) -> bool:
@@ -78,7 +102,11 @@ class Home:
                 f"{self.path} is being written by {self._holder()}; wait for it or stop it. "
                 f"While `dsearch serve` runs, write through its HTTP API"
             ) from None
-        holder = {"pid": os.getpid(), "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:3]])}
+        holder = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:3]]),
+        }
         (self.path / _HOLDER_NAME).write_text(json.dumps(holder))
 
     def unlock(self) -> None:
@@ -90,5 +118,5 @@ class Home:
     def _holder(self) -> str:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             holder = json.loads((self.path / _HOLDER_NAME).read_text())
-            return f"process {holder['pid']} ({holder['command']})"
+            return f"process {holder['pid']} on {holder['host']} ({holder['command']})"
         return "another process"

@@ -79,6 +79,23 @@ def open_registered(store: Store, record: GenerationRecord) -> Generation | None
     Raises:
         CorruptData: it is registered, but missing or not what was written.
     """
+    lease = lease_registered(store, record)
+    if lease is None:
+        return None
+    try:
+        folder = generation_folder(store, record.number)
+        return _open(folder, record.manifest_digest, lease, store.contents)
+    except BaseException:
+        lease.release()
+        raise
+
+
+def lease_registered(store: Store, record: GenerationRecord) -> Lease | None:
+    """A lease of a generation; None when it is not registered any more.
+
+    Raises:
+        CorruptData: it is registered, but missing.
+    """
     folder = generation_folder(store, record.number)
     try:
         lease = Lease(folder)
@@ -91,13 +108,13 @@ def open_registered(store: Store, record: GenerationRecord) -> Generation | None
         ) from error
     try:
         # Only now: what is registered while it is leased stays. Before, it could have been retired.
-        if not _registered(store, record):
-            lease.release()
-            return None
-        return _open(folder, record.manifest_digest, lease, store.contents)
+        if _registered(store, record):
+            return lease
     except BaseException:
         lease.release()
         raise
+    lease.release()
+    return None
 
 
 def open_leased(folder: Path, digest: str) -> Generation:

@@ -23,6 +23,11 @@ class NarrowedStates:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[int, int, str], Snapshot] = OrderedDict()
 
+    def forget(self) -> None:
+        """Let go of all states, so that the generations they are of can go."""
+        with self._lock:
+            self._known.clear()
+
     def narrowed(self, state: Snapshot, filter: object | None) -> Snapshot:
         """`state` with nothing to be found but what `filter` lets through: JSON, or a tree that was parsed.
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,12 @@ class Rebuilder:
                 self._progress = None
             self._failed_at, self._problem = 0, None
         return built.number
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """While the block runs no build does; it waits for one that is running."""
+        with self._building:
+            yield
 
     def wait(self) -> None:
         """Until what runs in the background has ended."""

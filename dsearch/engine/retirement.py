@@ -39,6 +39,19 @@ def retire(store: Store, keep: int = KEEP) -> list[int]:
     return gone
 
 
+def strike_missing(store: Store) -> list[int]:
+    """Strike off the generations that have no folder, but for the live one; their numbers."""
+    live = store.live_generation()
+    gone = [
+        one.number
+        for one in store.generations()
+        if (live is None or one.number != live.number) and not generation_folder(store, one.number).is_dir()
+    ]
+    for number in gone:
+        store.retire_generation(number)
+    return gone
+
+
 def tidy(store: Store) -> None:
     """Retire what can go now. A disk that is full or fails is no reason to stop: the next time will do."""
     with contextlib.suppress(DsearchError, OSError):

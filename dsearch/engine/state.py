@@ -74,6 +74,14 @@ class LiveState:
         present = self.snapshot
         return len(present.fresh) + (0 if present.excluded is None else int(present.excluded.sum()))
 
+    def close(self) -> None:
+        """Let go of all states, and so of the generations they are of."""
+        self._snapshot, self._recent = None, ()
+
+    def forget_recent(self) -> None:
+        """Let go of all states but the present one."""
+        self._recent = ()
+
     def catch_up(self) -> None:
         """Let searches see what the store has: a new snapshot, swapped in by one assignment."""
         present = self._snapshot

@@ -11,12 +11,13 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 from ..errors import CollectionExists, CollectionNotFound, Conflict, CorruptData
 from .connect import ReaderPool, readable_errors
 from .folders import aside, publish
 from .records import BackupReport
-from .schema import FILE_NAME, read_state
+from .schema import FILE_NAME, read_meta, read_state
 from .verify import verify
 from .watermark import Mark, check_database, create_watermark, read_watermark, sync_file, sync_folder
 
@@ -59,6 +60,34 @@ def restore(path: Path, copy: Path) -> None:
         _check(folder, copy)
         sync_all(folder)
         publish(folder, path)
+
+
+def name_of_backup(path: Path) -> str:
+    """The name of the collection in a backup; raises CollectionNotFound, CorruptData, UnsupportedFormat."""
+    if not (path / FILE_NAME).is_file():
+        raise CollectionNotFound(f"no backup in {path}; give the folder that a backup was written to")
+    readers = ReaderPool(path)
+    try:
+        with readers.reading() as connection:
+            return read_meta(connection).name
+    except (KeyError, ValueError) as error:
+        raise CorruptData(f"the backup in {path} is damaged ({error!r}); use another backup") from None
+    finally:
+        readers.close()
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy a database of SQLite's, of one state, while others write to it."""
+    with readable_errors(source.parent):
+        reading = sqlite3.connect(f"file:{quote(str(source.absolute()))}?mode=rw", uri=True)
+        try:
+            writing = sqlite3.connect(target)
+            try:
+                reading.backup(writing)
+            finally:
+                writing.close()
+        finally:
+            reading.close()
 
 
 def sync_all(folder: Path) -> None:

@@ -156,6 +156,11 @@ class FeedbackStore:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return deleted
 
+    def stop_writing(self) -> None:
+        """Refuse every further write (Unavailable): the file is about to be replaced by a copy."""
+        with self._lock:
+            self._failure = f"{self._path}: its collection was replaced by another; open that one"
+
     def close(self) -> None:
         """Close the file; a later call opens it again."""
         with self._lock:

@@ -251,6 +251,11 @@ class Store(Reader):
 
     # ---- closing
 
+    def stop_writing(self) -> None:
+        """Refuse every further write (Unavailable) and release the writer's lock; reads go on."""
+        if self._journal is not None:
+            self._journal.close()
+
     def close(self) -> None:
         """Close all connections and release the writer's lock; safe to call twice."""
         super().close()

@@ -188,7 +188,7 @@ def test_what_was_purged_while_it_was_built_is_not_published(collection: Collect
 
 
 def test_a_share_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="rebuild_share=-0.5; use a number above 0"):
+    with pytest.raises(InvalidRequest, match=r"rebuild_share=-0\.5; use a number above 0"):
         SearchEngine(tmp_path, rebuild_share=-0.5)
     with pytest.raises(InvalidRequest, match="rebuild_minimum=0"):
         SearchEngine(tmp_path, rebuild_minimum=0)

@@ -1,0 +1,89 @@
+"""Making a collection smaller: `compact`; and making what was deleted unreadable: `purge`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsearch.engine.indexing import OnProgress
+from dsearch.engine.retirement import clear, retire
+
+if TYPE_CHECKING:
+    from dsearch.engine.collection import Collection
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What became of a collection's files.
+
+    Attributes:
+        bytes_before: of all its files.
+        bytes_after: of all its files.
+        generation: the live one.
+        rows: deleted rows that are gone for good.
+        kept: deleted rows that a generation in `held` still has.
+        held: generations that another reader holds, so that they could not go.
+        overwritten: whether SQLite's write-ahead log was emptied, too; a reader that is at work prevents it.
+    """
+
+    bytes_before: int
+    bytes_after: int
+    generation: int
+    rows: int
+    kept: int
+    held: tuple[int, ...]
+    overwritten: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing that was deleted is left in any file of the collection."""
+        return not self.kept and not self.held and self.overwritten
+
+
+def compact(
+    collection: Collection, on_progress: OnProgress | None = None, *, rebuild: bool = False
+) -> Compacted:
+    """Build a generation of what is there now, let all others go, and write the database without free space.
+
+    What was deleted or replaced is then in none of the files. A reader in another process that holds an older
+    generation, or is in the middle of reading, prevents that: `Compacted.complete` tells.
+
+    Args:
+        collection: open for writing.
+        on_progress: told of the build.
+        rebuild: whether to build even if the live generation lacks nothing and has nothing too much.
+
+    Raises:
+        InsufficientStorage: it takes twice the space for a while.
+    """
+    store = collection.store
+    before = folder_bytes(store.path)
+    if rebuild or collection.stale or store.count().tombstones:
+        collection.refresh(on_progress)
+    collection.forget_states()
+    with collection.rebuilder.alone():  # a build that runs would be of rows that go, or be cleared away
+        retire(store, keep=1)
+        clear(store)
+        report = store.purge()
+        held = tuple(store.retirable_generations(1))
+    return Compacted(
+        before,
+        folder_bytes(store.path),
+        collection.snapshot.generation.number,
+        report.rows,
+        report.kept,
+        held,
+        report.overwritten,
+    )
+
+
+def folder_bytes(folder: Path) -> int:
+    """The size of all files below a folder."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue  # went meanwhile
+    return total

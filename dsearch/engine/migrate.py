@@ -1,0 +1,209 @@
+"""`migrate`: a collection encoded anew by another encoder, beside the live one, and put in its place at once.
+
+The new one grows in a hidden folder of the home, `.migrating-papers`: documents are copied, encoded, a
+generation is built, all of it durable step by step, while searches and writes of the live one go on. Then
+writers are held up for the last changes, and the folder gets the name `papers@2` by one rename: the newest
+edition of a name is the collection (home.py). The older goes when nobody reads it any more. A path is never
+used by two databases, so whoever has the older one open goes on reading it.
+
+Killed before the rename, the next call goes on where this one stopped; after it, the switch has been made.
+Trained models stay behind: they were trained for the other encoder's embeddings.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsearch.encoder import TextEncoder
+from dsearch.engine.given import require_encoder
+from dsearch.engine.home import Home
+from dsearch.engine.indexing import OnProgress, build_generation, encode_pending
+from dsearch.engine.keys import KeyOptions
+from dsearch.engine.language import language_of
+from dsearch.engine.leases import alone_with
+from dsearch.errors import Cancelled, Conflict, DsearchError
+from dsearch.index.durable import sync_folder
+from dsearch.store import Store
+from dsearch.store.backup import copy_database
+from dsearch.store.feedback import FEEDBACK_FILE
+from dsearch.types import Document, Progress
+
+if TYPE_CHECKING:
+    from dsearch.engine.collection import Collection
+
+_AT_A_TIME = 1000
+_FEW = 1000  # changes that are left for the time in which writers wait
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """What a migration did.
+
+    Attributes:
+        documents: in the new edition.
+        encoded: by this call; an interrupted one before may have done the others.
+        models: versions that stayed behind with the older edition.
+        folder: where the collection lies now.
+        elapsed_s: of this call.
+    """
+
+    documents: int
+    encoded: int
+    models: tuple[str, ...]
+    folder: Path
+    elapsed_s: float
+
+
+def migrating_folder(home: Home, name: str) -> Path:
+    """Where the next edition of a collection grows."""
+    return home.path / f".migrating-{name}"
+
+
+def migrate(
+    home: Home,
+    source: Collection,
+    encoder: TextEncoder,
+    *,
+    on_progress: OnProgress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Migrated:
+    """Encode a collection anew and put it in the place of the old one; see `SearchEngine.migrate`."""
+    require_encoder(source.store)
+    if source.store.encoder == encoder.identity.to_dict():
+        raise Conflict(
+            f"collection {source.name!r} is encoded by {encoder.identity.name} already; give another"
+        )
+    started = time.monotonic()
+    target = _target(migrating_folder(home, source.name), source.store, encoder)
+    encoded = 0
+
+    def checked(progress: Progress) -> None:
+        if cancelled is not None and cancelled():
+            raise Cancelled(f"the migration of {source.name!r} was cancelled; called again it goes on")
+        if on_progress is not None:
+            on_progress(progress)
+
+    try:
+        seen = _copy_all(source.store, target, checked)
+        encoded += encode_pending(target, encoder, checked)
+        build_generation(
+            target,
+            keys=KeyOptions.of(source.store),
+            language=language_of(source.store),
+            on_progress=checked,
+        )
+        while (seen := _copy_changes(source.store, target, seen, most=_FEW)) is None:
+            seen = _copy_all(source.store, target, checked)
+            encoded += encode_pending(target, encoder, checked)
+        with source.writing_stopped():
+            _copy_changes(source.store, target, seen)
+            if target.count().documents != source.store.count().documents:
+                _copy_all(source.store, target, None)  # a document came and went without being encoded
+            encoded += encode_pending(target, encoder)
+            documents = target.count().documents
+            source.feedback.stop_writing()  # what comes from now on is refused, not lost
+            if (source.store.path / FEEDBACK_FILE).is_file():
+                copy_database(source.store.path / FEEDBACK_FILE, target.path / FEEDBACK_FILE)
+            target.close()
+            folder = _publish(home, source.name, target.path)
+            source.store.stop_writing()
+    except BaseException:
+        target.close()
+        raise
+    models = tuple(model.version for model in source.store.models())
+    return Migrated(documents, encoded, models, folder, time.monotonic() - started)
+
+
+def clear_superseded(home: Home) -> list[Path]:
+    """Remove editions that a newer one has replaced and that nobody reads; for the one writer of the home."""
+    gone: list[Path] = []
+    for name in home.names():
+        for folder in home.editions(name)[:-1]:
+            if _unread(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                gone.append(folder)
+    return gone
+
+
+def _target(folder: Path, source: Store, encoder: TextEncoder) -> Store:
+    """The unfinished edition, where an earlier call for this encoder left it, or a new one."""
+    if folder.exists():
+        try:
+            target = Store.open(folder)
+            if target.encoder == encoder.identity.to_dict() and target.name == source.name:
+                return target
+            target.close()
+        except DsearchError:
+            pass  # not whole: it holds nothing that is not in the source
+        shutil.rmtree(folder)
+    identity = encoder.identity
+    return Store.create(folder, name=source.name, encoder=identity.to_dict(), dimension=identity.dimension)
+
+
+def _copy_all(source: Store, target: Store, on_progress: OnProgress | None) -> int:
+    """Make the target's documents those of the source; the source's operation before that."""
+    sequence, started, done = source.sequence, time.monotonic(), 0
+    total = source.count().documents
+    for page in _pages(source):
+        target.upsert(page)
+        done += len(page)
+        if on_progress is not None:
+            on_progress(Progress("read", done, total, time.monotonic() - started))
+    for page in _pages(target):
+        _delete_those_gone(source, target, [document.id for document in page])
+    return sequence
+
+
+def _copy_changes(source: Store, target: Store, since: int, most: int | None = None) -> int | None:
+    """Make the changes after an operation in the target as well; the operation that it is at then.
+
+    None when they are more than `most`: nothing is done then.
+    """
+    changes, pending = source.changes_since(since), source.pending().rows
+    if most is not None and len(changes.added) + len(changes.removed) + len(pending) > most:
+        return None
+    written = source.documents([*changes.added.tolist(), *pending.tolist()])
+    for start in range(0, len(written), _AT_A_TIME):
+        target.upsert(written[start : start + _AT_A_TIME])
+    _delete_those_gone(source, target, source.ids(changes.removed))
+    return changes.sequence
+
+
+def _pages(store: Store) -> Iterator[list[Document]]:
+    after = None
+    while page := store.list(after, _AT_A_TIME):
+        yield page
+        after = page[-1].id
+
+
+def _delete_those_gone(source: Store, target: Store, ids: Sequence[str]) -> None:
+    there = source.rows_of(ids)
+    if gone := [id for id in ids if id not in there]:
+        target.delete(gone)
+
+
+def _publish(home: Home, name: str, folder: Path) -> Path:
+    """The switch."""
+    newest = home.editions(name)[-1].name
+    number = int(newest.partition("@")[2] or 1) + 1
+    edition = home.path / f"{name}@{number}"
+    folder.rename(edition)
+    sync_folder(home.path)
+    return edition
+
+
+def _unread(folder: Path) -> bool:
+    generations = folder / "generations"
+    if not generations.is_dir():
+        return True
+    for generation in generations.iterdir():
+        if generation.is_dir():
+            with alone_with(generation) as alone:
+                if not alone:
+                    return False
+    return True
