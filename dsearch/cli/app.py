@@ -46,14 +46,15 @@ for command in (
     evaluate.evaluate,
     compare.compare,
     run.run,
-    models.models,
     models.promote,
+    models.rollback,
     models.refresh,
     index.collections,
     config.config,
     doctor.doctor,
 ):
     app.command()(command)
+app.add_typer(models.models_app, name="models")
 app.add_typer(keys.keys, name="keys")
 
 

@@ -1,4 +1,4 @@
-"""`dsearch models`, `dsearch promote`, `dsearch refresh`."""
+"""`dsearch models`, `dsearch models delete`, `dsearch promote`, `dsearch rollback`, `dsearch refresh`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.session import ProgressBars, opened_engine, print_json
 
+models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
+
+@models_app.callback()
 def models(
+    context: typer.Context,
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
     json: options.AsJson = False,
 ) -> None:
-    """List the trained heads, what they were trained on, and which one answers."""
+    """List the versions: what each was trained from and on, which one answers, which did before."""
+    if context.invoked_subcommand is not None:
+        context.obj = collection, home
+        return
     with opened_engine(home, readonly=True) as (engine, _):
         target = engine.collection(collection)
         live = target.live_model
@@ -26,11 +33,43 @@ def models(
             {"version": one.version, "parent": one.parent, "live": one.version == live, "record": one.record}
             for one in target.store.models()
         ]
+        history = target.store.model_history()
     if json:
         print_json(records)
         return
     for one in records:
         typer.echo(f"{'*' if one['live'] else ' '} {one['version']:<4} {_described(one)}")
+    if history:
+        typer.echo(f"answered, the latest first: {', '.join([*history, 'v0'])}")
+
+
+@models_app.command()
+def delete(
+    context: typer.Context,
+    version: Annotated[str, typer.Argument(help="A version that does not answer, and is nobody's parent.")],
+    collection: Annotated[
+        str | None, typer.Option("--collection", "-c", help="The collection's name.")
+    ] = None,
+    home: options.HomeFolder = None,
+) -> None:
+    """Delete a version with its files. Its number is not given again."""
+    of_group, home_of_group = context.obj
+    name = collection or of_group
+    with opened_engine(home or home_of_group, readonly=False) as (engine, _):
+        engine.collection(name).delete_model(version)
+    typer.echo(f"{name}: {version} is deleted")
+
+
+def rollback(
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+) -> None:
+    """Let the version answer that did before the present one."""
+    with opened_engine(home, readonly=False) as (engine, _):
+        target = engine.collection(collection)
+        before = target.live_model
+        version = target.rollback()
+    typer.echo(f"{collection}: {version} answers now, in place of {before}")
 
 
 def promote(
@@ -69,10 +108,10 @@ def _described(model: dict[str, Any]) -> str:
             f"hop strength {record['hop_strength']:g}, seed {record['seed']}"
         )
     else:
-        chosen = record.get("options", {})
+        chosen, scope = record.get("options", {}), record.get("scope", "head")
         origin = (
-            f"trained {origin}, {record.get('epochs', '?')} epochs, {chosen.get('objective', 'listwise')}, "
-            f"seed {chosen.get('seed', '?')}"
+            f"{scope} trained {origin}, {record.get('epochs', '?')} epochs, "
+            f"{chosen.get('objective', 'listwise')}, seed {chosen.get('seed', '?')}"
         )
     gate = record.get("gate", {}).get("verdict", "none")
     return f"{origin}; gate: {gate}, {record.get('verdict', '')}"

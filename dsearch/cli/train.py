@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.runs import interruptible, run_folder
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
 from dsearch.errors import InvalidRequest
-from dsearch.types import Progress
 
 if TYPE_CHECKING:
     from dsearch.attention.head import Head
+    from dsearch.encoder import TextEncoder
     from dsearch.engine import Collection
-    from dsearch.training import Examples, Gate, Trained, TrainingOptions, Tuned
+    from dsearch.training import Examples, Gate, RunFolder, Trained, TrainingOptions, Tuned
 
 HELD_BACK = 3  # the exit code when the gate did not let a model answer
 
@@ -30,6 +32,14 @@ def train(
     self_supervised: Annotated[
         bool, typer.Option("--self-supervised", help="Learn from the corpus alone, without judgements.")
     ] = False,
+    scope: Annotated[
+        str,
+        typer.Option(help="What learns: head, or query: the query encoder too; documents stay as they are."),
+    ] = "head",
+    encoder_training: Annotated[
+        str, typer.Option(help="How an encoder learns: lora, or all of its weights.")
+    ] = "lora",
+    encoder_learning_rate: Annotated[float | None, typer.Option(help="Of the encoder.")] = None,
     objective: Annotated[
         str, typer.Option(help="listwise, judged, in-batch, marginal, approx-ndcg, teacher or margin.")
     ] = "listwise",
@@ -40,6 +50,17 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries at most.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the projections.")] = None,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", help="Folder for checkpoints and metrics [default: runs/ of the collection]."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that was interrupted, to the same end.")
+    ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse data with anything wrong in it, rather than leave it out."),
+    ] = False,
     promote: Annotated[
         bool, typer.Option(help="Let the new head answer, if it did better on held-out queries.")
     ] = True,
@@ -56,7 +77,8 @@ def train(
 ) -> None:
     """Fine-tune retrieval: a new head, live at once if held-out queries are answered better.
 
-    Nothing is encoded again. Exit code 3: trained and kept, but the gate did not let it answer.
+    No document is encoded again. Interrupted, it goes on with --resume. Exit code 3: trained and kept, but
+    the gate did not let it answer.
     """
     if (data is None) == (not self_supervised):
         raise InvalidRequest("give either --data BEIR_FOLDER or --self-supervised")
@@ -64,7 +86,7 @@ def train(
         engine,
         settings,
     ):
-        from dsearch.training import Gate, TrainingOptions, examples_from_corpus, self_supervised_options
+        from dsearch.training import Gate, examples_from_corpus
 
         target = engine.collection(collection)
         given: dict[str, Any] = {
@@ -73,17 +95,26 @@ def train(
             "learning_rate": learning_rate,
             "seed": seed,
             "heads": heads,
+            "scope": scope,
+            "encoder_method": encoder_training,
+            "encoder_learning_rate": encoder_learning_rate,
         }
         chosen = {name: value for name, value in given.items() if value is not None}
         if data is None:
             examples = examples_from_corpus(target, seed=seed)
-            training = self_supervised_options(**chosen)
         else:
-            examples = judged_examples(target, data, split, exclude, teacher)
-            training = TrainingOptions(**chosen)
+            examples = judged_examples(target, data, split, exclude, teacher, strict=strict)
+        training = _options(chosen, self_supervised=self_supervised)
         parent = start_of_training(target)
+        described = {"options": asdict(training), "data": examples.digest, "parent": parent}
         trained = train_with_progress(
-            examples, training, settings.device, Gate(alpha=alpha, margin=margin), target.head(parent)
+            examples,
+            training,
+            settings.device,
+            Gate(alpha=alpha, margin=margin),
+            target.head(parent),
+            target.encoder if training.scope == "query" else None,
+            run_folder(target, described, run, resume=resume),
         )
         version, live = keep(target, trained, promote=promote, accept=accept, parent=parent)
     if json:
@@ -95,8 +126,6 @@ def train(
         f"({trained.epochs} epochs)"
     )
     typer.echo(trained.gate.to_text())
-    for unused, count in examples.left_out.items():
-        typer.echo(f"left out: {count} {unused}")
     typer.echo(
         f"{version} answers now; back with: dsearch promote {parent} -c {collection}"
         if live
@@ -104,6 +133,15 @@ def train(
         f"dsearch promote {version} -c {collection}"
     )
     stop_unless(live or not promote)
+
+
+def _options(chosen: dict[str, Any], *, self_supervised: bool) -> TrainingOptions:
+    """The defaults of the scope and the source of examples, and what was chosen."""
+    from dsearch.training import TrainingOptions, query_options, self_supervised_options
+
+    if self_supervised:
+        return self_supervised_options(**chosen)
+    return query_options(**chosen) if chosen["scope"] == "query" else TrainingOptions(**chosen)
 
 
 def stop_unless(live: bool) -> None:
@@ -118,21 +156,26 @@ def train_with_progress(
     device: str,
     gate: Gate | None = None,
     start: Head | None = None,
+    encoder: TextEncoder | None = None,
+    run: RunFolder | None = None,
 ) -> Trained:
     """Train: first what is left to gain, then a bar for the folds held out and one for the whole."""
     from dsearch.training import finetune
 
-    with ProgressBars("epochs") as on_progress:
+    if run is not None:
+        say(f"metrics and checkpoints: {run.path}")
+    with interruptible() as cancelled, ProgressBars("steps") as on_progress:
         return finetune(
             examples,
             training,
             gate=gate,
             start=start,
+            encoder=encoder,
             device=device,
             on_headroom=lambda room: say(room.to_text()),
-            on_epoch=lambda stage, epoch: on_progress(
-                Progress(stage, epoch.number, epoch.of, epoch.elapsed_s)
-            ),
+            on_progress=on_progress,
+            cancelled=cancelled,
+            run=run,
         )
 
 
@@ -144,10 +187,13 @@ def keep(
     accept: bool = False,
     parent: str = "v0",
 ) -> tuple[str, bool]:
-    """Register the head and, if it may, let it answer: (version, whether it is live)."""
+    """Register what was trained and, if it may, let it answer: (version, whether it is live)."""
+    from dsearch.training import Trained
+
     live = accept or (promote and trained.gate.passed)
     record = {**trained.record, "verdict": trained.gate.reason, "accepted": accept}
-    version = collection.add_model(trained.head, record, parent=parent)
+    encoder = trained.encoder if isinstance(trained, Trained) else None
+    version = collection.add_model(trained.head, record, parent=parent, encoder=encoder)
     if live:
         collection.promote(version)
     return version, live
@@ -164,14 +210,22 @@ def start_of_training(collection: Collection) -> str:
 
 
 def judged_examples(
-    collection: Collection, data: Path, split: str, exclude: Path | None, teacher: Path | None = None
+    collection: Collection,
+    data: Path,
+    split: str,
+    exclude: Path | None,
+    teacher: Path | None = None,
+    *,
+    strict: bool = False,
 ) -> Examples:
-    """The judged queries of a split of a BEIR folder."""
-    from dsearch.cli.judgements import read_judgements
-    from dsearch.evaluation import read_qrels
-    from dsearch.training import examples_from_judgements
+    """The judged queries of a split of a BEIR folder; what cannot be learned from is told and left out."""
+    from dsearch.evaluation import read_pairs, read_qrels
+    from dsearch.training import checked_judgements, examples_from_judgements
 
-    judged = read_judgements(data, split, exclude)
-    texts = {query.id: query.text for query in judged.queries}
+    checked = checked_judgements(collection, data, split, strict=strict)
+    if checked.report.counts:
+        say(checked.report.to_text())
+    pairs = read_pairs(exclude) if exclude else {}
     scores = None if teacher is None else read_qrels(teacher)
-    return examples_from_judgements(collection, texts, judged.qrels, judged.exclude, teacher=scores)
+    examples = examples_from_judgements(collection, checked.queries, checked.qrels, pairs, teacher=scores)
+    return replace(examples, left_out=dict(checked.report.counts))

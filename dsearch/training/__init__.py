@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsearch.training.actions import ACTIONS, Action
+from dsearch.training.checks import CheckedData, DataReport, checked_judgements
 from dsearch.training.clicks import ClickOptions, Graded, graded_pages
 from dsearch.training.comparison import Comparison, compare_values
 from dsearch.training.examples import Examples, examples_from_judgements
@@ -22,8 +23,10 @@ from dsearch.training.tune import Tuned, tune
 __all__ = [
     "ACTIONS",
     "Action",
+    "CheckedData",
     "ClickOptions",
     "Comparison",
+    "DataReport",
     "Epoch",
     "Examples",
     "FromFeedback",
@@ -39,6 +42,7 @@ __all__ = [
     "TrainingOptions",
     "Tuned",
     "Watch",
+    "checked_judgements",
     "compare_values",
     "examples_from_corpus",
     "examples_from_feedback",
