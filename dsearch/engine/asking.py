@@ -99,7 +99,8 @@ def asked(
     if isinstance(queries, Tensor):
         mode = "dense" if mode == "hybrid" else mode
         layer = SearchLayer(state, head, **_with_mode(options, mode))
-        return [Asked([*range(len(queries))], layer, queries, None)], pinned
+        states = queries if turn is None else turn(queries)
+        return [Asked([*range(len(states))], layer, states, None)], pinned
     parsed = [parse_query(query) if operators else ParsedQuery(query) for query in queries]
     groups: dict[_Restrictions, list[int]] = {}
     for number, query in enumerate(parsed):
