@@ -7,8 +7,8 @@ Inverse propensity scoring makes that sum, over many pages, proportional to how 
 look at it, wherever it stood (Joachims, Swaminathan and Schnabel, WSDM 2017, eq. 6). The clip bounds its
 variance, and what a click from the depths can do.
 
-**Nobody counts for much.** Within a query a key has at most as many clicks as the median key there; over
-all queries at most a share of all clicks (contributors.py). With `MANY_KEYS` contributors or more a document
+**Nobody counts for much.** Within a query a key has at most twice as many clicks as the median key there;
+over all queries at most a share of all clicks (contributors.py). With `MANY_KEYS` contributors or more a document
 counts for a query only when two of them agree, and then none of them for more than the others together:
 whatever a single key sends makes nothing relevant alone.
 
@@ -185,13 +185,13 @@ def _weight(event: Event, shown: Impression, propensities: Propensities, clip: f
 
 
 def _within_query(documents: dict[str, dict[str, _Given]]) -> dict[str, tuple[float, int]]:
-    """Each key's factor, so that it has no more clicks on the query than the median key; and its clicks."""
+    """Each key's factor, so that it has at most twice the median key's clicks on the query; and its clicks."""
     clicks: Counter[str] = Counter()
     for keys in documents.values():
         for key, one in keys.items():
             clicks[key] += one.clicks
     clicked = [count for count in clicks.values() if count]
-    most = median_low(clicked) if len(clicked) > 1 else _MOST_OF_ONE
+    most = 2 * median_low(clicked) if len(clicked) > 1 else _MOST_OF_ONE
     return {key: (min(1.0, most / count) if count else 1.0, count) for key, count in clicks.items()}
 
 

@@ -1,0 +1,431 @@
+"""Rounds of search → clicks → training → promotion, with users who look at the top first.
+
+    python scripts/simulate_clicks.py DATA/cranfield --home index --adversary
+    python scripts/simulate_clicks.py DATA/scifact --home index --epochs 10
+
+A simulated user searches for a training query and gets the page that the live model gives. Position k is
+looked at with probability k^−η; a document that is looked at is clicked with probability noise + (1 − noise)
+· (2^grade − 1) / (2^highest − 1). True judgements make the clicks and, on other queries, the scores; training
+and gate see clicks alone. Each row starts from the untrained collection and learns for itself:
+
+    IPS, explore       propensities from the swapped positions of a share of the pages
+    IPS                the same without swaps: a power law of steepness 1 is assumed
+    naive              every click weighs the same
+    true judgements    what training on the judgements of the same queries would give, once
+
+The gate has the clicks of some keys that are named as trusted. With --adversary one more key sends a share of
+all clicks, each on the last document of a deep page, for as many queries as it can. Reported is how many guard
+queries (those held out, and titles of documents) get another first hit by it.
+
+Folders with `folds.json`: users search for the queries of the first three folds, the others are held out;
+else for those of qrels/train. The collection of the folder's name must be indexed; it is copied, not changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsearch.threads import set_threads
+
+set_threads()
+
+import numpy as np  # noqa: E402
+
+from dsearch.attention.head import Head  # noqa: E402
+from dsearch.cli.judgements import read_judgements  # noqa: E402
+from dsearch.corpus import BeirFolder, Problems  # noqa: E402
+from dsearch.engine import Collection, SearchEngine, make_run  # noqa: E402
+from dsearch.engine.impressions import explored, impression_of  # noqa: E402
+from dsearch.evaluation import Qrels, evaluate, mean_values, read_folds, without_pairs  # noqa: E402
+from dsearch.store import Event, Impression  # noqa: E402
+from dsearch.training import (  # noqa: E402
+    ClickOptions,
+    TrainingOptions,
+    examples_from_feedback,
+    examples_from_judgements,
+    finetune_from_feedback,
+    train_head,
+)
+from dsearch.types import AttentionSummary, Hit, Query, SearchResult, Stamp  # noqa: E402
+
+PAGE = 10
+MEASURE = "nDCG@10"
+FOLDS_SEARCHED = 3
+EVENTS_AT_ONCE = 2000
+ADVERSARY = "adversary"
+DEEP = 100
+
+
+@dataclass(frozen=True)
+class World:
+    """Judgements: of the queries that are searched for, and of those held out for scoring."""
+
+    searched: list[Query]
+    held_out: list[Query]
+    qrels: Qrels
+    exclude: dict[str, set[str]]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to learn."""
+
+    name: str
+    correct: bool
+    explore: float
+
+
+def main() -> None:
+    arguments = parsed()
+    started = time.monotonic()
+    arms = [
+        Arm("IPS, explore", True, arguments.explore),
+        Arm("IPS", True, 0.0),
+        Arm("naive", False, 0.0),
+    ]
+    report: dict[str, Any] = {"options": {name: str(of) for name, of in vars(arguments).items()}, "rows": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        world = read_world(arguments.folder)
+        for arm in (arm for arm in arms if arm.name in arguments.rows.split(";")):
+            report["rows"][arm.name] = run_arm(arm, world, arguments, Path(folder), report)
+        if arguments.adversary:
+            report["adversary"] = attack(arms[0], world, arguments, Path(folder))
+    report["seconds"] = round(time.monotonic() - started, 1)
+    print(as_text(report))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1))
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--home", type=Path, default=Path("index"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--searches", type=int, default=3000, help="a round")
+    parser.add_argument("--steepness", type=float, default=1.5, help="η")
+    parser.add_argument("--noise", type=float, default=0.1)
+    parser.add_argument("--explore", type=float, default=0.1)
+    parser.add_argument("--keys", type=int, default=50)
+    parser.add_argument("--trusted", type=int, default=10, help="of the keys, so many are trusted")
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--adversary", action="store_true")
+    parser.add_argument("--adversary-share", type=float, default=0.01)
+    parser.add_argument("--rows", default="IPS, explore;IPS;naive", help="which, with ; between them")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def read_world(folder: Path) -> World:
+    pairs, folds = folder / "source_docs.tsv", folder / "folds.json"
+    judged = read_judgements(folder, "test", pairs if pairs.is_file() else None)
+    exclude = {query: set(ids) for query, ids in judged.exclude.items()}
+    queries = {query.id: query for query in BeirFolder(folder).queries(Problems())}
+    test = without_pairs(judged.qrels, exclude)
+    if folds.is_file():
+        fold_of = read_folds(folds)
+        searched = [queries[id] for id in test if fold_of[id] < FOLDS_SEARCHED]
+        held_out = [queries[id] for id in test if fold_of[id] >= FOLDS_SEARCHED]
+        return World(searched, held_out, test, exclude)
+    assert judged.training is not None, f"{folder} has neither folds.json nor qrels/train.tsv"
+    searched = [queries[id] for id in judged.training]
+    held_out = [queries[id] for id in test if id not in judged.training]
+    return World(searched, held_out, {**judged.training, **test}, exclude)
+
+
+# ---- one way to learn, round after round
+
+
+def run_arm(
+    arm: Arm, world: World, arguments: argparse.Namespace, folder: Path, report: dict[str, Any]
+) -> list[dict[str, Any]]:
+    rows = []
+    with copied(arguments, folder, arm.name) as engine:
+        collection = engine.collection(arguments.folder.name)
+        users = Users(collection, world, arguments)
+        rows.append({"round": 0, "model": "v0", **scores(collection, world, users.states, "v0")})
+        if "true judgements" not in report["rows"]:
+            report["rows"]["true judgements"] = [by_judgements(collection, world, arguments)]
+        for number in range(1, arguments.rounds + 1):
+            users.search(arm.explore)
+            row = learn(collection, arm, arguments)
+            live = collection.live_model
+            rows.append(
+                {"round": number, "model": live, **scores(collection, world, users.states, live), **row}
+            )
+            print(f"{arm.name}: {rows[-1]}", file=sys.stderr, flush=True)
+    return rows
+
+
+def learn(collection: Collection, arm: Arm, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train on everything so far; promote what the trusted clicks let pass."""
+    trusted_keys = {f"key{n}" for n in range(arguments.trusted)}
+    started = time.monotonic()
+    source = examples_from_feedback(collection, correct=arm.correct, without=trusted_keys)
+    trusted = examples_from_feedback(
+        collection, correct=arm.correct, propensities=source.propensities, only=trusted_keys
+    )
+    live = collection.live_model
+    trained = finetune_from_feedback(
+        source,
+        trusted.examples,
+        TrainingOptions(epochs=arguments.epochs, seed=arguments.seed),
+        live=None if live == "v0" else collection.head(live),
+    )
+    version = collection.add_model(trained.head, trained.record, parent=live)
+    if trained.gate.passed:
+        collection.promote(version)
+    return {
+        "trained": version,
+        "gate": trained.gate.verdict,
+        "reason": trained.gate.reason,
+        "clicks": source.graded.clicks,
+        "steepness": round(source.propensities.steepness, 3),
+        "theta": source.propensities.to_dict()["values"],
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def by_judgements(collection: Collection, world: World, arguments: argparse.Namespace) -> dict[str, Any]:
+    texts = {query.id: query.text for query in world.searched}
+    qrels = {query.id: world.qrels[query.id] for query in world.searched}
+    examples = examples_from_judgements(collection, texts, qrels)
+    head = train_head(examples, TrainingOptions(epochs=arguments.epochs, seed=arguments.seed))
+    return {"round": 0, "model": "", **scores(collection, world, {}, "v0", head)}
+
+
+def scores(
+    collection: Collection, world: World, states: dict[str, np.ndarray], model: str, head: Head | None = None
+) -> dict[str, float]:
+    """nDCG@10 by the true judgements: of queries that nobody clicked on, of those that users search for."""
+    found = {}
+    for name, queries in (("held_out", world.held_out), ("searched", world.searched)):
+        given = np.stack([states[query.id] for query in queries]) if states else None
+        run = make_run(
+            collection,
+            queries,
+            states=given,
+            head=head or collection.head(model),
+            depth=PAGE,
+            exclude=world.exclude,
+        )
+        qrels = {query.id: world.qrels[query.id] for query in queries}
+        found[name] = round(mean_values(evaluate(run, qrels, [MEASURE], world.exclude))[MEASURE], 4)
+    return found
+
+
+class copied:
+    """An engine over a copy of the collection."""
+
+    def __init__(self, arguments: argparse.Namespace, folder: Path, name: str):
+        self._home = folder / name.replace(", ", "-").replace(" ", "-")
+        self._from = arguments.home / arguments.folder.name
+        self._name = arguments.folder.name
+
+    def __enter__(self) -> SearchEngine:
+        shutil.rmtree(self._home, ignore_errors=True)
+        self._home.mkdir()
+        shutil.copytree(self._from, self._home / self._name)
+        self._engine = SearchEngine(self._home)
+        collection = self._engine.collection(self._name)
+        if collection.live_model != "v0":
+            collection.promote("v0")  # what the home has learned elsewhere has no part
+        return self._engine
+
+    def __exit__(self, *error: object) -> None:
+        self._engine.close()
+        shutil.rmtree(self._home)
+
+
+# ---- those who search and click
+
+
+class Users:
+    """Simulated users of one collection, honest but for their impatience; and perhaps one who is not."""
+
+    def __init__(self, collection: Collection, world: World, arguments: argparse.Namespace, seed: int = 0):
+        self._collection, self._world, self._arguments = collection, world, arguments
+        self._draw = np.random.default_rng([arguments.seed, seed])
+        self._coins = random.Random(f"{arguments.seed} {seed}")
+        self._searches = 0
+        queries = [*world.searched, *world.held_out]
+        embedded = collection.encoder.encode_queries([query.text for query in queries])
+        self.states = {query.id: state for query, state in zip(queries, embedded, strict=True)}
+        highest = max(grade for query in world.searched for grade in world.qrels[query.id].values())
+        self._highest = 2**highest - 1
+
+    def search(self, explore: float, adversary: bool = False) -> None:
+        """One round of searches, by queries drawn alike; everything that was clicked is recorded."""
+        arguments, world = self._arguments, self._world
+        pages = self._pages(PAGE)
+        looked_at = np.arange(1, PAGE + 1) ** -arguments.steepness
+        impressions: list[Impression] = []
+        events: list[Event] = []
+        for _ in range(arguments.searches):
+            self._searches += 1
+            query = world.searched[int(self._draw.integers(len(world.searched)))]
+            key = f"key{int(self._draw.integers(arguments.keys))}"
+            hits, drawn = explored(pages[query.id], explore, self._coins)
+            grades = np.array([world.qrels[query.id].get(hit.id, 0.0) for hit in hits])
+            attraction = (2 ** np.maximum(grades, 0) - 1) / self._highest
+            chance = looked_at[: len(hits)] * (arguments.noise + (1 - arguments.noise) * attraction)
+            clicked = np.flatnonzero(self._draw.random(len(hits)) < chance)
+            if len(clicked) == 0:
+                continue
+            result = self._result(query, hits)
+            shown = impression_of(result, f"s{self._searches}", key=key, drawn=drawn, shown_s=self._searches)
+            impressions.append(shown)
+            events += [self._click(shown, at + 1, key) for at in clicked.tolist()]
+        if adversary:
+            self._attack(len(events), impressions, events)
+        for start in range(0, len(events), EVENTS_AT_ONCE):
+            self._collection.feedback.record(
+                impressions if start == 0 else [], events[start : start + EVENTS_AT_ONCE]
+            )
+
+    def _attack(self, honest: int, impressions: list[Impression], events: list[Event]) -> None:
+        """A share of all clicks: the last document of deep pages, query after query."""
+        share = self._arguments.adversary_share
+        wanted = round(honest * share / (1 - share))
+        pages = self._pages(DEEP)
+        for number in range(wanted):
+            self._searches += 1
+            query = self._world.searched[number % len(self._world.searched)]
+            hits = pages[query.id]
+            shown = impression_of(
+                self._result(query, hits), f"s{self._searches}", key=ADVERSARY, shown_s=self._searches
+            )
+            impressions.append(shown)
+            events.append(self._click(shown, len(hits), ADVERSARY))
+
+    def _pages(self, depth: int) -> dict[str, list[Hit]]:
+        states = np.stack([self.states[query.id] for query in self._world.searched])
+        head = self._collection.head(self._collection.live_model)
+        run = make_run(
+            self._collection,
+            self._world.searched,
+            states=states,
+            head=head,
+            depth=depth,
+            exclude=self._world.exclude,
+        )
+        return {
+            query: [Hit(rank, id, 0.0, score, "", "") for rank, (id, score) in enumerate(found, 1)]
+            for query, found in run.items()
+        }
+
+    def _result(self, query: Query, hits: list[Hit]) -> SearchResult:
+        stamp = Stamp(1, self._collection.live_model, self._collection.store.sequence)
+        return SearchResult(query.text, hits, stamp, AttentionSummary(len(hits), 0.0), 0.0)
+
+    def _click(self, shown: Impression, position: int, key: str) -> Event:
+        return Event(
+            event_id=f"{shown.query_id}-{position}",
+            query_id=shown.query_id,
+            key=key,
+            client_id="",
+            action="click",
+            object_id=shown.ids[position - 1],
+            position=position,
+            time_s=shown.shown_s,
+            received_s=shown.shown_s,
+        )
+
+
+# ---- one who wants to do harm
+
+
+def attack(arm: Arm, world: World, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """First hits of guard queries with the adversary's clicks and without, all else equal."""
+    heads: dict[str, Head] = {}
+    found: dict[str, dict[str, str]] = {}
+    settings = {"without": (False, None), "with": (True, None), "with, no caps": (True, 1)}
+    verdicts: dict[str, str] = {}
+    share = 0.0
+    for name, (adversary, quorum) in settings.items():
+        with copied(arguments, folder, "attack") as engine:
+            collection = engine.collection(arguments.folder.name)
+            users = Users(collection, world, arguments)
+            users.search(arm.explore, adversary)
+            options = (
+                ClickOptions() if quorum is None else ClickOptions(quorum=quorum, key_share=1.0, clip=1e6)
+            )
+            trusted_keys = {f"key{n}" for n in range(arguments.trusted)}
+            source = examples_from_feedback(collection, options=options, without=trusted_keys)
+            trusted = examples_from_feedback(collection, propensities=source.propensities, only=trusted_keys)
+            training = TrainingOptions(epochs=arguments.epochs, seed=arguments.seed)
+            trained = finetune_from_feedback(source, trusted.examples, training)
+            heads[name], verdicts[name] = trained.head, trained.gate.verdict
+            if adversary:
+                stats = collection.feedback.stats()
+                share = (
+                    sum(
+                        event.key == ADVERSARY
+                        for page in collection.feedback.pages()
+                        for event in page.events
+                    )
+                    / stats["events"]
+                )
+            guards = [*world.held_out, *titles(collection)]
+            run = make_run(collection, guards, head=trained.head, depth=1, exclude=world.exclude)
+            found[name] = {query: hits[0][0] if hits else "" for query, hits in run.items()}
+    held = {query.id for query in world.held_out}
+    changed = {
+        name: {
+            "held_out": sum(found[name][q] != found["without"][q] for q in held),
+            "titles": sum(found[name][q] != found["without"][q] for q in found["without"] if q not in held),
+        }
+        for name in ("with", "with, no caps")
+    }
+    return {
+        "share_of_clicks": round(share, 4),
+        "guards": {"held_out": len(held), "titles": len(found["without"]) - len(held)},
+        "changed_first_hits": changed,
+        "gate": verdicts,
+    }
+
+
+def titles(collection: Collection, most: int = 1000) -> list[Query]:
+    """Titles of documents as queries, or their first words."""
+    snapshot = collection.snapshot
+    visible = snapshot.visible()
+    drawn = np.sort(np.random.default_rng(0).permutation(visible)[:most])
+    documents = collection.store.documents(snapshot.rows(drawn))
+    texts = {one.id: one.title or " ".join(one.text.split()[:12]) for one in documents}
+    return [Query(f"title of {id}", text) for id, text in texts.items() if text.strip()]
+
+
+def as_text(report: dict[str, Any]) -> str:
+    lines = [f"{MEASURE} by true judgements, held-out queries (queries that users search for)"]
+    rounds = max(len(rows) for rows in report["rows"].values())
+    lines.append(f"{'':<18}" + "".join(f"{'round ' + str(n):>18}" for n in range(rounds)))
+    for name, rows in report["rows"].items():
+        lines.append(
+            f"{name:<18}" + "".join(f"{row['held_out']:>9.4f} ({row['searched']:.4f})" for row in rows)
+        )
+    for name, rows in report["rows"].items():
+        if len(rows) > 1:
+            last = rows[-1]
+            lines.append(
+                f"{name}: live {last['model']}, gate {', '.join(row['gate'] for row in rows[1:])}; "
+                f"{last['clicks']} clicks; steepness {last['steepness']}"
+            )
+    if "adversary" in report:
+        lines.append(f"adversary: {json.dumps(report['adversary'])}")
+    lines.append(f"{report['seconds']} s")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
