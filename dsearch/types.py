@@ -85,8 +85,28 @@ class Highlight:
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """The part of a long document that its similarity to the query comes from: the best of its passages.
+
+    Attributes:
+        ordinal: which of the document's passages, from 0.
+        start: its first character in the document's text; offsets count characters (code points).
+        end: the one behind its last.
+        text: `document.text[start:end]`.
+    """
+
+    ordinal: int
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
-    """One returned document: `weight` is its share of the attention; hits are ordered by `score`."""
+    """One returned document: `weight` is its share of the attention; hits are ordered by `score`.
+
+    `passage` is there when the document is long and similarity had a part in the search.
+    """
 
     rank: int
     id: str
@@ -97,6 +117,7 @@ class Hit:
     metadata: dict[str, Any] = field(default_factory=dict)
     explain: Explanation | None = None
     highlights: list[Highlight] | None = None
+    passage: Passage | None = None
 
 
 @dataclass(frozen=True, slots=True)

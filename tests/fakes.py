@@ -27,6 +27,10 @@ class HashingEncoder(torch.nn.Module):
     def identity(self) -> EncoderIdentity:
         return self._identity
 
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """A word is a token, and a text has a mark at each end."""
+        return [len(text.split()) + 2 for text in texts]
+
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         with torch.no_grad():
             return self.embed(texts, "query").numpy().astype(np.float32)

@@ -35,11 +35,24 @@ def index(
         str | None,
         typer.Option(help="Of a new collection's texts, for keyword search [default: english]."),
     ] = None,
+    passage_tokens: Annotated[
+        int | None,
+        typer.Option(help="Of a new collection: most tokens of a passage [default: the encoder's window]."),
+    ] = None,
+    overlap: Annotated[
+        int | None,
+        typer.Option(help="Of a new collection: most tokens that passages share [default: an eighth]."),
+    ] = None,
+    no_passages: Annotated[
+        bool,
+        typer.Option("--no-passages", help="Of a new collection: cut off what is beyond the window."),
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")] = False,
     json: options.AsJson = False,
 ) -> None:
     """Index documents. Run again, it goes on where it stopped and encodes only what is new."""
     from dsearch.corpus import Fields, Problems, read_sources
+    from dsearch.engine import PassageOptions
     from dsearch.store import refusal
 
     problems = Problems(strict=strict, keep=20, on_problem=_Warner())
@@ -47,7 +60,8 @@ def index(
     # A missing file is noticed here.
     documents = read_sources(sources, problems=problems, fields=fields, refuse=refusal)
     with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
-        target = engine.collection_or_new(collection, language=language)
+        passages = PassageOptions(passage_tokens, overlap, none=no_passages)
+        target = engine.collection_or_new(collection, language=language, passages=passages)
         with ProgressBars() as on_progress:
             report = target.ingest(documents, on_progress)
         described = target.describe()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .encoder import Encoder, TextEncoder
 from .identity import EncoderIdentity
 from .query_cache import QueryCache
+from .tokens import TokenCounter
 from .tuned import EncoderChange, EncoderTraining, LearningEncoder, TunedEncoder, tuned, tuned_identity
 from .weights import DEFAULT_ENCODER
 
@@ -17,6 +18,7 @@ __all__ = [
     "LearningEncoder",
     "QueryCache",
     "TextEncoder",
+    "TokenCounter",
     "TunedEncoder",
     "tuned",
     "tuned_identity",

@@ -135,6 +135,15 @@ class Encoder(nn.Module):
             embedding = self.model(features)["sentence_embedding"]
         return nn.functional.normalize(embedding.float(), dim=-1)
 
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """The tokens of each document, its marks at both ends and the prompt included, none cut off."""
+        prompt = (self.model.prompts or {}).get("document", "")
+        with self._tokenizing:
+            tokens = self.model.tokenizer(
+                [prompt + text for text in texts], truncation=False, padding=False, verbose=False
+            )
+        return [len(ids) for ids in tokens["input_ids"]]
+
     @torch.inference_mode()
     def _encode(self, texts: Sequence[str], role: Role) -> Float32[np.ndarray, "texts encoder_dim"]:
         out = np.empty((len(texts), self.identity.dimension), np.float32)

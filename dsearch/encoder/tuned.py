@@ -108,6 +108,10 @@ class LearningEncoder(nn.Module):
         """Unit embeddings as part of the graph."""
         return self.encoder.embed(texts, role)
 
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """As `TokenCounter`; of an encoder that is one."""
+        return self.encoder.token_counts(texts)
+
     def learning(self) -> list[nn.Parameter]:
         """The parameters that learn."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
@@ -147,6 +151,10 @@ class TunedEncoder(nn.Module):
     def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
         """Unit embeddings as part of the graph."""
         return self.encoder.embed(texts, role)
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """As `TokenCounter`; of an encoder that is one."""
+        return self.encoder.token_counts(texts)
 
 
 @torch.no_grad()

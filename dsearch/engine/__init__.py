@@ -7,6 +7,7 @@ import torch as _torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 from dsearch.engine.attending import Attended
 from dsearch.engine.collection import Collection
+from dsearch.engine.cutting import PassageOptions
 from dsearch.engine.engine import SearchEngine
 from dsearch.engine.gradients import AttentionParts, Gradients, Question, attention_parts, vjp
 from dsearch.engine.heads import MAX_HEADS, head_bytes, head_from_bytes
@@ -27,6 +28,7 @@ __all__ = [
     "FieldPrediction",
     "Gradients",
     "LayerOptions",
+    "PassageOptions",
     "Predicted",
     "QueryStates",
     "Question",

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention import entropy, log_partition
 from dsearch.engine.explaining import Explain
 from dsearch.engine.highlighting import ShowPieces
 from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.passages import Passages
 from dsearch.engine.snapshot import NONE
 from dsearch.store import Store
-from dsearch.types import AttentionSummary, Document, Hit
+from dsearch.types import AttentionSummary, Document, Hit, Passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ def hits_of(
     shown = [row[page.offset : stop] for row, stop in zip(rows, stops, strict=True)]
     documents = _documents(store, np.concatenate([*shown, np.empty(0, np.int64)]))
     weights, scores = _numbers(found.weights), _numbers(found.scores)
+    passage_of = _passages_shown(found, layer)
     hits: list[list[Hit]] = []
     for query, stop in enumerate(stops):
         answer: list[Hit] = []
@@ -69,10 +71,31 @@ def hits_of(
                     metadata=document.metadata,
                     explain=None if explain is None else explain(query, column),
                     highlights=None if highlight is None else highlight(query, document),
+                    passage=passage_of(query, column, document),
                 )
             )
         hits.append(answer)
     return hits
+
+
+def _passages_shown(
+    found: SearchOutput, layer: SearchLayer
+) -> Callable[[int, int, Document], Passage | None]:
+    """The passage that a candidate was taken for; of several heads by that which adds most to its weight."""
+    keys, passages = found.keys, layer.snapshot.passages
+    if keys is None or passages is None:
+        return lambda query, column, document: None
+    shares = _numbers(found.head_weights * layer.head.mixture[:, None])
+    heads = shares.argmax(axis=1)
+
+    def shown(query: int, column: int, document: Document) -> Passage | None:
+        span = passages.span_of(int(keys[query, heads[query, column], column]))
+        if span is None:
+            return None
+        ordinal, start, end = span
+        return Passage(ordinal, start, end, document.text[start:end])
+
+    return shown
 
 
 def summaries_of(
@@ -116,13 +139,38 @@ def covered_mass(
     stored = snapshot.generation.embeddings
     if len(snapshot.fresh):
         stored = np.concatenate([stored, snapshot.fresh.embeddings])
-    whole = log_partition(queries, stored, bias=bias.flatten(0, 1), temperature=temperature)
+    bias = bias.flatten(0, 1)
+    if snapshot.passages is None:
+        whole = log_partition(queries, stored, bias=bias, temperature=temperature)
+    else:
+        whole = _log_partition_of_best(queries, stored, snapshot.passages, bias, temperature)
     logits = (found.dense + found.keyword) / temperature
     mask = torch.as_tensor(found.positions != NONE)[:, None]
     part = logits.masked_fill(~mask, -torch.inf).logsumexp(-1)
     # No document at all: −inf less −inf. Nothing is covered then.
     shares = torch.nan_to_num(torch.exp(part - whole.reshape(batch, heads)))
     return torch.sum(shares * head.mixture, dim=-1).clamp(max=1.0)
+
+
+def _log_partition_of_best(
+    queries: Float[Tensor, "batch encoder_dim"],
+    stored: Float32[np.ndarray, "documents encoder_dim"],
+    passages: Passages,
+    bias: Float[Tensor, "batch documents"],
+    temperature: Float[Tensor, ""],
+) -> Float[Tensor, " batch"]:
+    """log Σ_d exp(max_p q · e_p / t + bias_d): long documents apart from the others, block by block."""
+    short = bias.clone()
+    short[:, torch.as_tensor(passages.long)] = -torch.inf
+    whole = log_partition(queries, stored, bias=short, temperature=temperature)
+    for long, further in passages.blocks():
+        first = queries @ torch.as_tensor(stored[long]).to(queries).T
+        others = queries @ torch.as_tensor(passages.embeddings(further)).to(queries).T
+        at = torch.as_tensor(np.searchsorted(long, passages.owners[further])).expand_as(others)
+        best = first.scatter_reduce(1, at, others, "amax")
+        logits = best / temperature + bias[:, torch.as_tensor(long)]
+        whole = torch.logaddexp(whole, logits.logsumexp(1))
+    return whole
 
 
 def _numbers(tensor: Tensor) -> np.ndarray:

@@ -21,6 +21,7 @@ from torch import Tensor
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.attending import Attended, attend
+from dsearch.engine.cutting import Cutting, encode
 from dsearch.engine.given import checked_embeddings, require_encoder
 from dsearch.engine.indexing import (
     Ingested,
@@ -139,6 +140,7 @@ class Collection:
             "sequence": self.store.sequence,
             "encoder": self.store.encoder,
             "language": language_of(self.store),
+            "passages": self.store.cutting,
             "keys": keys_report(self.store),
         }
 
@@ -183,8 +185,9 @@ class Collection:
                 receipt = self.store.upsert(documents, checked_embeddings(self.store, documents, embeddings))
             else:
                 new = self.store.needs_encoding(documents)
-                encoded = encoder.encode_documents([documents[i].content for i in new])
-                receipt = self.store.upsert(documents, encoded, new)
+                encoded, cut = encode(encoder, [documents[i] for i in new], Cutting.of(self.store))
+                further = {new[place]: passages for place, passages in cut.items()}
+                receipt = self.store.upsert(documents, encoded, new, further)
             self._state.catch_up()
         self._consider_rebuild()
         return receipt

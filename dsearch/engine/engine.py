@@ -11,6 +11,7 @@ from dsearch.encoder import DEFAULT_ENCODER, Encoder, QueryCache, TextEncoder
 from dsearch.engine.aliases import read_aliases, write_aliases
 from dsearch.engine.backups import Backup, back_up, restore
 from dsearch.engine.collection import Collection
+from dsearch.engine.cutting import PassageOptions
 from dsearch.engine.given import given_identity
 from dsearch.engine.home import Home
 from dsearch.engine.indexing import OnProgress, build_generation
@@ -100,6 +101,7 @@ class SearchEngine:
         dimension: int | None = None,
         keys: KeyOptions | None = None,
         language: str = ENGLISH,
+        passages: PassageOptions | None = None,
     ) -> Collection:
         """Make a collection, empty and searchable.
 
@@ -110,6 +112,8 @@ class SearchEngine:
             keys: how the keys of its generations are kept; compared exactly when None.
             language: whose stems and stop words keyword search knows, one of `dsearch.index.languages()`;
                 "none" leaves every word as it is.
+            passages: how documents longer than the encoder's window are cut; into passages as long as the
+                window when None.
 
         Raises:
             CollectionExists, InvalidRequest (not a name or a language), Conflict (opened readonly).
@@ -118,23 +122,36 @@ class SearchEngine:
         folder = self.home.folder(name)
         self._require_free(name)
         tokenizer_for(language)  # before anything of the collection is there
-        identity = self.encoder.identity if dimension is None else given_identity(dimension)
+        cutting = None
+        if dimension is None:
+            identity = self.encoder.identity
+            cutting = (passages or PassageOptions()).cutting(self.encoder)
+        else:
+            identity = given_identity(dimension)
         with Store.create(
-            folder, name=name, encoder=identity.to_dict(), dimension=identity.dimension
+            folder,
+            name=name,
+            encoder=identity.to_dict(),
+            dimension=identity.dimension,
+            passages=None if cutting is None else cutting.to_dict(),
         ) as store:
             build_generation(store, keys=keys, language=language)
         return self.collection(name)
 
-    def collection_or_new(self, name: str, *, language: str | None = None) -> Collection:
+    def collection_or_new(
+        self, name: str, *, language: str | None = None, passages: PassageOptions | None = None
+    ) -> Collection:
         """The collection of this name or alias, made when it is not there.
 
         Raises:
-            Conflict: it is there, for another language.
+            Conflict: it is there, for another language, or with other passages.
         """
         if name not in self.names() and name not in self.aliases():
-            return self.create(name, language=language or ENGLISH)
+            return self.create(name, language=language or ENGLISH, passages=passages)
         found = self.collection(name)
         require_language(found.store, language)
+        if passages is not None:
+            passages.require(found.store)
         return found
 
     def drop(self, name: str) -> None:

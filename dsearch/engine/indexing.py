@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int64
 
 from dsearch.encoder import TextEncoder
 from dsearch.encoder.batching import length_sorted_batches
+from dsearch.engine.cutting import Cutting, encode, passage_table
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.language import language_of, tokenizer_for
-from dsearch.index import Generation
+from dsearch.index import Generation, PassageTable
 from dsearch.store import Store
 from dsearch.types import Document, Progress
 
@@ -28,7 +29,9 @@ OnProgress = Callable[[Progress], None]
 
 _STORED_AT_A_TIME = 1024  # documents a transaction
 _ENCODED_AT_A_TIME = 256  # documents between two commits of embeddings
+_LONG_ENCODED_AT_A_TIME = 1_000_000  # characters, where there are long documents: some 1,000 passages
 _READ_AT_A_TIME = 8192  # rows a block, when a generation is built
+_CUT_AT_A_TIME = 1024  # rows a block of passages, of which a document may have a thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +62,27 @@ def store_documents(
 
 
 def encode_pending(store: Store, encoder: TextEncoder, on_progress: OnProgress | None = None) -> int:
-    """Compute and store the embeddings that are missing; their number."""
-    pending = store.pending()
+    """Compute and store the embeddings that are missing; the number of documents that they are of."""
+    pending, cutting = store.pending(), Cutting.of(store)
     started, done = time.monotonic(), 0
     for batch in length_sorted_batches(pending.lengths, _ENCODED_AT_A_TIME):
-        rows = pending.rows[batch]
-        store.set_embeddings(rows, encoder.encode_documents(store.contents(rows)))
-        done += len(rows)
-        if on_progress is not None:
-            on_progress(Progress("encode", done, len(pending.rows), time.monotonic() - started))
+        for part in [batch] if cutting is None else _of_bounded_length(batch, pending.lengths):
+            rows = pending.rows[part]
+            embeddings, further = encode(encoder, store.documents(rows), cutting)
+            store.set_embeddings(rows, embeddings, {int(rows[at]): cut for at, cut in further.items()})
+            done += len(rows)
+            if on_progress is not None:
+                on_progress(Progress("encode", done, len(pending.rows), time.monotonic() - started))
     return done
+
+
+def _of_bounded_length(
+    batch: Int64[np.ndarray, " batch"], lengths: Int64[np.ndarray, " pending"]
+) -> list[Int64[np.ndarray, " part"]]:
+    """A batch in parts, so that long documents bound neither memory nor what an interruption loses."""
+    before = np.cumsum(lengths[batch]) - lengths[batch]
+    cuts = np.flatnonzero(np.diff(before // _LONG_ENCODED_AT_A_TIME)) + 1
+    return np.split(batch, cuts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +146,7 @@ def build_files(
         sequence=state.sequence,
         rows=state.rows,
         embeddings=_embedding_blocks(store, state.rows),
+        passages=_passage_blocks(store, state.rows),
         texts=_contents(store, state.rows),
         encoder=store.encoder,
         key_projection=key_projection,
@@ -172,6 +187,13 @@ def _embedding_blocks(store: Store, rows: np.ndarray) -> Iterator[np.ndarray]:
         yield np.zeros((0, store.dimension), np.float32)
     for start in range(0, len(rows), _READ_AT_A_TIME):
         yield store.embeddings(rows[start : start + _READ_AT_A_TIME])
+
+
+def _passage_blocks(store: Store, rows: np.ndarray) -> Iterator[PassageTable]:
+    for start in range(0, len(rows), _CUT_AT_A_TIME):
+        block = rows[start : start + _CUT_AT_A_TIME]
+        table = passage_table(store.passages(block), block, store.dimension)
+        yield replace(table, owners=table.owners + start)
 
 
 def _contents(store: Store, rows: np.ndarray) -> Iterator[str]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
+from dsearch.engine.cutting import passage_table
 from dsearch.engine.indexing import Built, generation_folder, publish
 from dsearch.engine.leases import open_leased, open_live
 from dsearch.engine.models import load_head
@@ -149,7 +150,8 @@ class LiveState:
 
     def _fresh(self, rows: np.ndarray, keyword: KeywordIndex | None) -> Fresh:
         embeddings, texts = self._store.embeddings(rows), self._store.contents(rows)
-        return Fresh.of(rows, embeddings, texts, keyword or KeywordIndex.build([]))
+        passages = passage_table(self._store.passages(rows), rows, self._store.dimension)
+        return Fresh.of(rows, embeddings, texts, keyword or KeywordIndex.build([]), passages)
 
 
 def _foldable(projection: np.ndarray) -> np.ndarray | None:

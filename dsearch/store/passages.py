@@ -86,7 +86,7 @@ def read(connection: sqlite3.Connection, rows: Sequence[int], dimension: int) ->
     Raises CorruptData.
     """
     found: dict[int, Passages] = {}
-    if not there(connection):
+    if not there(connection) or connection.execute("SELECT 1 FROM passages LIMIT 1").fetchone() is None:
         return found
     for start in range(0, len(rows), _CHUNK):
         chunk = json.dumps([int(row) for row in rows[start : start + _CHUNK]])

@@ -1,0 +1,212 @@
+"""Long documents cut into passages: how long these are, and an embedding for each of them.
+
+A document longer than a passage may be (the encoder's window, unless less is asked for) is cut where its text
+has seams (corpus/chunk.py). Each passage is encoded behind the document's title, which says what it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from dsearch.corpus.chunk import cut
+from dsearch.encoder import TextEncoder, TokenCounter
+from dsearch.errors import Conflict, InvalidRequest
+from dsearch.index import PassageTable
+from dsearch.store import Passages, Store
+from dsearch.types import Document
+
+MIN_TOKENS = 16
+_OVERLAP_SHARE = 8  # 32 of 256 tokens
+_TITLE_SHARE = 4  # of a passage's tokens, the title may take one in so many
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """How long documents are cut; a collection's own from its creation on.
+
+    Attributes:
+        tokens: most tokens of a passage as it is encoded, title and marks included.
+        overlap: most tokens that it repeats of the passage before.
+    """
+
+    tokens: int
+    overlap: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, for the store."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, store: Store) -> Cutting | None:
+        """That of a collection, None where documents are not cut."""
+        stored = store.cutting
+        return None if stored is None else cls(int(stored["tokens"]), int(stored["overlap"]))
+
+
+@dataclass(frozen=True, slots=True)
+class PassageOptions:
+    """What is asked for of a collection's passages; None leaves it as it is, or to the encoder.
+
+    Attributes:
+        tokens: most tokens of a passage; the encoder's window when None.
+        overlap: most tokens that it repeats of the one before; an eighth of `tokens` when None.
+        none: whether documents are not cut at all: what is beyond the window is then not encoded.
+    """
+
+    tokens: int | None = None
+    overlap: int | None = None
+    none: bool = False
+
+    def cutting(self, encoder: TextEncoder) -> Cutting | None:
+        """The cutting of a new collection.
+
+        Raises:
+            InvalidRequest: a number out of range, numbers beside `none`, an encoder that counts no tokens.
+        """
+        asked = self.tokens is not None or self.overlap is not None
+        if self.none:
+            if asked:
+                raise InvalidRequest("passages are turned off; leave their tokens and overlap out")
+            return None
+        window = encoder.identity.max_tokens
+        if not isinstance(encoder, TokenCounter) or window < MIN_TOKENS:
+            if asked:
+                raise InvalidRequest(
+                    f"encoder {encoder.identity.name!r} counts no tokens, so documents cannot be cut for it; "
+                    "leave the tokens and the overlap of passages out"
+                )
+            return None
+        tokens = window if self.tokens is None else self.tokens
+        overlap = tokens // _OVERLAP_SHARE if self.overlap is None else self.overlap
+        if not MIN_TOKENS <= tokens <= window:
+            raise InvalidRequest(
+                f"passages of {tokens} tokens; use {MIN_TOKENS} to {window}, the window of "
+                f"{encoder.identity.name!r}"
+            )
+        if not 0 <= overlap < tokens / 2:
+            raise InvalidRequest(
+                f"an overlap of {overlap} tokens; use 0 to {(tokens - 1) // 2}, less than half a passage"
+            )
+        return Cutting(tokens, overlap)
+
+    def require(self, store: Store) -> None:
+        """Refuse what a collection is not.
+
+        Raises:
+            Conflict: its documents are cut in another way, or not at all; says what can be done.
+        """
+        there = Cutting.of(store)
+        if there is None:
+            differs = self.tokens is not None or self.overlap is not None
+        else:
+            differs = self.none or (self.tokens or there.tokens, there.overlap) != (
+                there.tokens,
+                there.overlap if self.overlap is None else self.overlap,
+            )
+        if differs:
+            what = "does not cut long documents: what is beyond the encoder's window is not encoded"
+            if there is not None:
+                what = f"cuts long documents into passages of {there.tokens} tokens, {there.overlap} shared"
+            raise Conflict(
+                f"collection {store.name!r} {what}, and that stays. Leave the options for passages out, or "
+                "index the sources into a new collection with them: dsearch index SOURCE -c NEW_NAME"
+            )
+
+
+def encode(
+    encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
+) -> tuple[Float32[np.ndarray, "documents encoder_dim"], dict[int, Passages]]:
+    """An embedding for each document, and the further passages of long ones by place in `documents`.
+
+    Without a long one among them exactly what the encoder gives for their contents.
+    """
+    found = spans_of(encoder, documents, cutting)
+    if not found:
+        return encoder.encode_documents([document.content for document in documents]), {}
+    texts: list[str] = []
+    first: list[int] = []
+    for place, document in enumerate(documents):
+        first.append(len(texts))
+        if place in found:
+            title, spans = found[place]
+            texts += [f"{title} {document.text[start:end]}".strip() for start, end in spans]
+        else:
+            texts.append(document.content)
+    embeddings = encoder.encode_documents(texts)
+    further = {
+        place: Passages(
+            np.array(spans, np.int64), embeddings[first[place] + 1 : first[place] + len(spans)].copy()
+        )
+        for place, (_, spans) in found.items()
+    }
+    return embeddings[first], further
+
+
+def spans_of(
+    encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
+) -> dict[int, tuple[str, list[Span]]]:
+    """By place in `documents`: of each long one the title that its passages have, and the passages' spans."""
+    if cutting is None or not isinstance(encoder, TokenCounter):
+        return {}
+    # No token is shorter than a byte, so most documents need not be counted.
+    contents = [document.content.encode("utf-8", "surrogatepass") for document in documents]
+    marks = encoder.token_counts([""])[0]
+    maybe = [place for place, content in enumerate(contents) if len(content) + marks > cutting.tokens]
+    if not maybe:
+        return {}
+    counts = encoder.token_counts([documents[place].content for place in maybe])
+    found: dict[int, tuple[str, list[Span]]] = {}
+    for place, count in zip(maybe, counts, strict=True):
+        if count > cutting.tokens:
+            title, spans = _cut(encoder, documents[place], cutting, marks)
+            if len(spans) > 1:
+                found[place] = title, spans
+    return found
+
+
+def _cut(counter: TokenCounter, document: Document, cutting: Cutting, marks: int) -> tuple[str, list[Span]]:
+    def count(text: str) -> int:
+        return counter.token_counts([text])[0] - marks
+
+    title = _shortened(document.title, (cutting.tokens - marks) // _TITLE_SHARE, count)
+    size = cutting.tokens - marks - count(title)
+    return title, cut(document.text, size, min(cutting.overlap, (size - 1) // 2), count)
+
+
+def _shortened(title: str, most: int, count: Any) -> str:
+    """The first words of a title, as many as fit."""
+    if count(title) <= most:
+        return title
+    words, low = title.split(), 0
+    high = len(words)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if count(" ".join(words[:middle])) <= most else (low, middle - 1)
+    return " ".join(words[:low])
+
+
+def passage_table(found: Mapping[int, Passages], rows: np.ndarray, dimension: int) -> PassageTable:
+    """The passages of rows as an index takes them.
+
+    Args:
+        found: by row, ascending.
+        rows: all rows, ascending; owners are their places among them.
+        dimension: numbers of an embedding.
+    """
+    if not found:
+        return PassageTable.empty(dimension)
+    places = np.searchsorted(rows, np.fromiter(found, np.int64))
+    counts = [len(passages.embeddings) for passages in found.values()]
+    return PassageTable(
+        owners=np.repeat(places, counts).astype(np.int64),
+        spans=np.concatenate([passages.spans[1:] for passages in found.values()]),
+        first_spans=np.stack([passages.spans[0] for passages in found.values()]),
+        embeddings=np.concatenate([passages.embeddings for passages in found.values()]),
+    )
