@@ -78,7 +78,7 @@ def main() -> None:
         print(
             "no CUDA GPU that torch can see: nothing measured; leave out --device cuda to measure on the CPU"
         )
-        return
+        sys.exit(1)
     if options.measure:
         print(json.dumps(measure(options)))
         return

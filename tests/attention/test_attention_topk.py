@@ -62,6 +62,41 @@ class TestSearch:
         out = top_k_attention(queries, keys, k=10, samples=3)
         assert out.context.dtype == torch.float32
 
+    def test_halves_are_multiplied_as_they_are_where_the_device_can(self, monkeypatch):
+        """The product of torch for CUDA, by a stand-in: the same scores, and so the same rows."""
+        import dsearch.attention.topk as topk
+
+        calls = []
+
+        def product(queries, keys, dtype):
+            assert (queries.dtype, keys.dtype, dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+            calls.append(1)
+            return queries.float() @ keys.float()
+
+        queries, keys = torch.randn(4, 64).bfloat16(), torch.randn(500, 64).bfloat16()
+        expected = top_k(queries, keys, 10, block_size=200)
+        monkeypatch.setattr(topk, "_multiplies_halves_into_single", lambda queries: True)
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("mm.dtype", product, "CPU")
+        try:
+            found = top_k(queries, keys, 10, block_size=200)
+            assert len(calls) == 3
+            top_k(queries.float(), keys, 10)
+            assert len(calls) == 3
+        finally:
+            library._destroy()
+        assert torch.equal(found.rows, expected.rows)
+        torch.testing.assert_close(found.scores, expected.scores)
+
+    @pytest.mark.cuda
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_cuda_equals_cpu(self, dtype):
+        queries, keys = torch.randn(4, 64).to(dtype), torch.randn(500, 64).to(dtype)
+        on_cpu, on_card = top_k(queries, keys, 10), top_k(queries.cuda(), keys.cuda(), 10, block_size=128)
+        assert torch.equal(on_card.rows.cpu(), on_cpu.rows)
+        torch.testing.assert_close(on_card.scores.cpu(), on_cpu.scores)
+
     def test_errors(self, unchecked):
         with pytest.raises(InvalidRequest, match=r"k=0, block_size=8192; use 1 or more"):
             top_k(torch.ones(1, 2), torch.ones(3, 2), 0)
