@@ -14,6 +14,8 @@ from dsearch.cli import (
     doctor,
     documents,
     evaluate,
+    feedback,
+    guide,
     index,
     keys,
     models,
@@ -52,9 +54,11 @@ for command in (
     index.collections,
     config.config,
     doctor.doctor,
+    guide.guide,
 ):
     app.command()(command)
 app.add_typer(models.models_app, name="models")
+app.add_typer(feedback.feedback, name="feedback")
 app.add_typer(keys.keys, name="keys")
 
 

@@ -17,8 +17,8 @@ from dsearch.service.errors import KeyMissing, ScopeTooNarrow
 from dsearch.service.keys import ApiKey, ApiKeys
 from dsearch.service.keys import Scope as KeyScope
 
-OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs")
-OPEN_FOLDERS = ("/ui/", "/docs/assets/")
+OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs", "/guide")
+OPEN_FOLDERS = ("/ui/", "/docs/assets/", "/guide/")
 _ASKING = re.compile(r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict)")
 _WRITING = re.compile(r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?)", re.DOTALL)
 

@@ -20,6 +20,7 @@ from dsearch.service import (
     routes_documents,
     routes_facets,
     routes_feedback,
+    routes_guide,
     routes_heads,
     routes_health,
     routes_models,
@@ -111,6 +112,7 @@ def create_app(
     ):
         app.include_router(routes.router)
     routes_page.install(app)
+    routes_guide.install(app)
     _share_schemas(app)
     # The last one is the outermost.
     app.add_middleware(Deadline, query_timeout_s=query_timeout_s)

@@ -18,11 +18,11 @@ def _sources() -> Iterator[tuple[str, str]]:
 
 
 def test_the_pages_and_everything_they_load_are_served(client: TestClient) -> None:
-    for page in ("/", "/docs"):
+    for page in ("/", "/docs", "/guide", "/guide/concepts"):
         answered = client.get(page)
         assert answered.status_code == 200
         assert answered.headers["content-type"] == "text/html; charset=utf-8"
-        loaded = re.findall(r'(?:src|href)="([^"]+)"', answered.text)
+        loaded = re.findall(r'(?:src|href)="([^"#]+)"', answered.text)
         assert len(loaded) >= 3
         for url in loaded:
             assert url.startswith("/"), url
@@ -43,6 +43,16 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere(name: str, text: str
     )
     if name.endswith(".html"):
         assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|javascript:", text)
+
+
+def test_a_guide_is_rendered_and_a_missing_one_names_the_others(client: TestClient) -> None:
+    page = client.get("/guide/concepts").text
+    assert "<h1>Search is attention</h1>" in page
+    assert "<table>" in page
+    assert "<script" not in page
+    missing = client.get("/guide/nothing")
+    assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+    assert "concepts" in missing.json()["detail"]
 
 
 def test_the_page_is_small(client: TestClient) -> None:

@@ -1,0 +1,59 @@
+"""The guides at `/guide`: Markdown of this package, rendered here, without scripts."""
+
+from __future__ import annotations
+
+from html import escape
+
+from fastapi import FastAPI
+from markdown_it import MarkdownIt
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
+
+from dsearch.errors import NotFound
+from dsearch.guide import guide, guides
+from dsearch.service.problems import problem_of
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <meta name="color-scheme" content="light dark">
+  <title>{title} · dsearch</title>
+  <link rel="icon" href="/ui/icon.svg" type="image/svg+xml">
+  <link rel="stylesheet" href="/ui/guide.css">
+</head>
+<body>
+  <nav aria-label="Guides"><a class="home" href="/">dsearch</a><ul>{links}</ul></nav>
+  <main>{body}</main>
+</body>
+</html>
+"""
+# Raw HTML is shown as text: a guide is Markdown and nothing else.
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+
+
+def install(app: FastAPI) -> None:
+    """Serve the guides; they are no part of the API's description."""
+    app.router.routes += [
+        Route("/guide", _guide, name="guides"),
+        Route("/guide/{topic}", _guide, name="guide"),
+    ]
+
+
+async def _guide(request: Request) -> HTMLResponse:
+    listed = guides()
+    topic = request.path_params.get("topic", listed[0].topic)
+    try:
+        text = guide(topic)
+    except NotFound as error:
+        return problem_of(error)  # type: ignore[return-value]
+    title = next(one.title for one in listed if one.topic == topic)
+    links = "".join(
+        f'<li><a href="/guide/{one.topic}"{" aria-current=page" if one.topic == topic else ""}>'
+        f"{escape(one.title)}</a></li>"
+        for one in listed
+    )
+    page = _PAGE.format(title=escape(title), links=links, body=_MARKDOWN.render(text))
+    return HTMLResponse(page, headers={"Cache-Control": "no-cache"})

@@ -1,0 +1,117 @@
+"""Runs the code blocks of a Markdown file, from top to bottom, as a reader would.
+
+`python` blocks share one session; `sh` blocks run in bash, in one folder, with `dsearch` on the path. A block
+that serves (`dsearch serve`) runs in the background from then on, at a port of its own, which stands for the
+one that the text names. A block that is not to be run carries another language (`text`, `json`, `toml`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMED_PORT = "8080"
+_BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Code of a file, and the line above its first."""
+
+    language: str
+    code: str
+    line: int
+
+
+def blocks_of(path: Path) -> list[Block]:
+    text = path.read_text(encoding="utf-8")
+    return [Block(found[1], found[2], text[: found.start(2)].count("\n")) for found in _BLOCK.finditer(text)]
+
+
+def run_blocks(path: Path, folder: Path) -> int:
+    """Run all blocks with `folder` as the present one; how many there were. Raises what goes wrong."""
+    session: dict[str, object] = {"__name__": "guide"}
+    blocks = blocks_of(path)
+    with _inside(folder), contextlib.ExitStack() as servers:
+        port = str(_free_port())
+        for block in blocks:
+            code = block.code.replace(NAMED_PORT, port)
+            if block.language == "python":
+                exec(compile("\n" * block.line + code, str(path), "exec"), session)
+            elif re.search(r"^dsearch serve\b", code, re.MULTILINE):
+                servers.enter_context(_serving(code, port, folder))
+            else:
+                _bash(code, folder, f"{path.name}, line {block.line}")
+    return len(blocks)
+
+
+def environment() -> dict[str, str]:
+    scripts = Path(sys.executable).parent
+    return {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+
+
+def _bash(code: str, folder: Path, where: str) -> None:
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", code],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{code}\n{done.stdout}\n{done.stderr}"
+
+
+@contextlib.contextmanager
+def _serving(code: str, port: str, folder: Path) -> Iterator[None]:
+    command = re.sub(r"^(dsearch serve)\b", rf"exec \1 --port {port}", code, count=1, flags=re.MULTILINE)
+    server = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", command], cwd=folder, env=environment(), start_new_session=True
+    )
+    try:
+        _wait_until_ready(f"http://127.0.0.1:{port}/readyz", server)
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+def _wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        assert server.poll() is None, f"the server ended with {server.returncode}"
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise AssertionError(f"{url} did not answer")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
