@@ -11,6 +11,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.runs import interruptible, run_folder
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.cli.train_feedback import require_feedback, train_on_feedback, trust_of
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ def train(
     self_supervised: Annotated[
         bool, typer.Option("--self-supervised", help="Learn from the corpus alone, without judgements.")
     ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="feedback: learn from clicks and thumbs; --data only judges, then."),
+    ] = None,
+    trusted_keys: Annotated[
+        str | None,
+        typer.Option(help="Keys whose clicks judge what others' clicks taught, with commas between them."),
+    ] = None,
     scope: Annotated[
         str,
         typer.Option(help="What learns: head, or query: the query encoder too; documents stay as they are."),
@@ -80,8 +89,11 @@ def train(
     No document is encoded again. Interrupted, it goes on with --resume. Exit code 3: trained and kept, but
     the gate did not let it answer.
     """
-    if (data is None) == (not self_supervised):
-        raise InvalidRequest("give either --data BEIR_FOLDER or --self-supervised")
+    if source is not None or trusted_keys is not None:
+        require_feedback(source, self_supervised=self_supervised, scope=scope, teacher=teacher)
+    elif (data is None) == (not self_supervised):
+        raise InvalidRequest("give either --data BEIR_FOLDER, --self-supervised or --from feedback")
+    trust = trust_of(trusted_keys, data, split, exclude)
     with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (
         engine,
         settings,
@@ -100,22 +112,26 @@ def train(
             "encoder_learning_rate": encoder_learning_rate,
         }
         chosen = {name: value for name, value in given.items() if value is not None}
-        if data is None:
-            examples = examples_from_corpus(target, seed=seed)
-        else:
-            examples = judged_examples(target, data, split, exclude, teacher, strict=strict)
-        training = _options(chosen, self_supervised=self_supervised)
         parent = start_of_training(target)
-        described = {"options": asdict(training), "data": examples.digest, "parent": parent}
-        trained = train_with_progress(
-            examples,
-            training,
-            settings.device,
-            Gate(alpha=alpha, margin=margin),
-            target.head(parent),
-            target.encoder if training.scope == "query" else None,
-            run_folder(target, described, run, resume=resume),
-        )
+        training = _options(chosen, self_supervised=self_supervised)
+        gate = Gate(alpha=alpha, margin=margin)
+        if source is not None:
+            trained, examples = train_on_feedback(target, trust, training, gate, settings.device, parent)
+        else:
+            if data is None:
+                examples = examples_from_corpus(target, seed=seed)
+            else:
+                examples = judged_examples(target, data, split, exclude, teacher, strict=strict)
+            described = {"options": asdict(training), "data": examples.digest, "parent": parent}
+            trained = train_with_progress(
+                examples,
+                training,
+                settings.device,
+                gate,
+                target.head(parent),
+                target.encoder if training.scope == "query" else None,
+                run_folder(target, described, run, resume=resume),
+            )
         version, live = keep(target, trained, promote=promote, accept=accept, parent=parent)
     if json:
         print_json({"version": version, "live": live, "reason": trained.gate.reason, **trained.record})
