@@ -6,6 +6,7 @@ import pytest
 from fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
+from dsearch.index import DenseIndex
 from dsearch.types import Document, Mode
 
 TEXTS = {
@@ -76,10 +77,11 @@ def test_a_query_that_only_excludes_gives_the_rest_in_order(texts: Collection) -
 
 
 def test_exclusion_alone_in_a_large_collection_asks_no_index(
-    engine: SearchEngine, encoder: HashingEncoder
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collection = engine.create("large")
     collection.ingest([Document(f"d{i:03}", f"thing{i} {'odd' if i % 2 else 'even'}") for i in range(400)])
+    monkeypatch.setattr(DenseIndex, "search", lambda *_, **__: pytest.fail("the index was asked"))
     result = collection.search("-odd", limit=5)
     assert [hit.id for hit in result.hits] == ["d000", "d002", "d004", "d006", "d008"]
     assert [hit.weight for hit in result.hits] == pytest.approx([1 / result.attention.candidates] * 5)

@@ -14,17 +14,26 @@ from dsearch.engine import Collection
 from dsearch.service.problems import kinds
 from dsearch.service.requests import BatchRequest, DocumentGiven, PredictRequest, SearchRequest
 from dsearch.service.requests_attend import AttendRequest, VjpRequest
+from dsearch.service.requests_find import DeleteRequest, FacetsRequest, SimilarRequest
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.integers() | st.floats(-1e300, 1e300) | TEXT
 SAID = st.sampled_from(["cat", "hybrid", "dense", "keyword", "v0", "v1", "keys", "values"])
-VALUES = st.recursive(SCALARS | SAID, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
+NAMES = st.sampled_from(["i", "by.name", "eq", "in", "gte", "exists", "and", "or", "not", ""])
+VALUES = st.recursive(
+    SCALARS | SAID,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=2),
+    max_leaves=6,
+)
 ROUTES: dict[str, type[Any]] = {
     "search": SearchRequest,
     "search/batch": BatchRequest,
     "attend": AttendRequest,
     "vjp": VjpRequest,
     "predict": PredictRequest,
+    "similar": SimilarRequest,
+    "facets": FacetsRequest,
+    "documents/delete": DeleteRequest,
     "documents": DocumentGiven,
 }
 
@@ -36,9 +45,14 @@ def bodies(draw: st.DrawFn) -> tuple[str, Any]:
     names = st.sampled_from(sorted(ROUTES[route].model_fields))
     body = draw(st.dictionaries(names | st.just("other"), VALUES, max_size=4))
     if draw(st.booleans()):
-        body |= {"search": {"query": "cat"}, "documents": {"id": "x", "text": "y"}}.get(
-            route, {"queries": ["cat"]}
-        )
+        whole = {
+            "search": {"query": "cat"},
+            "documents": {"id": "x", "text": "y"},
+            "similar": {"like": ["d001"]},
+            "facets": {"fields": ["i"]},
+            "documents/delete": {"ids": ["d002"]},
+        }
+        body |= whole.get(route, {"queries": ["cat"]})
     return route, body
 
 
@@ -65,6 +79,12 @@ def test_any_json_gets_an_answer(client: TestClient, papers: Collection, sent: t
         require_an_answer(client.put(url, content=json.dumps(body).encode(), headers=headers))
 
 
+@given(st.dictionaries(st.just("metadata") | TEXT, VALUES, max_size=2), st.sampled_from(["d001", "nobody"]))
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_patch_gets_an_answer(client: TestClient, papers: Collection, body: Any, id: str) -> None:
+    require_an_answer(client.patch(f"/v1/collections/papers/documents/{id}", json=body))
+
+
 PARTS = (
     "%FF",
     "%00",
@@ -88,6 +108,11 @@ PARTS = (
         ("DELETE", "/v1/collections/papers/documents/{}"),
         ("GET", "/v1/collections/papers/documents?cursor={}"),
         ("GET", "/v1/collections/papers/documents?limit={}"),
+        ("GET", "/v1/collections/papers/documents?filter={}"),
+        ("GET", "/v1/collections/papers/facets?field={}"),
+        ("GET", "/v1/collections/papers/facets?field=i&filter={}"),
+        ("GET", "/v1/collections/papers/search?q=cat&filter={}"),
+        ("GET", "/v1/collections/papers/search?q=cat&cursor={}"),
         ("GET", "/v1/collections/papers/search?q={}"),
         ("GET", "/v1/collections/papers/search?q=cat&model={}"),
         ("POST", "/v1/collections/papers/models/{}/promote"),
