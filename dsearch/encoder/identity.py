@@ -63,6 +63,6 @@ class EncoderIdentity:
         if differing:
             raise EncoderMismatch(
                 f"collection {collection!r} was encoded by {self.name!r}, not by this {other.name!r}: "
-                f"{'; '.join(differing)}. Use --encoder {self.name}, or index the sources into a new "
-                f"collection with: dsearch index SOURCE -c NEW_NAME --encoder {other.name}"
+                f"{'; '.join(differing)}. Use --encoder {self.name}, or encode it anew with: "
+                f"dsearch migrate -c {collection} --encoder {other.name}"
             )

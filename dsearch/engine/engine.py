@@ -223,6 +223,7 @@ class SearchEngine:
         name: str,
         encoder: TextEncoder | None = None,
         *,
+        passages: PassageOptions | None = None,
         on_progress: OnProgress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> Migrated:
@@ -234,6 +235,7 @@ class SearchEngine:
         Args:
             name: the collection.
             encoder: the new one; the engine's when None. Here it serves this collection from then on.
+            passages: how documents longer than its window are cut; into passages as long as that when None.
             on_progress: told of reading, encoding and building.
             cancelled: asked now and then.
 
@@ -244,7 +246,9 @@ class SearchEngine:
         self._require_writable()
         source = self.collection(name)
         new = self.encoder if encoder is None else encoder
-        migrated = migrate(self.home, source, new, on_progress=on_progress, cancelled=cancelled)
+        migrated = migrate(
+            self.home, source, new, passages=passages, on_progress=on_progress, cancelled=cancelled
+        )
         self._encoders[source.name] = new
         del self._open[source.name]
         source.close()
@@ -308,9 +312,10 @@ class SearchEngine:
 
     def _collection(self, store: Store) -> Collection:
         share, minimum = (None, MINIMUM) if self.readonly else self._rebuild
+        migrated = self._encoders.get(store.name)
         return Collection(
             store,
-            lambda: self._encoders.get(store.name) or self.encoder,
+            (lambda: self.encoder) if migrated is None else (lambda: migrated),
             self.query_cache,
             rebuild_share=share,
             rebuild_minimum=minimum,

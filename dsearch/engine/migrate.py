@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsearch.encoder import TextEncoder
+from dsearch.engine.cutting import Cutting, PassageOptions
 from dsearch.engine.given import require_encoder
 from dsearch.engine.home import Home
 from dsearch.engine.indexing import OnProgress, build_generation, encode_pending
@@ -69,6 +70,7 @@ def migrate(
     source: Collection,
     encoder: TextEncoder,
     *,
+    passages: PassageOptions | None = None,
     on_progress: OnProgress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Migrated:
@@ -79,7 +81,8 @@ def migrate(
             f"collection {source.name!r} is encoded by {encoder.identity.name} already; give another"
         )
     started = time.monotonic()
-    target = _target(migrating_folder(home, source.name), source.store, encoder)
+    cutting = (passages or PassageOptions()).cutting(encoder)
+    target = _target(migrating_folder(home, source.name), source.store, encoder, cutting)
     encoded = 0
 
     def checked(progress: Progress) -> None:
@@ -130,19 +133,26 @@ def clear_superseded(home: Home) -> list[Path]:
     return gone
 
 
-def _target(folder: Path, source: Store, encoder: TextEncoder) -> Store:
+def _target(folder: Path, source: Store, encoder: TextEncoder, cutting: Cutting | None) -> Store:
     """The unfinished edition, where an earlier call for this encoder left it, or a new one."""
+    identity = encoder.identity
     if folder.exists():
         try:
             target = Store.open(folder)
-            if target.encoder == encoder.identity.to_dict() and target.name == source.name:
+            made_for = (target.name, target.encoder, Cutting.of(target))
+            if made_for == (source.name, identity.to_dict(), cutting):
                 return target
             target.close()
         except DsearchError:
             pass  # not whole: it holds nothing that is not in the source
         shutil.rmtree(folder)
-    identity = encoder.identity
-    return Store.create(folder, name=source.name, encoder=identity.to_dict(), dimension=identity.dimension)
+    return Store.create(
+        folder,
+        name=source.name,
+        encoder=identity.to_dict(),
+        dimension=identity.dimension,
+        passages=None if cutting is None else cutting.to_dict(),
+    )
 
 
 def _copy_all(source: Store, target: Store, on_progress: OnProgress | None) -> int:
