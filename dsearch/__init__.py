@@ -8,6 +8,9 @@ with dsearch.SearchEngine("index") as engine:
 
 layer = dsearch.SearchLayer.open("index", "papers")      # the same search, as a layer of a network
 context = layer(query_states).context
+
+client = dsearch.Client("http://127.0.0.1:8080")         # the same calls, of a server
+layer = dsearch.RemoteSearch(client, "papers")           # the same layer, of a server
 """
 
 from __future__ import annotations
@@ -15,38 +18,47 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dsearch.version import __version__ as __version__
+
 if TYPE_CHECKING:
+    from dsearch.client import AsyncClient, Client, RemoteSearch, open
     from dsearch.encoder import Encoder
     from dsearch.engine import Collection, SearchEngine, SearchLayer
     from dsearch.errors import DsearchError
     from dsearch.service import create_app
     from dsearch.types import Document, Hit, SearchResult
 
-__version__ = "0.1.0"
-
 # Loaded when first asked for: `import dsearch` itself brings neither torch nor fastapi.
 _HOMES = {
+    "AsyncClient": "dsearch.client",
+    "Client": "dsearch.client",
     "Collection": "dsearch.engine",
     "Document": "dsearch.types",
     "DsearchError": "dsearch.errors",
     "Encoder": "dsearch.encoder",
     "Hit": "dsearch.types",
+    "RemoteSearch": "dsearch.client",
     "SearchEngine": "dsearch.engine",
     "SearchLayer": "dsearch.engine",
     "SearchResult": "dsearch.types",
     "create_app": "dsearch.service",
+    "open": "dsearch.client",
 }
 
 __all__ = [
+    "AsyncClient",
+    "Client",
     "Collection",
     "Document",
     "DsearchError",
     "Encoder",
     "Hit",
+    "RemoteSearch",
     "SearchEngine",
     "SearchLayer",
     "SearchResult",
     "create_app",
+    "open",
 ]
 
 

@@ -1,0 +1,36 @@
+"""Talk to a dsearch server, or to an engine in this process, by the same calls.
+
+    with Client("http://127.0.0.1:8080") as client:
+        client.upsert("papers", documents)
+        print(client.search("papers", "attention as retrieval").hits)
+
+`AsyncClient` has the same methods, awaited; `dsearch.open("index")` has them without a server; `RemoteSearch`
+is a collection of a server as a layer of a network.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsearch.client.http import AsyncClient, Client
+    from dsearch.client.local import LocalEngine, open
+    from dsearch.client.remote import RemoteOutput, RemoteSearch
+
+_HOMES = {
+    "AsyncClient": "dsearch.client.http",
+    "Client": "dsearch.client.http",
+    "LocalEngine": "dsearch.client.local",
+    "RemoteOutput": "dsearch.client.remote",
+    "RemoteSearch": "dsearch.client.remote",
+    "open": "dsearch.client.local",
+}
+
+__all__ = ["AsyncClient", "Client", "LocalEngine", "RemoteOutput", "RemoteSearch", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dsearch.client' has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)

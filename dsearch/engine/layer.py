@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from dsearch.attention import POOLINGS, Score, mix, pool, refine, temper
 from dsearch.attention.head import Head
 from dsearch.attention.maxp import best_passages
+from dsearch.attention.ranking import partition_by_head, ranking_score
 from dsearch.engine.options import CANDIDATES, LayerOptions
 from dsearch.engine.proposals import propose
 from dsearch.engine.rescoring import NamedScore, checked_pooling, checked_score, checked_temperature
@@ -194,20 +195,13 @@ class SearchLayer(nn.Module):
         self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
     ) -> Float[Tensor, "batch heads"]:
         """log Σ exp(logit) of each head over the candidates; 0 where there are none."""
-        logits = temper(raw, self.temperature).masked_fill(~mask[:, None], -torch.inf)
-        empty = ~(logits != -torch.inf).any(-1, keepdim=True)
-        return logits.masked_fill(empty, 0.0).logsumexp(-1).masked_fill(empty[..., 0], 0.0)
+        return partition_by_head(raw, mask, self.temperature)
 
     def ranking_score(
         self, raw: Float[Tensor, "batch heads candidates"], partition: Float[Tensor, "batch heads"]
     ) -> Float[Tensor, "batch candidates"]:
         """One score for all heads, ordered exactly as soft weights, but not lost where those underflow."""
-        if self.head.heads == 1:
-            return raw[:, 0]
-        share = self.head.mixture.log()
-        logits = temper(raw, self.temperature)
-        log_weights = (share[:, None] + logits - partition[..., None]).logsumexp(1)
-        return self.temperature * (log_weights + (self.head.mixture * partition).sum(-1)[:, None])
+        return ranking_score(raw, partition, self.temperature, self.head.mixture)
 
     def _search(
         self,

@@ -9,7 +9,6 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from dsearch import __version__
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.service import (
@@ -41,6 +40,7 @@ from dsearch.service.guard import LOOPBACK_HOSTS, Guard
 from dsearch.service.keys import ApiKeys
 from dsearch.service.requests import DocumentGiven
 from dsearch.service.service import Service
+from dsearch.version import __version__
 
 _DESCRIPTION = """
 A search engine that is one differentiable function. Errors are `application/problem+json` (RFC 9457) with a

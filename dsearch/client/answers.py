@@ -1,0 +1,185 @@
+"""What calls return: plain, frozen. Texts, ids and numbers as they are; tensors as NumPy arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsearch.types import Document, Stamp
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionInfo:
+    """What a collection is and holds; `pending` documents have no embedding yet and are not found."""
+
+    name: str
+    documents: int
+    pending: int
+    generation: int
+    model: str
+    sequence: int
+    encoder: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A document that was not stored: its number in what was sent, counted from 1, and why."""
+
+    line: int
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of documents: durable, found by every later search; the first refused ones are listed."""
+
+    sequence: int
+    inserted: int
+    updated: int
+    unchanged: int
+    refused: int
+    problems: list[Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """How many documents are gone."""
+
+    sequence: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPage:
+    """Documents by id; `next` is the cursor of the page behind it, None on the last."""
+
+    documents: list[Document]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether the first places are provably those of scoring every document, and why."""
+
+    proved: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Attention of each query over its candidates, best first; zeros behind a query's last candidate.
+
+    Attributes:
+        ids: of each query's candidates.
+        stamp: what it was computed from; `vjp` wants it back.
+        hops: rounds of search.
+        temperature: what scores were divided by.
+        mixture: m_h, the share of each head.
+        context: Σ_d weight(q, d) v_d.
+        weights: the mixture of the heads' softmaxes.
+        scores: what the candidates are ordered by.
+        keys, values: of each candidate, with include "keys", "values".
+        dense, keyword, head_weights: by head, with include "parts".
+        slopes: ∂ dense / ∂ query state, with include "slopes" and one round of search.
+        certificates: one a query, with `certify`.
+    """
+
+    ids: list[list[str]]
+    stamp: Stamp
+    hops: int
+    temperature: float
+    mixture: Float[np.ndarray, " heads"]
+    context: Float[np.ndarray, "batch value_dim"]
+    weights: Float[np.ndarray, "batch candidates"]
+    scores: Float[np.ndarray, "batch candidates"]
+    keys: Float[np.ndarray, "batch candidates key_dim"] | None = None
+    values: Float[np.ndarray, "batch candidates value_dim"] | None = None
+    dense: Float[np.ndarray, "batch heads candidates"] | None = None
+    keyword: Float[np.ndarray, "batch heads candidates"] | None = None
+    head_weights: Float[np.ndarray, "batch heads candidates"] | None = None
+    slopes: Float[np.ndarray, "batch heads candidates encoder_dim"] | None = None
+    certificates: list[Proof] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vjp:
+    """The gradients of a loss with respect to the query states, and to each tensor of the head."""
+
+    stamp: Stamp
+    states: Float[np.ndarray, "batch encoder_dim"]
+    head: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A document that a prediction came from: its share of the weight, and its field."""
+
+    id: str
+    weight: float
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one query predicts: mean and spread of a number or vector, or the share of each label.
+
+    `kind` is None, and there is no prediction, when no candidate has the field; `without_field` were left out
+    because they lack it.
+    """
+
+    kind: Literal["number", "vector", "label"] | None
+    mean: float | list[float] | None
+    spread: float | list[float] | None
+    labels: dict[str | bool, float] | None
+    evidence: list[Evidence]
+    candidates: int
+    without_field: int
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """One prediction a query."""
+
+    stamp: Stamp
+    predictions: list[Prediction]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One version, what it was trained from, and what is known of it."""
+
+    version: str
+    parent: str | None
+    live: bool
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The versions of a collection; v0 is the untrained one."""
+
+    live: str
+    models: list[Model]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAdded:
+    """A version that was handed in; it is not live."""
+
+    model: str
+    parent: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """The version that answers from now on, and the one that did."""
+
+    model: str
+    previous: str
+    sequence: int

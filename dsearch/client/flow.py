@@ -1,0 +1,102 @@
+"""One description of a call, for a client that waits and for one that awaits.
+
+A call is a generator that yields requests and is sent the answers: what is asked and how an answer is read,
+without a word about sockets (the "sans-I/O" way). `@operation` makes of it a method that `Client` runs to its
+end and returns the result of, and that gives a coroutine on `AsyncClient`; type checkers see both.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+TENSORS = "application/x-safetensors"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be sent.
+
+    Attributes:
+        method: of HTTP.
+        path: below the server's address, quoted.
+        query: of the URL.
+        content: the body.
+        content_type: of the body.
+        accept: the media type wanted.
+        repeatable: whether sending it twice does no more than sending it once.
+        writes: whether it changes something; writes may take longer.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str | int] = field(default_factory=dict)
+    content: bytes | None = None
+    content_type: str = JSON
+    accept: str = JSON
+    repeatable: bool = True
+    writes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, whole; the names of `headers` are in small letters."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+Flow: TypeAlias = Generator[Request, Answer, T]
+"""Yields requests, is sent their answers (those of 400 and more are raised into it), returns a result."""
+
+
+class Waits(Protocol):
+    """Runs a flow and waits for it."""
+
+    def run(self, flow: Flow[T]) -> T:
+        """The flow's result."""
+        ...
+
+
+class Awaits(Protocol):
+    """Runs a flow in an event loop."""
+
+    async def run(self, flow: Flow[T]) -> T:
+        """The flow's result."""
+        ...
+
+
+class operation(Generic[P, T]):  # it is read as a decorator
+    """A method made of a flow: of whoever runs it, its result or a coroutine of it."""
+
+    def __init__(self, flow: Callable[Concatenate[Any, P], Flow[T]]):
+        self._flow = flow
+        functools.update_wrapper(self, flow)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, client: None, owner: Any) -> Callable[Concatenate[Any, P], Flow[T]]: ...
+    @overload
+    def __get__(self, client: Waits, owner: Any) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: Awaits, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: Any, owner: Any) -> Any:
+        """The method of `client`; the flow itself of a class."""
+        if client is None:
+            return self._flow
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return client.run(self._flow(client, *args, **kwargs))
+
+        functools.update_wrapper(call, self._flow)
+        signature = inspect.signature(self._flow)
+        call.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])  # type: ignore[attr-defined]
+        return call

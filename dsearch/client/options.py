@@ -1,0 +1,69 @@
+"""The options of searches and of attention, as both clients and the local engine take them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+from dsearch.types import Mode, Stamp
+
+
+class FindOptions(TypedDict, total=False):
+    """How to search. What is left out is as the server has it.
+
+    limit: hits wanted, 1 to 1000 (10). offset: hits left out before the first. cursor: `next_cursor` of the
+    page before, in place of an offset. mode: "hybrid", "dense" or "keyword". model: a version; the live one.
+    filter: what a document's metadata must meet. score_threshold, weight_threshold: hits below are left out.
+    operators: whether "phrases", +terms and -terms are understood. explain: whether hits carry the parts of
+    their scores. highlight: whether they carry the pieces that show the query's words. hops, hop_strength:
+    rounds of search, and how far each turns the query; the model's own.
+    """
+
+    limit: int
+    offset: int
+    cursor: str | None
+    mode: Mode
+    model: str | None
+    filter: dict[str, Any] | None
+    score_threshold: float | None
+    weight_threshold: float | None
+    operators: bool
+    explain: bool
+    highlight: bool
+    hops: int | None
+    hop_strength: float | None
+
+
+class WayToAttend(TypedDict, total=False):
+    """How queries attend. What is left out is as the server has it.
+
+    mode: "hybrid", "dense" or "keyword"; dense without texts. candidates: documents that each leg proposes
+    for each head (100). hops, hop_strength: rounds of search, and how far each turns the query; the model's.
+    score: "dot", "cosine", "gaussian", … pooling: "soft", "hard" or "uniform". width: of a kernel score.
+    temperature: of the softmax; the model's own. filter: what a document's metadata must meet.
+    """
+
+    mode: Mode
+    candidates: int
+    hops: int | None
+    hop_strength: float | None
+    score: str
+    pooling: str
+    width: float | None
+    temperature: float | None
+    filter: dict[str, Any] | None
+
+
+class AttendOptions(WayToAttend, total=False):
+    """`WayToAttend`, and model: a version; the live one when left out."""
+
+    model: str | None
+
+
+class DifferentiableOptions(AttendOptions, total=False):
+    """`AttendOptions`, and dtype: what is computed in; stamp: the state to be asked, from an answer."""
+
+    dtype: Literal["float32", "float64"]
+    stamp: Stamp | None
+
+
+Part = Literal["keys", "values", "parts", "slopes"]

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SERVICE = Path(__file__).parents[1] / "service"
+sys.path.insert(0, str(SERVICE))  # service_fakes.py, server_process.py
+
+from service_fakes import WordEncoder, documents  # noqa: E402
+
+import dsearch  # noqa: E402
+from dsearch.attention.head import Head  # noqa: E402
+from dsearch.client import AsyncClient, Client, LocalEngine  # noqa: E402
+from dsearch.engine import SearchEngine  # noqa: E402
+
+
+def moved_head(heads: int, *, hop_strength: float = 0.0) -> Head:
+    torch.manual_seed(4)
+    head = Head(32, heads=heads, rank=3)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+        head.hop_strength.fill_(hop_strength)
+    return head
+
+
+class Awaited:
+    """An `AsyncClient` as if it were not: each call runs an event loop of its own to the end."""
+
+    def __init__(self, client: AsyncClient):
+        self._runner, self._client = asyncio.Runner(), client
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return await method(*args, **kwargs)
+
+        return lambda *args, **kwargs: self._runner.run(awaited(*args, **kwargs))
+
+    def finish(self) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two equal homes: 60 documents, one written later, two deleted; v1 has two heads, v2 one, v3 hops."""
+    folder = tmp_path_factory.mktemp("homes")
+    with SearchEngine(folder / "served", encoder=WordEncoder) as engine:
+        papers = engine.create("papers")
+        papers.ingest(documents(60))
+        papers.upsert(documents(62)[60:])
+        papers.delete(["d003", "d060"])
+        for head in (moved_head(2), moved_head(1), moved_head(1, hop_strength=0.5)):
+            papers.add_model(head, {"note": "moved"})
+    shutil.copytree(folder / "served", folder / "local")
+    return folder / "served", folder / "local"
+
+
+@pytest.fixture(scope="module")
+def server(homes: tuple[Path, Path]) -> Iterator[str]:
+    """The address of a server in another process."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SERVICE.parent), str(SERVICE.parents[1])]),
+    }
+    command = [sys.executable, str(SERVICE / "server_process.py"), str(homes[0])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.terminate()
+        process.wait(20)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def remote(server: str) -> Iterator[Client]:
+    """A client of the server, which it has waited for: it loads its encoder first."""
+    with Client(server) as client:
+        client.ready()
+        yield client
+
+
+@pytest.fixture(scope="module")
+def local(homes: tuple[Path, Path]) -> Iterator[LocalEngine]:
+    with dsearch.open(homes[1], encoder=WordEncoder) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def apis(remote: Client, local: LocalEngine) -> Iterator[dict[str, Any]]:
+    """Everything that has the calls."""
+    awaited = Awaited(AsyncClient(remote.url))
+    yield {"http": remote, "async": awaited, "local": local}
+    awaited.finish()
