@@ -20,7 +20,7 @@ def as_json(result: SearchResult) -> dict[str, object]:
     content = asdict(result)
     stamp = content.pop("stamp")
     for hit in content["hits"]:
-        for name in ("explain", "highlights"):
+        for name in ("explain", "highlights", "passage"):
             if hit[name] is None:
                 del hit[name]
     return {**stamp, **content}
@@ -68,11 +68,14 @@ def _explained(score: float, explain: Explanation) -> list[str]:
 
 
 def _pieces(hit: Hit, *, bold: bool) -> list[str]:
-    """The pieces that show the query's words, or the beginning of the text."""
+    """The pieces that show the query's words, or the passage that was found, or the text's beginning."""
     shown = [piece for piece in hit.highlights or [] if piece.field == "text"]
     if not shown:
-        text = " ".join(hit.text.split())
-        return [text if len(text) <= _SNIPPET else f"{text[:_SNIPPET]}…"]
+        passage = hit.passage
+        text = " ".join((hit.text if passage is None else passage.text).split())
+        before = "" if passage is None or passage.start == 0 else "…"
+        after = "…" if len(text) > _SNIPPET or (passage is not None and passage.end < len(hit.text)) else ""
+        return [f"{before}{text[:_SNIPPET]}{after}"]
     lines: list[str] = []
     for piece in shown:
         text, at = "", 0

@@ -36,6 +36,7 @@ _COLLECTION = {
     **_STAMP,
     "encoder": {"name": "all-MiniLM-L6-v2", "dimension": 384},
     "language": "english",
+    "passages": {"tokens": 256, "overlap": 32},
 }
 
 
@@ -65,6 +66,15 @@ class Highlight(BaseModel):
     spans: list[tuple[int, int]] = Field(description="[start, end) of each word of the query")
 
 
+class Passage(BaseModel):
+    """A part of a long document; offsets count characters (code points) of its text."""
+
+    ordinal: int = Field(description="which of the document's passages, from 0")
+    start: int = Field(description="its first character")
+    end: int = Field(description="the one behind its last")
+    text: str
+
+
 class Hit(BaseModel):
     """One found document."""
 
@@ -79,6 +89,9 @@ class Hit(BaseModel):
     metadata: dict[str, Any]
     explain: Explanation | None = Field(None, description="when it was asked for")
     highlights: list[Highlight] | None = Field(None, description="when they were asked for")
+    passage: Passage | None = Field(
+        None, description="of a long document the part that its similarity comes from; left out for others"
+    )
 
 
 class Attention(BaseModel):
@@ -317,6 +330,10 @@ class CollectionDescribed(Stamped):
     pending: int = Field(description="documents without an embedding yet: not searchable")
     encoder: dict[str, Any]
     language: str = Field(description="how its texts are cut into words")
+    passages: dict[str, Any] | None = Field(
+        description="most tokens of a passage of a long document, and how many of them it shares with the "
+        "one before; null: documents are not cut"
+    )
 
 
 class CollectionDamaged(BaseModel):

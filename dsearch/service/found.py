@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import asdict
 from typing import Any
 
 from dsearch.engine.impressions import Drawn
@@ -51,6 +52,8 @@ def _hit(hit: Hit) -> dict[str, Any]:
         shown["explain"] = _explained(hit.explain)
     if hit.highlights is not None:
         shown["highlights"] = [_highlighted(piece) for piece in hit.highlights]
+    if hit.passage is not None:
+        shown["passage"] = asdict(hit.passage)
     return shown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -12,7 +13,7 @@ from fakes import HashingEncoder
 
 from dsearch.attention.head import Head
 from dsearch.attention.maxp import best_passages
-from dsearch.engine import PassageOptions, SearchEngine, SearchLayer
+from dsearch.engine import PassageOptions, Question, SearchEngine, SearchLayer, attention_parts, vjp
 from dsearch.engine.answers import covered_mass
 from dsearch.engine.cutting import Cutting, encode, spans_of
 from dsearch.engine.keys import KeyOptions
@@ -437,3 +438,54 @@ def test_the_best_passage_by_hand():
 def test_a_score_of_nan_or_nothing_takes_the_first_passage():
     scores = torch.tensor([[torch.nan, 0.5, torch.nan], [-torch.inf, 1.0, -torch.inf]])
     assert best_passages(scores, torch.tensor([0, 1, 0]), 2).tolist() == [[0, 1], [0, 1]]
+
+
+# --- over a wire
+
+
+def parts_of(collection, head, states, include, **options):
+    version = collection.add_model(head, {})
+    question = Question(states=states, texts=QUERIES, model=version, dtype="float64", options=options)
+    return question, attention_parts(collection, question, include=include)
+
+
+@pytest.mark.parametrize("score", ["dot", "gaussian"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_slopes_are_those_of_the_passages_that_were_taken(long, heads, score):
+    """What the other side computes from them is what `vjp` computes here."""
+    head, states = trained(long.store.dimension, heads), states_of(long).double()
+    options = {"score": score, "hops": 1, **({"width": 0.7} if score == "gaussian" else {})}
+    question, parts = parts_of(long, head, states, ("slopes", "parts"), **options)
+    raw = torch.as_tensor(parts.arrays["dense"] + parts.arrays["keyword"]).requires_grad_()
+    mask = torch.as_tensor([[n < len(ids) for n in range(raw.shape[2])] for ids in parts.ids])
+    logits = (raw / parts.temperature).masked_fill(~mask[:, None], -torch.inf)
+    weights = (logits.softmax(-1) * torch.as_tensor(parts.mixture)[:, None]).sum(1)
+    torch.testing.assert_close(weights, torch.as_tensor(parts.arrays["weights"]))
+    (of_raw,) = torch.autograd.grad(weights[:, 2].sum(), [raw])
+    slopes = torch.as_tensor(parts.arrays["slopes"])
+    there = torch.einsum("bhc,bhcd->bd", of_raw, slopes).numpy()
+    upstream = [[float(n == 2) for n in range(len(ids))] for ids in parts.ids]
+    here = vjp(long, dataclasses.replace(question, stamp=parts.stamp), weights=upstream).states
+    np.testing.assert_allclose(there, here, atol=1e-9)
+
+
+def test_keys_and_values_are_those_of_the_passages_that_were_taken(long):
+    head, states = trained(long.store.dimension), states_of(long).double()
+    _, parts = parts_of(long, head, states, ("keys", "values", "parts"), hops=1)
+    dense = torch.einsum(
+        "bd,bcd->bc", head.queries(states.float())[:, 0].double(), torch.as_tensor(parts.arrays["keys"])
+    )
+    mask = torch.as_tensor([[n < len(ids) for n in range(dense.shape[1])] for ids in parts.ids])
+    torch.testing.assert_close(
+        dense[mask], torch.as_tensor(parts.arrays["dense"])[:, 0][mask], atol=1e-5, rtol=1e-5
+    )
+    context = np.einsum("bc,bcd->bd", parts.arrays["weights"], parts.arrays["values"])
+    np.testing.assert_allclose(context, parts.arrays["context"], atol=1e-9)
+
+
+def test_heads_that_took_different_passages_have_no_one_key(long):
+    head, states = trained(long.store.dimension, 3), states_of(long).double()
+    with pytest.raises(
+        InvalidRequest, match="3 heads of this model take different passages of a long document"
+    ):
+        parts_of(long, head, states, ("keys",), hops=1)

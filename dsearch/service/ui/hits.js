@@ -12,14 +12,18 @@ export function hitElement(hit, query) {
   item.append(title);
   if (hit.title && hit.title !== hit.id) item.append(element("div", "id", hit.id));
   item.append(attention(hit));
-  if (hit.text) item.append(...body(hit.text, query));
+  if (hit.text) item.append(...body(hit.text, query, hit.passage));
   item.append(element("p", "parts", partsInWords(hit)));
   return item;
 }
 
-function body(text, query) {
-  const flat = text.replace(/\s+/g, " ").trim();
-  const short = snippet(flat, query, SNIPPET);
+// Of a long document the passage that was found is shown first.
+function body(text, query, passage) {
+  const flat = flatten(text);
+  const near = passage ? flatten(passage.text) : flat;
+  const found = snippet(near, query, SNIPPET);
+  const cut = passage && passage.start > 0 && !found.startsWith("…");
+  const short = cut ? `… ${found}` : found;
   const shown = element("p", "text");
   shown.append(...marked(short, query));
   if (short === flat) return [shown];
@@ -33,6 +37,10 @@ function body(text, query) {
     shown.replaceChildren(...marked(open ? text : short, query));
   });
   return [shown, more];
+}
+
+function flatten(text) {
+  return text.replace(/\s+/g, " ").trim();
 }
 
 function attention(hit) {
