@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor
 
 from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
@@ -79,15 +80,21 @@ class HeldOut:
         self._depth = DEPTH + max((int(of.sum()) for of in seen), default=0)
 
     def answers(
-        self, head: Head, states: Float32[np.ndarray, "queries encoder_dim"] | None = None
+        self,
+        head: Head,
+        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
     ) -> Answers:
         """What this head gives, with a second hop where it has a hop strength.
 
         Args:
             head: of the model.
             states: the query embeddings where another encoder than the collection's gave them.
+            corpus: those of the documents where another encoder did.
         """
-        top = self._ranking.top(head, self._depth, hop_strength=head.hop_strength.item(), states=states)
+        top = self._ranking.top(
+            head, self._depth, hop_strength=head.hop_strength.item(), states=states, corpus=corpus
+        )
         taken_out = (top[:, :, None] == self._taken_out[:, None]).any(-1)
         return Answers(
             ndcg_at_10(top, self.examples.relevant),

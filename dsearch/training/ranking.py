@@ -48,29 +48,33 @@ class Ranking:
         *,
         hop_strength: float = 0.0,
         states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
     ) -> Int64[np.ndarray, "queries depth"]:
         """The positions of the best documents for every query, best first; with a second hop at g ≠ 0.
 
-        What is hidden from a query stands last. `states` take the place of the examples' query embeddings.
+        What is hidden from a query stands last. `states` and `corpus` take the place of the examples' query
+        embeddings and of the stored ones.
         """
         depth = min(depth, len(self._corpus))
         states = self.examples.states if states is None else states
+        corpus = self._corpus if corpus is None else corpus
         best = np.zeros((len(self.examples), depth), np.int64)
         for start in range(0, len(best), _QUERIES_AT_A_TIME):
             which = torch.arange(start, min(start + _QUERIES_AT_A_TIME, len(best)))
-            best[start : start + len(which)] = self._block(head, states, which, depth, hop_strength)
+            best[start : start + len(which)] = self._block(head, states, corpus, which, depth, hop_strength)
         return best
 
     def _block(
         self,
         head: Head,
         states: Float32[np.ndarray, "queries encoder_dim"],
+        corpus: Float[Tensor, "documents encoder_dim"],
         which: Int64[Tensor, " batch"],
         depth: int,
         hop_strength: float,
     ) -> Int64[np.ndarray, "batch depth"]:
         device = head.temperature.device
-        corpus = self._corpus.to(device)
+        corpus = corpus.to(device)
         keyword = None if self._keyword is None else self._keyword(which).to(device)
         queries = head.queries(torch.as_tensor(states[which.numpy()]).to(device))
         log_heads = self._log_heads(head, queries, corpus, keyword)
