@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,6 +46,7 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
     from dsearch.service.keys import ApiKeys
     from dsearch.service.logs import set_up_logs
     from dsearch.service.server import run_server
+    from dsearch.service.task_jobs import open_readonly
 
     elsewhere = not is_loopback(settings.host)
     if elsewhere and not ApiKeys(engine.home.path).list():
@@ -60,6 +62,9 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
         require_key=elsewhere,
         query_timeout_s=settings.query_timeout_ms / 1000,
         explore=settings.explore,
+        open_engine=partial(open_readonly, settings.home, settings.encoder, settings.device, settings.dtype),
+        task_memory_bytes=settings.task_memory_bytes,
+        device=settings.device,
     )
     say(
         f"serving at http://{settings.host}:{settings.port}  "

@@ -11,7 +11,8 @@ keys.py         API keys of a home                  access.py       who may ask 
 deadline.py     how long a request may take         patience.py     how long a slow client is waited for
 metrics.py      what /metrics shows                 readings.py     what it reads when it is asked
 logs.py         one JSON object a line              telemetry.py    spans, where OpenTelemetry is installed
-server.py       uvicorn, and an end without losses
+tasks.py        long work, one after the other     task_store.py   what survives a restart
+task_jobs.py    what tasks compute, elsewhere       server.py       uvicorn, and an end without losses
 answers.py      what they get                       respond.py      answers as JSON bytes
 ui/             the page: static, no build step
 """

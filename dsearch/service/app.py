@@ -26,6 +26,7 @@ from dsearch.service import (
     routes_page,
     routes_search,
     routes_similar,
+    routes_tasks,
 )
 from dsearch.service.access import Access, is_open
 from dsearch.service.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
@@ -40,6 +41,7 @@ from dsearch.service.guard import LOOPBACK_HOSTS, Guard
 from dsearch.service.keys import ApiKeys
 from dsearch.service.requests import DocumentGiven
 from dsearch.service.service import Service
+from dsearch.service.task_jobs import OpenEngine
 from dsearch.version import __version__
 
 _DESCRIPTION = """
@@ -59,6 +61,9 @@ def create_app(
     require_key: bool = False,
     query_timeout_s: float = QUERY_TIMEOUT_S,
     explore: float = 0.0,
+    open_engine: OpenEngine | None = None,
+    task_memory_bytes: int | None = None,
+    device: str = "cpu",
 ) -> FastAPI:
     """The service as an ASGI application; its threads run from the server's start-up to its shutdown.
 
@@ -72,8 +77,18 @@ def create_app(
         query_timeout_s: how long a search may take that does not say so itself.
         explore: share of search pages, 0 to 0.2, with two positions left to a coin: what learning from clicks
             needs to tell liked from on top.
+        open_engine: opens the same home readonly, in the process of a task: picklable, such as a `partial` of
+            `task_jobs.open_readonly`. With the default encoder when None.
+        task_memory_bytes: what a task's process may take beyond its libraries; the machine's when None.
+        device: where tasks train.
     """
-    service = Service(engine, explore=explore)
+    service = Service(
+        engine,
+        explore=explore,
+        open_engine=open_engine,
+        task_memory_bytes=task_memory_bytes,
+        device=device,
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -109,6 +124,7 @@ def create_app(
         routes_feedback,
         routes_models,
         routes_heads,
+        routes_tasks,
     ):
         app.include_router(routes.router)
     routes_page.install(app)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
@@ -19,6 +20,8 @@ from dsearch.service.errors import NotReady
 from dsearch.service.impressions import Impressions
 from dsearch.service.metrics import Metrics
 from dsearch.service.readings import readings_of
+from dsearch.service.task_jobs import OpenEngine, open_default
+from dsearch.service.tasks import Tasks
 from dsearch.service.worker import Worker
 
 SEARCHES_WAITING = 256
@@ -40,9 +43,20 @@ class Service:
     Args:
         engine: opened by the caller, who closes it after the last request.
         explore: the share of search pages with two positions left to a coin (impressions.py).
+        open_engine: opens the same home readonly, in a task's process; with the default encoder if None.
+        task_memory_bytes: what a task's process may take beyond its libraries; the machine's when None.
+        device: where tasks train.
     """
 
-    def __init__(self, engine: SearchEngine, *, explore: float = 0.0):
+    def __init__(
+        self,
+        engine: SearchEngine,
+        *,
+        explore: float = 0.0,
+        open_engine: OpenEngine | None = None,
+        task_memory_bytes: int | None = None,
+        device: str = "cpu",
+    ):
         self.metrics = Metrics()
         self.impressions = Impressions(explore=explore)
         self.catalogue = Catalogue(engine)
@@ -60,6 +74,14 @@ class Service:
             observer=self.metrics,
         )
         self.feedback = Worker("feedback", waiting=FEEDBACK_WAITING, finishes=True, observer=self.metrics)
+        self.tasks = Tasks(
+            engine,
+            self.catalogue,
+            open_engine or partial(open_default, engine.home.path),
+            memory_bytes=task_memory_bytes,
+            device=device,
+        )
+        self.watchers = 0  # of tasks
         self.leaving = False
         engine.query_cache.on_encode = self.metrics.encoded
         self.metrics.read(
@@ -72,17 +94,20 @@ class Service:
         self.searching.start()
         self.writing.start()
         self.feedback.start()
+        self.tasks.start()
         self._warming = asyncio.get_running_loop().create_task(self.searching.run(self._warm))
 
     def leave(self) -> None:
         """Say that it is not ready any more; what comes is still answered, until `stop`."""
         self.leaving = True
+        self.tasks.leave()
 
     async def stop(self) -> None:
         """Finish what waits, end the workers."""
         self.leave()
         for worker in (self.searching, self.writing, self.feedback):
             await run_in_threadpool(worker.stop)
+        await run_in_threadpool(self.tasks.stop)
         if self._warming is not None:
             with contextlib.suppress(BaseException):
                 await self._warming

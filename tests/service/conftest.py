@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from service_fakes import NASTY, ORIGIN, WordEncoder, documents, serving
+from service_fakes import NASTY, ORIGIN, WordEncoder, documents, open_words, serving
 from starlette.testclient import TestClient
 
 from dsearch.engine import Collection, SearchEngine
@@ -25,7 +26,8 @@ def engine(tmp_path: Path, encoder: WordEncoder) -> Iterator[SearchEngine]:
 
 @pytest.fixture
 def app(engine: SearchEngine) -> FastAPI:
-    return create_app(engine, query_timeout_s=30)  # a busy machine is no reason for a test to fail
+    # A busy machine is no reason for a test to fail.
+    return create_app(engine, query_timeout_s=30, open_engine=partial(open_words, engine.home.path))
 
 
 @pytest.fixture

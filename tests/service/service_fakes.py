@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from fakes import HashingEncoder
 
+from dsearch.engine import SearchEngine
 from dsearch.types import Document
 
 DIMENSION = 32
@@ -78,3 +79,8 @@ def serving(home: Path, **patience: Any) -> Iterator[tuple[str, subprocess.Popen
         assert process.wait(30) == 0
         assert process.stdout is not None
         process.stdout.close()
+
+
+def open_words(home: Path) -> SearchEngine:
+    """As a task's process opens a home of these tests."""
+    return SearchEngine(home, readonly=True, encoder=WordEncoder)

@@ -1,0 +1,129 @@
+"""What clients send to have something done that takes long."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from dsearch.service.fields import Given, allowed
+from dsearch.service.requests import MAX_QUERY_CHARACTERS, Limit, Version
+from dsearch.service.task_store import TaskState
+
+MAX_JUDGED_QUERIES = 50_000
+
+_Text = Annotated[str, Field(max_length=MAX_QUERY_CHARACTERS)]
+_Id = Annotated[str, Field(min_length=1, max_length=512)]
+_Grade = Annotated[float, Field(ge=-1e6, le=1e6)]
+_Queries = Annotated[
+    dict[_Id, _Text],
+    Field(max_length=MAX_JUDGED_QUERIES),
+    allowed(
+        f"an object of query id → text, at most {MAX_JUDGED_QUERIES}, {MAX_QUERY_CHARACTERS} characters each"
+    ),
+]
+_Judgements = Annotated[
+    dict[_Id, dict[_Id, _Grade]],
+    Field(max_length=MAX_JUDGED_QUERIES),
+    allowed("an object of query id → document id → grade, above 0 for documents that answer the query"),
+]
+_Flag = Annotated[bool, allowed("true or false")]
+_EXAMPLE = {
+    "queries": {"q1": "what is a key?", "q2": "what is a value?"},
+    "judgements": {"q1": {"a": 1}, "q2": {"b": 2, "a": 0}},
+}
+
+
+class Judged(Given):
+    """Queries with judgements of documents."""
+
+    queries: _Queries | None = Field(None, description="query id → text")
+    judgements: _Judgements | None = Field(None, description="query id → document id → grade")
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if (self.queries is None) != (self.judgements is None):
+            raise ValueError("queries and judgements belong together; give both or neither")
+        return self
+
+
+class TrainRequest(Judged):
+    """What to learn from, and how."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [_EXAMPLE, {"self_supervised": True}, {"from": "feedback"}]},
+    )
+
+    self_supervised: _Flag = Field(False, description="learn from the documents alone")
+    source: Annotated[Literal["feedback"], allowed("feedback")] | None = Field(
+        None,
+        alias="from",
+        description="learn from people's clicks; judgements, when given, then decide whether it goes live",
+    )
+    scope: Annotated[Literal["head", "query"], allowed("head or query")] = Field(
+        "head", description="what learns: the head (seconds), or the query encoder with it (minutes)"
+    )
+    objective: (
+        Annotated[
+            Literal["listwise", "judged", "in-batch", "marginal", "approx-ndcg"],
+            allowed("listwise, judged, in-batch, marginal or approx-ndcg"),
+        ]
+        | None
+    ) = None
+    heads: Annotated[int, Field(ge=1, le=64), allowed("an integer from 1 to 64")] = 1
+    epochs: Annotated[int, Field(ge=1, le=1000), allowed("an integer from 1 to 1000")] | None = None
+    learning_rate: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] | None = None
+    seed: Annotated[int, Field(ge=0, le=2**31), allowed("an integer from 0")] = 0
+    promote: _Flag = Field(True, description="let it answer if it did better on held-out queries")
+    accept: _Flag = Field(False, description="let it answer whatever held-out queries say")
+    alpha: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] = Field(
+        0.05, description="the largest p-value that counts as a gain"
+    )
+    margin: Annotated[float, Field(ge=0, lt=1), allowed("a number from 0 to below 1")] = Field(
+        0.02, description="how far nDCG@10 may fall on seen or unseen documents"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = (self.judgements is not None and self.source is None) + self.self_supervised
+        if given + (self.source is not None) != 1:
+            raise ValueError(
+                'give one of: queries with judgements; "self_supervised": true; "from": "feedback"'
+            )
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, for the task."""
+        return self.model_dump(by_alias=True)
+
+
+class EvaluateRequest(Judged):
+    """Judgements to score against."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [_EXAMPLE]})
+
+    model: Version | None = Field(None, description="a trained version; the live one when it is not given")
+
+    @model_validator(mode="after")
+    def _given(self) -> Self:
+        if not self.judgements:
+            raise ValueError("there is no judgement to score against; give queries and judgements")
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, for the task."""
+        return self.model_dump(by_alias=True)
+
+
+class TaskParameters(Given):
+    """Which tasks to list."""
+
+    limit: Limit = 50
+    cursor: Annotated[str, Field(pattern=r"^[0-9]{1,15}$"), allowed("the `next` of an answer")] | None = (
+        Field(None, description="`next` of the page before")
+    )
+    collection: Annotated[str, Field(max_length=200)] | None = None
+    state: Annotated[TaskState, allowed("queued, running, done, failed, cancelled or interrupted")] | None = (
+        None
+    )

@@ -1,0 +1,247 @@
+"""What tasks compute, in a process of their own (`run_spawned`).
+
+It opens the home readonly and writes what it made into a folder, from which the serving process takes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsearch.errors import DsearchError
+from dsearch.types import Progress
+
+if TYPE_CHECKING:
+    from dsearch.engine import Collection, SearchEngine
+    from dsearch.training import Epoch, Examples, Gate, Trained, TrainingOptions
+
+HEAD_NAME = "head.safetensors"
+ENCODER_NAME = "encoder.safetensors"
+
+Report = Callable[[Any], None]
+OpenEngine = Callable[[], "SearchEngine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to tell beside progress: `kind` names the event."""
+
+    kind: str
+    data: dict[str, Any]
+
+
+def open_readonly(home: Path, encoder: str, device: str, dtype: str) -> SearchEngine:
+    """The home as a task sees it; with its arguments bound it is what `create_app` takes as `open_engine`."""
+    from dsearch.encoder import Encoder
+    from dsearch.engine import SearchEngine
+
+    return SearchEngine(
+        home, readonly=True, encoder=lambda: Encoder.load(encoder, device=device, dtype=dtype)
+    )
+
+
+def open_default(home: Path) -> SearchEngine:
+    """The home with the default encoder."""
+    from dsearch.engine import SearchEngine
+
+    return SearchEngine(home, readonly=True)
+
+
+def train_job(
+    report: Report, open_engine: OpenEngine, name: str, request: dict[str, Any], folder: Path, device: str
+) -> dict[str, Any]:
+    """Train a head into `folder`; what is known of it.
+
+    Args:
+        report: takes `Progress` and `Note`.
+        open_engine: opens the home readonly.
+        name: the collection.
+        request: of `TrainRequest`.
+        folder: the run's; one that a stopped attempt left is gone on with.
+        device: where the arithmetic runs.
+
+    Raises:
+        DsearchError: whatever training raises on purpose.
+    """
+    _be_first_to_go()
+    from dsearch.engine import head_bytes
+    from dsearch.training import Gate
+
+    with open_engine() as engine:
+        collection = engine.collection(name)
+        parent = _start(collection)
+        gate = Gate(alpha=request["alpha"], margin=request["margin"])
+        trained, left_out = _trained(report, collection, parent, gate, request, folder, device)
+    (folder / HEAD_NAME).write_bytes(head_bytes(trained.head))
+    change = None
+    if trained.encoder is not None:
+        from dataclasses import asdict
+
+        from safetensors.torch import save
+
+        (folder / ENCODER_NAME).write_bytes(save(dict(trained.encoder.tensors)))
+        change = asdict(trained.encoder.training)
+    return {
+        "parent": parent,
+        "record": trained.record,
+        "passed": trained.gate.passed,
+        "reason": trained.gate.reason,
+        "left_out": left_out,
+        "encoder": change,
+    }
+
+
+def evaluate_job(
+    report: Report, open_engine: OpenEngine, name: str, request: dict[str, Any]
+) -> dict[str, Any]:
+    """Score dense, keyword, hybrid and trained search on judgements: an `EvaluationReport` as JSON."""
+    _be_first_to_go()
+    from dsearch.engine import UNTRAINED, QueryStates, System, make_run
+    from dsearch.evaluation import build_report, evaluate, without_positives
+    from dsearch.types import Query
+
+    qrels: dict[str, dict[str, float]] = request["judgements"]
+    texts = request["queries"]
+    queries = [Query(id, texts[id]) for id in qrels if texts.get(id, "").strip()]
+    with open_engine() as engine:
+        collection = engine.collection(name)
+        version = request["model"] or collection.live_model
+        systems = {"dense": System("dense"), "keyword": System("keyword"), "hybrid": System("hybrid")}
+        if version != UNTRAINED:
+            systems[f"trained {version}"] = System("hybrid", version)
+        states = QueryStates(collection, queries)
+        scores = {}
+        for done, (label, system) in enumerate(systems.items()):
+            report(Progress("evaluate", done, len(systems), 0.0))
+            run = make_run(collection, queries, system, states=states.of(system.model))
+            scores[label] = evaluate(run, qrels)
+    report(Progress("evaluate", len(systems), len(systems), 0.0))
+    return build_report(scores, baseline="hybrid", left_out=len(without_positives(qrels))).to_dict()
+
+
+def _trained(
+    report: Report,
+    collection: Collection,
+    parent: str,
+    gate: Gate,
+    request: dict[str, Any],
+    folder: Path,
+    device: str,
+) -> tuple[Trained, dict[str, int]]:
+    from dsearch.training import (
+        TrainingOptions,
+        examples_from_corpus,
+        examples_from_feedback,
+        examples_from_judgements,
+        finetune,
+        finetune_from_feedback,
+        query_options,
+        self_supervised_options,
+    )
+
+    names = ("scope", "objective", "heads", "epochs", "learning_rate", "seed")
+    chosen = {name: request[name] for name in names if request[name] is not None}
+    start = collection.head(parent)
+    watch = _Watch(report)
+    judged = None
+    if request["judgements"] is not None:
+        judged = examples_from_judgements(collection, request["queries"], request["judgements"])
+    if request["from"] == "feedback":
+        source = examples_from_feedback(collection)
+        live = collection.head(collection.live_model)
+        trained = finetune_from_feedback(
+            source,
+            judged,
+            TrainingOptions(**chosen),
+            gate=gate,
+            start=start,
+            live=live,
+            device=device,
+            on_epoch=watch.epoch,
+        )
+        return trained, source.examples.left_out
+    if request["self_supervised"]:
+        examples = examples_from_corpus(collection, seed=request["seed"])
+        options = self_supervised_options(**chosen)
+    else:
+        assert judged is not None
+        examples = judged
+        options = query_options(**chosen) if request["scope"] == "query" else TrainingOptions(**chosen)
+    trained = finetune(
+        examples,
+        options,
+        gate=gate,
+        start=start,
+        encoder=collection.encoder if options.scope == "query" else None,
+        device=device,
+        on_headroom=lambda room: report(Note("headroom", room.to_dict())),
+        on_epoch=watch.epoch,
+        run=_run(folder, examples, options),
+    )
+    return trained, examples.left_out
+
+
+def _run(folder: Path, examples: Examples, options: TrainingOptions) -> Any:
+    """The run's folder, gone on with where the same run lies there; begun anew where another does."""
+    import shutil
+    from dataclasses import asdict
+
+    from dsearch.training import RunFolder
+
+    snapshot = examples.snapshot
+    described = {
+        "data_sha256": examples.digest,
+        "generation": snapshot.generation.number,
+        "sequence": snapshot.sequence,
+        "options": asdict(options),
+    }
+    path = folder / "run"
+    if path.exists():
+        with contextlib.suppress(DsearchError):
+            return RunFolder(path, described, resume=True)
+        shutil.rmtree(path)
+    return RunFolder(path, described)
+
+
+class _Watch:
+    """Epochs as progress and as figures."""
+
+    def __init__(self, report: Report):
+        self._report = report
+
+    def epoch(self, stage: str, epoch: Epoch) -> None:
+        """Tell of an epoch."""
+        self._report(Progress(stage, epoch.number, epoch.of, epoch.elapsed_s))
+        figures = {"stage": stage, "epoch": epoch.number, "loss": epoch.loss, "retention": epoch.retention}
+        self._report(Note("metric", figures))
+
+
+def _start(collection: Collection) -> str:
+    """What training starts from: the live model where that was tuned, else the untrained one.
+
+    A trained one is none: it knows the queries that would be held out.
+    """
+    from dsearch.engine import UNTRAINED
+
+    live = collection.live_model
+    if live == UNTRAINED or collection.store.model(live).record.get("scope") != "tune":
+        return UNTRAINED
+    return live
+
+
+def _be_first_to_go() -> None:
+    """When the machine's memory is short, this process is ended rather than the one that serves (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def read_encoder_change(folder: Path, training: dict[str, Any]) -> Any:
+    """What training changed of the query encoder, out of a run's folder."""
+    from safetensors.torch import load
+
+    from dsearch.encoder import EncoderChange, EncoderTraining
+
+    return EncoderChange(EncoderTraining(**training), load((folder / ENCODER_NAME).read_bytes()))

@@ -1,0 +1,326 @@
+"""Long work over HTTP: taken on durably, done elsewhere, watched, cancelled, gone on with after an end."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from service_fakes import ORIGIN, WORDS, WordEncoder, open_words
+from starlette.testclient import TestClient
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import CorruptData, UnsupportedFormat
+from dsearch.processes import Report
+from dsearch.service import create_app, tasks
+from dsearch.service.task_store import KEPT_EVENTS, TaskStore
+from dsearch.types import Progress
+
+URL = "/v1/collections/papers"
+JUDGED = {
+    "queries": {f"q{i}": f"{WORDS[i % 8]} {WORDS[8 + i % 7]}" for i in range(12)},
+    "judgements": {f"q{i}": {f"d{i + 10:03d}": 1, "d001": 0} for i in range(12)},
+}
+
+
+def app_of(engine: SearchEngine, **more: Any) -> FastAPI:
+    return create_app(engine, query_timeout_s=30, open_engine=partial(open_words, engine.home.path), **more)
+
+
+@pytest.fixture
+def client(engine: SearchEngine) -> Iterator[TestClient]:
+    with TestClient(app_of(engine), base_url=ORIGIN) as connected:
+        yield connected
+
+
+def ended(client: TestClient, id: str, within_s: float = 90) -> dict[str, Any]:
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        task = client.get(f"/v1/tasks/{id}").json()
+        if task["ended"]:
+            return task
+        time.sleep(0.1)
+    raise AssertionError(f"task {id} is still {task['state']}")
+
+
+def ask(client: TestClient, kind: str, body: Any = None) -> str:
+    answered = client.post(f"{URL}/{kind}", json=body)
+    assert answered.status_code == 202, answered.text
+    assert answered.headers["location"] == f"/v1/tasks/{answered.json()['id']}"
+    assert answered.json()["state"] == "queued"
+    return answered.json()["id"]
+
+
+def events(client: TestClient, id: str, after: str | None = None) -> list[tuple[str, str, Any]]:
+    """(id, kind, data) of each event, to the end of the stream."""
+    headers = {} if after is None else {"Last-Event-ID": after}
+    with client.stream("GET", f"/v1/tasks/{id}/events", headers=headers) as streamed:
+        assert streamed.headers["content-type"].startswith("text/event-stream")
+        blocks = streamed.read().decode().split("\n\n")[:-1]
+    found = []
+    for block in blocks:
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if fields:
+            found.append((fields.get("id", ""), fields["event"], json.loads(fields["data"])))
+    return found
+
+
+# ---- what tasks do
+
+
+def test_train_evaluate_and_refresh(client: TestClient, papers: Collection) -> None:
+    train = ask(client, "train", {**JUDGED, "epochs": 3, "accept": True})
+    evaluate = ask(client, "evaluate", JUDGED)
+    refresh = ask(client, "refresh")
+    assert client.get("/v1/collections/papers/search?q=cat").status_code == 200  # served meanwhile
+    told = events(client, train)
+    trained = ended(client, train)
+    assert trained["state"] == "done", trained
+    result = trained["result"]
+    assert (result["model"], result["live"], result["parent"]) == ("v1", True, "v0")
+    assert result["gate"]["verdict"] != "passed"  # it answers because it was accepted by hand
+    assert client.get(f"{URL}/search?q=cat").json()["model"] == "v1"
+    record = client.get(f"{URL}/models").json()["models"][1]["record"]
+    assert (record["task"], record["accepted"], record["examples"]) == (train, True, 12)
+    # the events: progress with a pace, a line of figures for each epoch, the end; and on from any of them
+    kinds = [kind for _, kind, _ in told]
+    assert kinds[-1] == "end"
+    assert told[-1][2] == trained
+    figures = [data for _, kind, data in told if kind == "metric"]
+    assert [one["epoch"] for one in figures if one["stage"] == "train"] == [1, 2, 3]
+    assert all(one["loss"] > 0 for one in figures)
+    steps = [data for _, kind, data in told if kind == "progress"]
+    assert steps[-1]["done"] == steps[-1]["total"]
+    assert steps[-1]["eta_s"] == 0
+    assert events(client, train, after=told[2][0]) == told[3:]
+    # evaluation, of the model that the training before it had let answer
+    report = ended(client, evaluate)["result"]
+    assert {"dense", "keyword", "hybrid", "trained v1"} <= set(report["systems"])
+    refreshed = ended(client, refresh)
+    assert refreshed["result"]["model"] == "v1"
+    assert client.get(f"{URL}").json()["generation"] == refreshed["result"]["generation"] > 2
+    # nothing that was asked is kept, and no folder is left
+    home = papers.store.path.parent
+    with sqlite3.connect(home / "tasks.db") as database:
+        assert database.execute("SELECT count(*) FROM tasks WHERE request IS NOT NULL").fetchone() == (0,)
+    assert list((home / ".tasks").iterdir()) == []
+    listed = client.get("/v1/tasks?limit=2").json()
+    assert [one["id"] for one in listed["tasks"]] == [refresh, evaluate]
+    rest = client.get("/v1/tasks", params={"limit": 2, "cursor": listed["next"]}).json()
+    assert ([one["id"] for one in rest["tasks"]], rest["next"]) == ([train], None)
+    assert client.get("/v1/tasks?state=failed").json()["tasks"] == []
+    assert len(client.get("/v1/tasks?collection=papers").json()["tasks"]) == 3
+
+
+def test_self_supervised_training_waits_for_the_gate(client: TestClient, papers: Collection) -> None:
+    id = ask(client, "train", {"self_supervised": True, "epochs": 1, "seed": 3})
+    task = ended(client, id)
+    # Documents of a few random words: either verdict, and it answers only if that says so.
+    assert task["state"] in ("done", "failed"), task
+    if task["state"] == "done":
+        assert task["result"]["live"] == task["result"]["gate"]["verdict"].startswith("passed")
+    else:
+        assert task["problem"]["code"] == "invalid_request"
+
+
+def test_what_cannot_be_trained_says_why(client: TestClient, papers: Collection) -> None:
+    unknown = {"queries": {"q": "cat"}, "judgements": {"q": {"nothing": 1}}}
+    task = ended(client, ask(client, "train", unknown))
+    assert (task["state"], task["problem"]["code"]) == ("failed", "invalid_request")
+    assert "1 unknown documents" in task["problem"]["detail"]
+    assert client.get(f"{URL}/models").json()["live"] == "v0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        ("train", {}, "give one of"),
+        ("train", {**JUDGED, "self_supervised": True}, "give one of"),
+        ("train", {"queries": {"q": "cat"}}, "belong together"),
+        ("train", {"judgements": {"q": {"d": 1}}}, "belong together"),
+        ("train", {"self_supervised": True, "epochs": 0}, "use an integer from 1 to 1000"),
+        ("train", {"self_supervised": True, "encoder": "/etc/passwd"}, "unknown field"),
+        ("train", {"self_supervised": 1}, "use true or false"),
+        ("train", {"from": "elsewhere"}, "use feedback"),
+        ("train", {"queries": {"q": "x" * 9000}, "judgements": {"q": {"d": 1}}}, "8192 characters"),
+        ("evaluate", {}, "give queries and judgements"),
+        ("evaluate", {**JUDGED, "model": "latest"}, "use a registered version"),
+    ],
+)
+def test_what_is_no_task_is_refused(
+    client: TestClient, papers: Collection, kind: str, body: Any, said: str
+) -> None:
+    answered = client.post(f"{URL}/{kind}", json=body)
+    assert (answered.status_code, answered.json()["code"]) == (422, "invalid_request")
+    assert said in answered.json()["detail"]
+    assert client.get("/v1/tasks").json()["tasks"] == []
+
+
+def test_tasks_that_are_not_there(client: TestClient) -> None:
+    for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/events")):
+        answered = client.request(method, f"/v1/tasks/nothing{path}")
+        assert (answered.status_code, answered.json()["code"]) == (404, "task_not_found")
+    assert client.post("/v1/collections/nothing/refresh").status_code == 404
+    assert client.get("/v1/tasks/x/events", headers={"Last-Event-ID": "-1"}).status_code == 422
+
+
+# ---- work in another process: cancelled, killed, out of memory, stopped
+
+
+def wait_for_ever(report: Report, *_: Any) -> dict[str, Any]:
+    """Stands in for a training: reports that it runs, and does not end."""
+    report(Progress("train", 1, 10, 1.0))
+    time.sleep(600)
+    return {}
+
+
+def take_all_memory(report: Report, *_: Any) -> dict[str, Any]:
+    held = []
+    while True:
+        held.append(bytearray(64 * 1024 * 1024))
+
+
+def answer_at_once(report: Report, *_: Any) -> dict[str, Any]:
+    return {"answered": True}
+
+
+def until_running(client: TestClient, id: str) -> None:
+    until = time.monotonic() + 60
+    while not client.get(f"/v1/tasks/{id}").json()["progress"]:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_tasks_are_cancelled(client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "evaluate_job", wait_for_ever)
+    running, waiting = ask(client, "evaluate", JUDGED), ask(client, "evaluate", JUDGED)
+    until_running(client, running)
+    assert client.delete(f"/v1/tasks/{waiting}").json()["state"] == "cancelled"
+    assert client.delete(f"/v1/tasks/{running}").json()["state"] in ("running", "cancelled")
+    assert ended(client, running)["state"] == "cancelled"
+    assert client.delete(f"/v1/tasks/{running}").json()["state"] == "cancelled"
+    assert events(client, running)[-1][1] == "end"
+
+
+def test_running_out_of_memory_leaves_serving_untouched(
+    engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "evaluate_job", take_all_memory)
+    app = app_of(engine, task_memory_bytes=512 * 1024 * 1024)
+    with TestClient(app, base_url=ORIGIN) as client:
+        id = ask(client, "evaluate", JUDGED)
+        answers = 0
+        while not client.get(f"/v1/tasks/{id}").json()["ended"]:
+            assert client.get(f"{URL}/search?q=cat").status_code == 200
+            answers += 1
+        assert answers > 0
+        task = ended(client, id)
+        assert task["state"] == "failed"
+        assert "memory" in task["problem"]["detail"]
+        assert client.get("/readyz").status_code == 200
+
+
+def test_a_stopped_server_goes_on_with_its_tasks(
+    engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "evaluate_job", wait_for_ever)
+    with TestClient(app_of(engine), base_url=ORIGIN) as client:
+        first = ask(client, "evaluate", JUDGED)
+        until_running(client, first)
+        watched: list[Any] = []
+        watcher = threading.Thread(target=lambda: watched.extend(events(client, first)))
+        watcher.start()
+        time.sleep(0.3)
+        client.app.state.service.leave()  # type: ignore[attr-defined]
+        watcher.join(20)  # streams end with the server
+        assert [kind for _, kind, _ in watched] == ["progress"]
+    monkeypatch.setattr(tasks, "evaluate_job", answer_at_once)
+    with TestClient(app_of(engine), base_url=ORIGIN) as client:
+        task = ended(client, first)
+        assert (task["state"], task["attempts"]) == ("done", 1)
+
+
+def test_a_server_that_died_tries_once_more_and_then_says_so(
+    engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "evaluate_job", answer_at_once)
+    left = TaskStore(engine.home.path)
+    once, twice = (left.add("evaluate", "papers", JUDGED) for _ in range(2))
+    assert left.next() is not None
+    assert left.next() is not None
+    left.requeue(twice, begun=True)
+    assert left.next() is not None
+    left.close()  # both running, as a killed server leaves them
+    with TestClient(app_of(engine), base_url=ORIGIN) as client:
+        task = ended(client, once.id)
+        assert (task["state"], task["attempts"]) == ("done", 2)
+        task = ended(client, twice.id)
+        assert (task["state"], task["problem"]["code"]) == ("interrupted", "interrupted")
+        assert "send the same request to POST /v1/collections/papers/evaluate" in task["problem"]["detail"]
+
+
+def test_too_many_tasks_are_refused(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "QUEUED", 2)
+    monkeypatch.setattr(tasks, "evaluate_job", wait_for_ever)
+    running = ask(client, "evaluate", JUDGED)
+    until_running(client, running)
+    for _ in range(2):
+        ask(client, "evaluate", JUDGED)
+    answered = client.post(f"{URL}/evaluate", json=JUDGED)
+    assert (answered.status_code, answered.json()["code"]) == (503, "overloaded")
+    assert answered.headers["retry-after"] == "1"
+
+
+# ---- the file
+
+
+def test_events_are_bounded_and_numbered_on(tmp_path: Path) -> None:
+    store = TaskStore(tmp_path)
+    task = store.add("refresh", "papers", {})
+    for i in range(KEPT_EVENTS + 5):
+        store.say(task, "metric", {"i": i})
+    first = store.events(task, 0, limit=KEPT_EVENTS + 10)
+    assert len(first) == KEPT_EVENTS
+    assert (first[0].data, first[-1].number) == ({"i": 5}, KEPT_EVENTS + 5)
+    store.close()
+
+
+def test_only_so_many_ended_tasks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsearch.service.task_store.KEPT_TASKS", 3)
+    store = TaskStore(tmp_path)
+    oldest = store.add("refresh", "a", {})
+    for _ in range(6):
+        store.end(store.add("refresh", "a", {}), "done", result={})
+    kept = store.list(100)
+    assert oldest.id in {task.id for task in kept}  # it has not ended
+    assert len(kept) == 4
+    store.close()
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tasks.db").write_bytes(b"no database " * 100)
+    with pytest.raises(CorruptData, match="move it away"):
+        TaskStore(tmp_path)
+    (tmp_path / "tasks.db").unlink()
+    with sqlite3.connect(tmp_path / "tasks.db") as database:
+        database.execute("PRAGMA user_version = 7")
+    with pytest.raises(UnsupportedFormat, match="has format 7; this release reads 1"):
+        TaskStore(tmp_path)
+
+
+def test_a_readonly_home_has_no_tasks(engine: SearchEngine, papers: Collection) -> None:
+    with SearchEngine(engine.home.path, readonly=True, encoder=WordEncoder) as reader:
+        app = app_of(reader)
+        with TestClient(app, base_url=ORIGIN) as client:
+            answered = client.post(f"{URL}/refresh")
+            assert (answered.status_code, answered.json()["code"]) == (409, "conflict")
+            assert client.get(f"{URL}/search?q=cat").status_code == 200
