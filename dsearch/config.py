@@ -57,6 +57,12 @@ class Settings(BaseSettings):
     query_cache_bytes: int = Field(
         64 * 1024 * 1024, ge=0, description="embeddings of queries that the service keeps; 0 for none"
     )
+    rebuild_share: float = Field(
+        0.05,
+        ge=0,
+        description="part of a collection written or deleted since its index was built, from which on the "
+        "service builds it anew; 0 for never",
+    )
     explore: float = Field(
         0.0,
         ge=0,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.maintain import described_keys
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
 
 
@@ -96,12 +97,16 @@ def collections(home: options.HomeFolder = None, json: options.AsJson = False) -
     """List the collections."""
     with opened_engine(home, readonly=True) as (engine, _):
         described = [engine.collection(name).describe() for name in engine.names()]
+        aliases = engine.aliases()
     if json:
         print_json(described)
         return
     for one in described:
         state = f"generation {one['generation']}, model {one['model']}"
-        typer.echo(f"{one['name']}: {one['documents']} documents, {state}")
+        keys = f", keys {told}" if (told := described_keys(one["keys"])) else ""
+        typer.echo(f"{one['name']}: {one['documents']} documents, {state}{keys}")
+    for alias, target in sorted(aliases.items()):
+        typer.echo(f"{alias}: another name of {target}")
     if not described:
         say("no collection yet; make one with: dsearch index SOURCE -c NAME")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.maintain import described_keys
 from dsearch.cli.session import ProgressBars, opened_engine, print_json
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -85,16 +87,42 @@ def promote(
 
 def refresh(
     collection: options.CollectionName = "default",
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="How keys are kept from now on: auto, Flat, SQ8, HNSW, IVF, … [default: as before]."
+        ),
+    ] = None,
+    recall: Annotated[
+        float | None,
+        typer.Option(help="recall@10 that an approximate kind is tuned for [default: as before]."),
+    ] = None,
+    memory: Annotated[
+        int | None, typer.Option(help="Bytes that the keys may take when auto chooses [default: as before].")
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="queries.jsonl to tune by [default: sentences of the documents]."),
+    ] = None,
     home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
     threads: options.Threads = None,
 ) -> None:
     """Rebuild the index from the stored embeddings, its keys projected by the live head."""
-    with opened_engine(home, readonly=False, threads=threads) as (engine, _):
+    asked = None
+    if queries is not None:
+        from dsearch.corpus import Problems, read_queries
+
+        asked = [query.text for query in read_queries(queries, Problems())]
+    with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
         target = engine.collection(collection)
         with ProgressBars() as on_progress:
-            number = target.refresh(on_progress)
-        live = target.live_model
-    typer.echo(f"{collection}: generation {number} is live, with the keys of model {live}")
+            number = target.refresh(
+                on_progress, kind=kind, recall_target=recall, memory_bytes=memory, queries=asked
+            )
+        live, kept = target.live_model, described_keys(target.describe()["keys"])
+    typer.echo(f"{collection}: generation {number} is live, with the keys of model {live}: {kept}")
 
 
 def _described(model: dict[str, Any]) -> str:

@@ -31,7 +31,9 @@ def serve(
     from dsearch.config import load_settings
 
     settings = load_settings(home=home, host=host, port=port, encoder=encoder, device=device, threads=threads)
-    with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
+    with opened_engine(
+        home, readonly=False, encoder=encoder, device=device, threads=threads, rebuild=True
+    ) as (engine, _):
         serve_engine(engine, settings)
 
 

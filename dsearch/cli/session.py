@@ -41,8 +41,12 @@ def opened_engine(
     encoder: str | None = None,
     device: str | None = None,
     threads: int | None = None,
+    rebuild: bool = False,
 ) -> Iterator[tuple[SearchEngine, Settings]]:
-    """An engine by the settings; heavy imports happen here, not when the command line is parsed."""
+    """An engine by the settings; heavy imports happen here, not when the command line is parsed.
+
+    With `rebuild` generations are built beside everything else when they are due.
+    """
     from dsearch.config import load_settings
 
     settings = load_settings(home=home, encoder=encoder, device=device, threads=threads)
@@ -57,7 +61,11 @@ def opened_engine(
         return Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
 
     with SearchEngine(
-        settings.home, readonly=readonly, encoder=load, query_cache_bytes=settings.query_cache_bytes
+        settings.home,
+        readonly=readonly,
+        encoder=load,
+        query_cache_bytes=settings.query_cache_bytes,
+        rebuild_share=(settings.rebuild_share or None) if rebuild else None,
     ) as engine:
         yield engine, settings
 
