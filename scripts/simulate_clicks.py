@@ -14,7 +14,7 @@ and gate see clicks alone. Each row starts from the untrained collection and lea
     true judgements    what training on the judgements of the same queries would give, once
 
 The gate has the clicks of some keys that are named as trusted. With --adversary one more key sends a share of
-all clicks, each on the last document of a deep page, for as many queries as it can. Reported is how many guard
+all clicks, each on the last document of a page, for as many queries as it can. Reported is how many guard
 queries (those held out, and titles of documents) get another first hit by it.
 
 Folders with `folds.json`: users search for the queries of the first three folds, the others are held out;
@@ -95,9 +95,10 @@ def main() -> None:
     report: dict[str, Any] = {"options": {name: str(of) for name, of in vars(arguments).items()}, "rows": {}}
     with tempfile.TemporaryDirectory() as folder:
         world = read_world(arguments.folder)
-        for arm in (arm for arm in arms if arm.name in arguments.rows.split(";")):
+        wanted = [] if arguments.adversary_only else arguments.rows.split(";")
+        for arm in (arm for arm in arms if arm.name in wanted):
             report["rows"][arm.name] = run_arm(arm, world, arguments, Path(folder), report)
-        if arguments.adversary:
+        if arguments.adversary or arguments.adversary_only:
             report["adversary"] = attack(arms[0], world, arguments, Path(folder))
     report["seconds"] = round(time.monotonic() - started, 1)
     print(as_text(report))
@@ -122,6 +123,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--adversary", action="store_true")
     parser.add_argument("--adversary-share", type=float, default=0.01)
+    parser.add_argument("--adversary-only", action="store_true")
     parser.add_argument("--rows", default="IPS, explore;IPS;naive", help="which, with ; between them")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
@@ -265,8 +267,11 @@ class Users:
         highest = max(grade for query in world.searched for grade in world.qrels[query.id].values())
         self._highest = 2**highest - 1
 
-    def search(self, explore: float, adversary: bool = False) -> None:
-        """One round of searches, by queries drawn alike; everything that was clicked is recorded."""
+    def search(self, explore: float, attacked: int = 0) -> None:
+        """One round of searches, by queries drawn alike; everything that was clicked is recorded.
+
+        With `attacked` an adversary clicks the hit of that rank as well.
+        """
         arguments, world = self._arguments, self._world
         pages = self._pages(PAGE)
         looked_at = np.arange(1, PAGE + 1) ** -arguments.steepness
@@ -287,18 +292,18 @@ class Users:
             shown = impression_of(result, f"s{self._searches}", key=key, drawn=drawn, shown_s=self._searches)
             impressions.append(shown)
             events += [self._click(shown, at + 1, key) for at in clicked.tolist()]
-        if adversary:
-            self._attack(len(events), impressions, events)
+        if attacked:
+            self._attack(len(events), impressions, events, attacked)
         for start in range(0, len(events), EVENTS_AT_ONCE):
             self._collection.feedback.record(
                 impressions if start == 0 else [], events[start : start + EVENTS_AT_ONCE]
             )
 
-    def _attack(self, honest: int, impressions: list[Impression], events: list[Event]) -> None:
-        """A share of all clicks: the last document of deep pages, query after query."""
+    def _attack(self, honest: int, impressions: list[Impression], events: list[Event], depth: int) -> None:
+        """A share of all clicks: the last document of pages so deep, query after query."""
         share = self._arguments.adversary_share
         wanted = round(honest * share / (1 - share))
-        pages = self._pages(DEEP)
+        pages = self._pages(depth)
         for number in range(wanted):
             self._searches += 1
             query = self._world.searched[number % len(self._world.searched)]
@@ -347,51 +352,52 @@ class Users:
 
 
 def attack(arm: Arm, world: World, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """First hits of guard queries with the adversary's clicks and without, all else equal."""
-    heads: dict[str, Head] = {}
+    """First hits of guard queries with the adversary's clicks and without, all else equal.
+
+    Two attacks: on the last document of pages as deep as feedback remembers, and on the last of ordinary
+    pages, where others click now and then, too. Both once more without caps, quorum and clip.
+    """
     found: dict[str, dict[str, str]] = {}
-    settings = {"without": (False, None), "with": (True, None), "with, no caps": (True, 1)}
     verdicts: dict[str, str] = {}
     share = 0.0
-    for name, (adversary, quorum) in settings.items():
+    bare = ClickOptions(quorum=1, key_share=1.0, clip=1e6)
+    for name, depth, options in (
+        ("without", 0, None),
+        ("deep", DEEP, None),
+        ("page", PAGE, None),
+        ("without, no caps", 0, bare),
+        ("deep, no caps", DEEP, bare),
+        ("page, no caps", PAGE, bare),
+    ):
         with copied(arguments, folder, "attack") as engine:
             collection = engine.collection(arguments.folder.name)
             users = Users(collection, world, arguments)
-            users.search(arm.explore, adversary)
-            options = (
-                ClickOptions() if quorum is None else ClickOptions(quorum=quorum, key_share=1.0, clip=1e6)
-            )
+            users.search(arm.explore, depth)
             trusted_keys = {f"key{n}" for n in range(arguments.trusted)}
             source = examples_from_feedback(collection, options=options, without=trusted_keys)
             trusted = examples_from_feedback(collection, propensities=source.propensities, only=trusted_keys)
             training = TrainingOptions(epochs=arguments.epochs, seed=arguments.seed)
             trained = finetune_from_feedback(source, trusted.examples, training)
-            heads[name], verdicts[name] = trained.head, trained.gate.verdict
-            if adversary:
-                stats = collection.feedback.stats()
-                share = (
-                    sum(
-                        event.key == ADVERSARY
-                        for page in collection.feedback.pages()
-                        for event in page.events
-                    )
-                    / stats["events"]
-                )
+            verdicts[name] = trained.gate.verdict
+            keys = [event.key for page in collection.feedback.pages() for event in page.events]
+            share = max(share, keys.count(ADVERSARY) / len(keys))
             guards = [*world.held_out, *titles(collection)]
             run = make_run(collection, guards, head=trained.head, depth=1, exclude=world.exclude)
             found[name] = {query: hits[0][0] if hits else "" for query, hits in run.items()}
     held = {query.id for query in world.held_out}
-    changed = {
-        name: {
-            "held_out": sum(found[name][q] != found["without"][q] for q in held),
-            "titles": sum(found[name][q] != found["without"][q] for q in found["without"] if q not in held),
+
+    def changed(name: str) -> dict[str, int]:
+        base = found["without, no caps" if "no caps" in name else "without"]
+        other = [query for query in base if found[name][query] != base[query]]
+        return {
+            "held_out": sum(query in held for query in other),
+            "titles": sum(query not in held for query in other),
         }
-        for name in ("with", "with, no caps")
-    }
+
     return {
         "share_of_clicks": round(share, 4),
         "guards": {"held_out": len(held), "titles": len(found["without"]) - len(held)},
-        "changed_first_hits": changed,
+        "changed_first_hits": {name: changed(name) for name in found if not name.startswith("without")},
         "gate": verdicts,
     }
 
@@ -408,7 +414,7 @@ def titles(collection: Collection, most: int = 1000) -> list[Query]:
 
 def as_text(report: dict[str, Any]) -> str:
     lines = [f"{MEASURE} by true judgements, held-out queries (queries that users search for)"]
-    rounds = max(len(rows) for rows in report["rows"].values())
+    rounds = max((len(rows) for rows in report["rows"].values()), default=0)
     lines.append(f"{'':<18}" + "".join(f"{'round ' + str(n):>18}" for n in range(rounds)))
     for name, rows in report["rows"].items():
         lines.append(

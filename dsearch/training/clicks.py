@@ -8,9 +8,10 @@ look at it, wherever it stood (Joachims, Swaminathan and Schnabel, WSDM 2017, eq
 variance, and what a click from the depths can do.
 
 **Nobody counts for much.** Within a query a key has at most twice as many clicks as the median key there;
-over all queries at most a share of all clicks (contributors.py). With `MANY_KEYS` contributors or more a document
-counts for a query only when two of them agree, and then none of them for more than the others together:
-whatever a single key sends makes nothing relevant alone.
+over all queries at most a share of all clicks (contributors.py). With `MANY_KEYS` contributors or more a
+document counts for a query only when two of them agree, and then none for more than the others together:
+whatever a single key sends makes nothing relevant alone. A key that clicks what hardly anybody else does is
+left out altogether.
 
 **What people say outweighs what they click.** The newest thumb of a client counts. As many keys as are asked
 to agree make a document relevant above any click (more thumbs up than down), or take it out of the query
@@ -30,7 +31,7 @@ import numpy as np
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression, Page
 from dsearch.training.actions import ACTIONS
-from dsearch.training.contributors import factors_of
+from dsearch.training.contributors import factors_of, outsiders
 from dsearch.training.propensity import Propensities
 
 MANY_KEYS = 20
@@ -119,6 +120,10 @@ def graded_pages(
         written = texts.setdefault(name, page.impression.query)
         texts[name] = min(written, page.impression.query)
         _add_page(given[name], page, propensities, options.clip, left_out)
+    everyone = {key for of in given.values() for keys in of.values() for key in keys}
+    quorum = options.quorum or (2 if len(everyone) >= MANY_KEYS else 1)
+    if quorum > 1:
+        _leave_out_outsiders(given, left_out)
     totals: Counter[str] = Counter()
     for documents in given.values():
         for key, (factor, clicks) in _within_query(documents).items():
@@ -126,8 +131,6 @@ def graded_pages(
                 if key in of:
                     of[key].mass *= factor
             totals[key] += factor * clicks  # type: ignore[assignment]
-    everyone = {key for of in given.values() for keys in of.values() for key in keys}
-    quorum = options.quorum or (2 if len(everyone) >= MANY_KEYS else 1)
     share = factors_of(totals, options.key_share)
     grades: dict[str, dict[str, float]] = {}
     evidence: dict[str, float] = {}
@@ -147,6 +150,20 @@ def graded_pages(
 def query_name(text: str) -> str:
     """What queries have in common that differ in case and spaces alone."""
     return " ".join(text.casefold().split())
+
+
+def _leave_out_outsiders(given: _Of, left_out: Counter[str]) -> None:
+    clicked = {
+        name: {document: [key for key, one in keys.items() if one.clicks] for document, keys in of.items()}
+        for name, of in given.items()
+    }
+    apart = outsiders(clicked)
+    left_out["keys that click what hardly anybody else does"] += len(apart)
+    for documents in given.values():
+        for keys in documents.values():
+            for key in apart & keys.keys():
+                left_out["clicks of these keys"] += keys[key].clicks
+                del keys[key]
 
 
 def _add_page(
@@ -185,7 +202,7 @@ def _weight(event: Event, shown: Impression, propensities: Propensities, clip: f
 
 
 def _within_query(documents: dict[str, dict[str, _Given]]) -> dict[str, tuple[float, int]]:
-    """Each key's factor, so that it has at most twice the median key's clicks on the query; and its clicks."""
+    """Each key's factor, so that it has at most twice the median key's clicks here; and its clicks."""
     clicks: Counter[str] = Counter()
     for keys in documents.values():
         for key, one in keys.items():

@@ -1,4 +1,4 @@
-"""How much any one contributor may count for: caps on the shares of API keys.
+"""How much any one contributor may count for: caps on the shares of API keys, and who stands apart.
 
 A contributor is an API key, or a client where there are none; whoever gives neither is one contributor with
 all the others who do so. Somebody who can make keys at will is not held by this: keys are what is trusted.
@@ -6,7 +6,11 @@ all the others who do so. Somebody who can make keys at will is not held by this
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from statistics import median
+
+_ENOUGH_CLICKS = 10
+_APART = 0.5  # of the median key's agreement
 
 
 def factors_of(amounts: Mapping[str, float], share: float) -> dict[str, float]:
@@ -32,3 +36,30 @@ def factors_of(amounts: Mapping[str, float], share: float) -> dict[str, float]:
             break
         rest -= amount
     return {key: min(1.0, cap / amount) if amount else 1.0 for key, amount in amounts.items()}
+
+
+def outsiders(clicked: Mapping[str, Mapping[str, Collection[str]]]) -> set[str]:
+    """Contributors who agree with the others less than half as much as most do.
+
+    Agreement is the share of the others of a query who clicked the same document, on average over what one
+    clicked. Users who look for the same things differ little in it, since it averages their luck; somebody
+    who clicks what nobody likes is far below, and has to spend clicks on what everybody likes to be not.
+
+    Args:
+        clicked: query → document → contributors.
+
+    Returns:
+        Those of at least ten clicks on queries that others clicked on, too.
+    """
+    agreement: dict[str, list[float]] = {}
+    for documents in clicked.values():
+        everybody = {key for keys in documents.values() for key in keys}
+        if len(everybody) < 2:
+            continue
+        for keys in documents.values():
+            share = (len(keys) - 1) / (len(everybody) - 1)
+            for key in keys:
+                agreement.setdefault(key, []).append(share)
+    means = {key: sum(of) / len(of) for key, of in agreement.items() if len(of) >= _ENOUGH_CLICKS}
+    least = _APART * median(means.values()) if means else 0.0
+    return {key for key, mean in means.items() if mean < least}

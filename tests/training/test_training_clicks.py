@@ -183,3 +183,19 @@ def test_what_cannot_be_used_is_counted() -> None:
 def test_options_out_of_range(options: dict[str, float], detail: str) -> None:
     with pytest.raises(InvalidRequest, match=detail):
         ClickOptions(**options)  # type: ignore[arg-type]
+
+
+def test_a_key_that_clicks_what_nobody_else_does_is_left_out() -> None:
+    """It would reach the quorum where somebody's click happened to be the same."""
+    pages = [
+        click(document, key=f"k{(n + q) % 20}", query=f"q{q}")
+        for q in range(12)
+        for n, document in enumerate(["d1"] * 15 + ["d2"] * 4 + ["d10"])
+    ]
+    attack = [click("d10", key="liar", query=f"q{q}") for q in range(12)]
+    graded = graded_pages(pages + attack, THETA)
+    assert graded.grades == graded_pages(pages, THETA).grades
+    assert graded.weights == graded_pages(pages, THETA).weights
+    assert graded.left_out["keys that click what hardly anybody else does"] == 1
+    few = graded_pages(pages + attack[:5], THETA)  # too few clicks to say so
+    assert "d10" in few.grades["q0"]
