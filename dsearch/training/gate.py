@@ -23,6 +23,7 @@ from dsearch.engine import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Interval, bootstrap_columns
 from dsearch.training.holdout import Answers
+from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import DEPTH, corpus_embeddings
 
 MEASURE = "nDCG@10"
@@ -229,13 +230,17 @@ def overlap_of_canaries(
     visible = snapshot.visible()
     if len(visible) < 2:
         return None
-    corpus = corpus_embeddings(snapshot)[torch.as_tensor(visible)]
+    every, shown = corpus_embeddings(snapshot), torch.as_tensor(visible)
+    corpus, further = every[shown], FurtherPassages.of(snapshot, every)
+    further = None if further is None else further.among(shown)
     depth = min(DEPTH, len(visible) - 1)
     drawn = np.random.default_rng(seed).choice(len(visible), min(count, len(visible)), replace=False)
     canaries = torch.as_tensor(np.sort(drawn))
 
     def nearest(head: Head) -> list[set[int]]:
-        logits = head.fold(head.queries(corpus[canaries])) @ corpus.T / head.temperature
+        folded = head.fold(head.queries(corpus[canaries]))
+        scores = folded @ corpus.T if further is None else further.taken(folded, folded @ corpus.T)[0]
+        logits = scores / head.temperature
         mixed = (head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)
         mixed[torch.arange(len(canaries)), canaries] = -torch.inf
         return [set(row) for row in mixed.topk(depth, dim=1).indices.tolist()]

@@ -36,6 +36,7 @@ from torch import Tensor
 from dsearch.attention import Exact, exact_attention, log_partition, reinforce_loss, sample
 from dsearch.attention.head import START_TEMPERATURE, Head
 from dsearch.training import losses
+from dsearch.training.passages import FurtherPassages
 
 # Up to this many logits the plain expression is faster: keeping them costs less than computing them twice.
 _PLAIN_LOGITS = 1 << 25
@@ -58,6 +59,7 @@ class Batch:
         scored: positions of the documents that a teacher scored; padding may point anywhere.
         teacher: its scores.
         mask: where they are, not padding.
+        further: the further passages of long documents; None when no document is long.
         reward: what showing documents [batch, samples] to the batch's queries is worth; the grades' shares
             when None.
         generator: draws the documents that are shown.
@@ -73,20 +75,28 @@ class Batch:
     scored: Int64[Tensor, "batch scored"]
     teacher: Float[Tensor, "batch scored"]
     mask: Bool[Tensor, "batch scored"]
+    further: FurtherPassages | None = None
     reward: Callable[[Int64[Tensor, "batch samples"]], Float[Tensor, "batch samples"]] | None = None
     generator: torch.Generator | None = None
 
     def log_weights(self, pool: Int64[Tensor, " pool"]) -> Float[Tensor, "batch pool"]:
         """log Σ_h m_h softmax(l_h) of every query over the same documents."""
         keyword = None if self.keyword is None else self.keyword[:, pool]
-        scores = self.head.fold(self.head.queries(self.states)) @ self.corpus[pool].T
+        folded = self.head.fold(self.head.queries(self.states))
+        scores = folded @ self.corpus[pool].T
+        if self.further is not None:
+            scores, _ = self.further.among(pool).taken(folded, scores)
         return self._mixed(scores, keyword)
 
     def log_weights_of_scored(self) -> Float[Tensor, "batch scored"]:
         """The same for the documents that the teacher scored, each query's own."""
         keyword = None if self.keyword is None else self.keyword.gather(1, self.scored)
         folded = self.head.fold(self.head.queries(self.states))
-        scores = torch.einsum("bhd,bsd->bhs", folded, self.corpus[self.scored])
+        if self.further is None:
+            scores = torch.einsum("bhd,bsd->bhs", folded, self.corpus[self.scored])
+        else:
+            every, _ = self.further.taken(folded, folded @ self.corpus.T)
+            scores = every.gather(2, self.scored[:, None].expand(-1, folded.shape[1], -1))
         return self._mixed(scores, keyword, self.mask)
 
     def target_over(self, pool: Int64[Tensor, " pool"]) -> Float[Tensor, "batch pool"]:
@@ -131,6 +141,7 @@ def listwise_cross_entropy(
     corpus: Float[Tensor, "documents encoder_dim"],
     relevant: Int64[Tensor, "batch positives"],
     target: Float[Tensor, "batch positives"],
+    further: FurtherPassages | None = None,
 ) -> Float[Tensor, ""]:
     """Mean over the batch of −Σ_d p_d log Σ_h m_h softmax(l_h)_d; exact over the corpus.
 
@@ -141,10 +152,15 @@ def listwise_cross_entropy(
         corpus: the stored embeddings.
         relevant: positions of each query's positives; padding may point anywhere.
         target: p_d, rows summing to 1; 0 at padding.
+        further: the further passages of long documents, which are scored by the best one.
     """
     folded = head.fold(head.queries(states))
     batch, heads, _ = folded.shape
     temperature = head.temperature
+    if further is not None:
+        log_heads = _log_heads_of_best(head, folded, keyword, corpus, relevant, further)
+        log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
+        return -(target * log_weights).sum(-1).mean()
     logits = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant]) / temperature
     bias = None
     if keyword is not None:
@@ -156,6 +172,34 @@ def listwise_cross_entropy(
     log_heads = logits - whole.unflatten(0, (batch, heads)).unsqueeze(-1)
     log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
     return -(target * log_weights).sum(-1).mean()
+
+
+def _log_heads_of_best(
+    head: Head,
+    folded: Float[Tensor, "batch heads encoder_dim"],
+    keyword: Float[Tensor, "batch documents"] | None,
+    corpus: Float[Tensor, "documents encoder_dim"],
+    relevant: Int64[Tensor, "batch positives"],
+    further: FurtherPassages,
+) -> Float[Tensor, "batch heads positives"]:
+    """log softmax(l_h) at the positives, over documents of which the best passage counts.
+
+    The partition is that over all passages with every one but its document's best at −∞: exact, and in blocks
+    where the logits are too many to be kept.
+    """
+    batch, heads, _ = folded.shape
+    passages, owners = further.beside(corpus), further.numbered(len(corpus))
+    with torch.no_grad():
+        _, best = further.taken(folded, folded @ corpus.T)
+        bias = folded.new_full((batch, heads, len(passages)), -torch.inf).scatter_(2, best, 0.0)
+    if keyword is not None:
+        weighted = head.keyword_weight[:, None] * keyword[:, None] / head.temperature
+        bias = bias + weighted[..., owners]
+    at = best.gather(2, relevant[:, None].expand(-1, heads, -1))
+    logits = torch.einsum("bhd,bhpd->bhp", folded, passages[at]) / head.temperature
+    logits = logits + bias.gather(2, at)
+    whole = _log_partition(folded.flatten(0, 1), passages, bias.flatten(0, 1), head.temperature)
+    return logits - whole.unflatten(0, (batch, heads)).unsqueeze(-1)
 
 
 class FrozenAttention:
@@ -250,7 +294,7 @@ DEFAULT_OBJECTIVE = "listwise"
 OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
     {
         DEFAULT_OBJECTIVE: lambda batch: listwise_cross_entropy(
-            batch.head, batch.states, batch.keyword, batch.corpus, batch.relevant, batch.target
+            batch.head, batch.states, batch.keyword, batch.corpus, batch.relevant, batch.target, batch.further
         ),
         "judged": _over(lambda batch: batch.judged, losses.cross_entropy),
         "in-batch": _over(Batch.of_batch, losses.info_nce),

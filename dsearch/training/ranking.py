@@ -18,6 +18,7 @@ from dsearch.engine import Snapshot
 from dsearch.engine.layer import HOP_CANDIDATES
 from dsearch.evaluation.metrics import Judged, ndcg
 from dsearch.training.examples import Examples
+from dsearch.training.passages import FurtherPassages
 
 DEPTH = 10
 _QUERIES_AT_A_TIME = 32
@@ -36,6 +37,7 @@ class Ranking:
     def __init__(self, examples: Examples, *, keywords: bool = True):
         self.examples = examples
         self._corpus = corpus_embeddings(examples.snapshot)
+        self._further = FurtherPassages.of(examples.snapshot, self._corpus)
         self._keyword = KeywordScores(examples) if keywords else None
         excluded = examples.snapshot.excluded
         self._hidden = None if excluded is None else torch.as_tensor(excluded)
@@ -74,15 +76,18 @@ class Ranking:
         hop_strength: float,
     ) -> Int64[np.ndarray, "batch depth"]:
         device = head.temperature.device
+        # An encoder that gave other embeddings gave one a document.
+        further = self._further if corpus is self._corpus else None
+        further = None if further is None else further.to(device)
         corpus = corpus.to(device)
         keyword = None if self._keyword is None else self._keyword(which).to(device)
         queries = head.queries(torch.as_tensor(states[which.numpy()]).to(device))
-        log_heads = self._log_heads(head, queries, corpus, keyword)
+        log_heads, taken = self._log_heads(head, queries, corpus, further, keyword)
         if hop_strength:
             found = self._mixed(head, log_heads, which).topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
             weights = log_heads.gather(2, found[:, None].expand(-1, head.heads, -1)).softmax(-1)
-            queries = refine(queries, weights, head.keys(corpus[found]), hop_strength)
-            log_heads = self._log_heads(head, queries, corpus, keyword)
+            queries = self._hop(head, queries, weights, found, corpus, taken, hop_strength)
+            log_heads, _ = self._log_heads(head, queries, corpus, further, keyword)
         return self._mixed(head, log_heads, which).topk(depth, dim=1).indices.cpu().numpy()
 
     def _log_heads(
@@ -90,12 +95,33 @@ class Ranking:
         head: Head,
         queries: Float[Tensor, "batch heads key_dim"],
         corpus: Float[Tensor, "documents encoder_dim"],
+        further: FurtherPassages | None,
         keyword: Float[Tensor, "batch documents"] | None,
-    ) -> Float[Tensor, "batch heads documents"]:
-        scores = head.fold(queries) @ corpus.T
+    ) -> tuple[Float[Tensor, "batch heads documents"], Int64[Tensor, "batch heads documents"] | None]:
+        """log softmax, and the passage of each document that it is of; None where each has but one."""
+        folded, taken = head.fold(queries), None
+        scores = folded @ corpus.T
+        if further is not None:
+            scores, taken = further.taken(folded, scores)
         if keyword is not None:
             scores = scores + head.keyword_weight[:, None] * keyword[:, None]
-        return (scores / head.temperature).log_softmax(-1)
+        return (scores / head.temperature).log_softmax(-1), taken
+
+    def _hop(
+        self,
+        head: Head,
+        queries: Float[Tensor, "batch heads key_dim"],
+        weights: Float[Tensor, "batch heads found"],
+        found: Int64[Tensor, "batch found"],
+        corpus: Float[Tensor, "documents encoder_dim"],
+        taken: Int64[Tensor, "batch heads documents"] | None,
+        strength: float,
+    ) -> Float[Tensor, "batch heads key_dim"]:
+        if taken is None or self._further is None:
+            return refine(queries, weights, head.keys(corpus[found]), strength)
+        best = taken.gather(2, found[:, None].expand(-1, head.heads, -1)).cpu()
+        keys = head.keys(self._further.beside(self._corpus)[best].to(queries))
+        return refine(queries.unsqueeze(2), weights.unsqueeze(2), keys, strength).squeeze(2)
 
     def _mixed(
         self,

@@ -7,6 +7,7 @@ is in loop.py. It knows neither qrels nor models on disk.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from dsearch.training.examples import Examples
 from dsearch.training.loop import Course, Epoch, TrainingDiverged, Watch, run_course
 from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
 from dsearch.training.options import TrainingOptions
+from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
 from dsearch.training.student import Student
 
@@ -142,12 +144,15 @@ class _FrozenDocuments:
         self.trained = student
         self._examples, self._options = examples, options
         self._corpus = corpus_embeddings(examples.snapshot).to(device)
+        self._further = FurtherPassages.of(examples.snapshot, self._corpus)
+        # What retention holds in place: every passage, as a document of its own.
+        self._kept = self._corpus if self._further is None else self._further.beside(self._corpus)
         self._batches = _Batches(examples, device)
         self._objective = OBJECTIVES[options.objective]
         self._keyword = KeywordScores(examples, device) if options.keywords else None
         steps = -(-len(examples) // options.batch_size) * options.epochs
         self._frozen = FrozenAttention(
-            self._corpus, steps * options.retention_batch if options.retention else 0
+            self._kept, steps * options.retention_batch if options.retention else 0
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -166,11 +171,12 @@ class _FrozenDocuments:
         if self.trained.encoder is not None:
             states = self.trained.embed([self._examples.texts[i] for i in batch.tolist()]).to(corpus.device)
         keyword = self._keyword and self._keyword(batch)
-        loss = self._objective(self._batches.of(head, corpus, batch, keyword, states, generator))
-        drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
+        examples = self._batches.of(head, corpus, batch, keyword, states, generator)
+        loss = self._objective(replace(examples, further=self._further))
+        drawn = torch.randint(len(self._kept), (options.retention_batch,), generator=generator)
         kept = torch.zeros((), device=corpus.device)
         if options.retention:
-            kept = retention(head, corpus[drawn], corpus, self._frozen(drawn))
+            kept = retention(head, self._kept[drawn], self._kept, self._frozen(drawn))
         total = loss + options.retention * kept + options.decay * head.distance_from_identity()
         total.backward()
         if self.trained.encoder is not None:
