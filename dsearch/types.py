@@ -134,7 +134,10 @@ class AttentionSummary:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The answer to one query; `next_cursor` asks for the hits behind these, in the same ranking."""
+    """The answer to one query; `next_cursor` asks for the hits behind these, in the same ranking.
+
+    `query_id` names the answer of a server in feedback.
+    """
 
     query: str
     hits: list[Hit]
@@ -142,6 +145,7 @@ class SearchResult:
     attention: AttentionSummary
     took_ms: float
     next_cursor: str | None = None
+    query_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,10 +48,44 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """How many documents are gone."""
+    """How many documents are gone; `missing` ids are no document's."""
 
     sequence: int
     deleted: int
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A document's metadata, as they are now."""
+
+    sequence: int
+    id: str
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FacetValue:
+    """A value of a field, and how many documents have it."""
+
+    value: str | int | float | bool | None
+    documents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facets:
+    """How many documents meet the filter, and the most frequent values of each field among them."""
+
+    documents: int
+    facets: dict[str, list[FacetValue]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Events that were new, and those that had been sent before and count once."""
+
+    events: int
+    repeated: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +117,8 @@ class Attention:
         context: Σ_d weight(q, d) v_d.
         weights: the mixture of the heads' softmaxes.
         scores: what the candidates are ordered by.
-        keys, values: of each candidate, with include "keys", "values".
+        keys, values: of each candidate, with include "keys", "values"; [batch, heads, candidates, dim] where
+            several heads may take different passages of long documents.
         dense, keyword, head_weights: by head, with include "parts".
         slopes: ∂ dense / ∂ query state, with include "slopes" and one round of search.
         certificates: one a query, with `certify`.
@@ -97,8 +132,8 @@ class Attention:
     context: Float[np.ndarray, "batch value_dim"]
     weights: Float[np.ndarray, "batch candidates"]
     scores: Float[np.ndarray, "batch candidates"]
-    keys: Float[np.ndarray, "batch candidates key_dim"] | None = None
-    values: Float[np.ndarray, "batch candidates value_dim"] | None = None
+    keys: Float[np.ndarray, "batch *heads candidates key_dim"] | None = None
+    values: Float[np.ndarray, "batch *heads candidates value_dim"] | None = None
     dense: Float[np.ndarray, "batch heads candidates"] | None = None
     keyword: Float[np.ndarray, "batch heads candidates"] | None = None
     head_weights: Float[np.ndarray, "batch heads candidates"] | None = None

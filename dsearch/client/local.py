@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 
 from dsearch.client import answers
+from dsearch.client.local_feedback import record_feedback
 from dsearch.client.operations import BATCH_DOCUMENTS, SHOWN_PROBLEMS
-from dsearch.client.options import AttendOptions, DifferentiableOptions, FindOptions, Part
+from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.tensors import head_file, numbers, ragged
 from dsearch.engine import (
     UNTRAINED,
@@ -30,7 +31,7 @@ from dsearch.engine import (
     head_from_bytes,
     vjp,
 )
-from dsearch.errors import DocumentNotFound, DsearchError, InvalidDocument
+from dsearch.errors import DocumentNotFound, DsearchError, InvalidDocument, InvalidRequest
 from dsearch.store.validate import prepare
 from dsearch.types import Document, SearchResult
 
@@ -82,9 +83,10 @@ class LocalEngine:
         """What a collection is and holds."""
         return _made(answers.CollectionInfo, self.engine.collection(name).describe())
 
-    def create_collection(self, name: str) -> answers.CollectionInfo:
+    def create_collection(self, name: str, *, language: str | None = None) -> answers.CollectionInfo:
         """Make a collection for the engine's encoder; one that is there stays."""
-        return _made(answers.CollectionInfo, self.engine.collection_or_new(name).describe())
+        made = self.engine.collection_or_new(name, language=language)
+        return _made(answers.CollectionInfo, made.describe())
 
     def delete_collection(self, name: str) -> None:
         """Delete a collection with everything in it."""
@@ -132,11 +134,33 @@ class LocalEngine:
             )
         return answers.Deleted(receipt.sequence, receipt.deleted)
 
+    def delete_many(
+        self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
+    ) -> answers.Deleted:
+        """Delete the documents of these ids, or those that a filter finds."""
+        opened = self.engine.collection(collection)
+        if (ids is None) == (filter is None):
+            given = "neither ids nor filter" if ids is None else "ids and filter"
+            raise InvalidRequest(f"{given}; give one of the two")
+        receipt = opened.delete_matching(filter) if ids is None else opened.delete(ids)
+        return answers.Deleted(receipt.sequence, receipt.deleted, receipt.missing)
+
+    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> answers.Changed:
+        """Change part of a document's metadata (JSON Merge Patch, RFC 7396)."""
+        opened = self.engine.collection(collection)
+        receipt = opened.update_metadata(id, changes)
+        return answers.Changed(receipt.sequence, id, opened.store.get(id).metadata)
+
     def documents(
-        self, collection: str, *, limit: int = 100, cursor: str | None = None
+        self,
+        collection: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        filter: Filter | None = None,
     ) -> answers.DocumentPage:
         """Documents by id, from `next` of the page before on."""
-        found = self.engine.collection(collection).store.list(cursor, limit + 1)
+        found = self.engine.collection(collection).store.list(cursor, limit + 1, filter)
         page = list(found[:limit])
         return answers.DocumentPage(page, page[-1].id if len(found) > limit else None)
 
@@ -144,13 +168,42 @@ class LocalEngine:
 
     def search(self, collection: str, query: str, **options: Unpack[FindOptions]) -> SearchResult:
         """The documents that a query attends to most."""
-        return self.engine.collection(collection).search(query, **options)
+        return self.engine.collection(collection).search(query, **_without_explore(options))
 
     def search_batch(
         self, collection: str, queries: Sequence[str], **options: Unpack[FindOptions]
     ) -> list[SearchResult]:
         """Many queries, answered from one state."""
-        return self.engine.collection(collection).search_batch(queries, coverage=None, **options)
+        opened = self.engine.collection(collection)
+        return opened.search_batch(queries, coverage=None, **_without_explore(options))
+
+    def similar(
+        self,
+        collection: str,
+        like: Sequence[str],
+        *,
+        unlike: Sequence[str] = (),
+        query: str | None = None,
+        **options: Unpack[FindOptions],
+    ) -> SearchResult:
+        """The documents most like some ids and least like others, themselves left out."""
+        opened = self.engine.collection(collection)
+        return opened.similar(like, unlike=unlike, query=query, **_without_explore(options))
+
+    def facets(
+        self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
+    ) -> answers.Facets:
+        """How many documents have which values of these metadata fields."""
+        store = self.engine.collection(collection).store
+        counted = {
+            name: [answers.FacetValue(one.value, one.documents) for one in store.facets(name, filter, limit)]
+            for name in fields
+        }
+        return answers.Facets(store.count(filter).documents, counted)
+
+    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> answers.Recorded:
+        """Tell what people clicked or judged, by `user_query`: pages are remembered by servers alone."""
+        return record_feedback(self.engine.collection(collection), events)
 
     # ---- attention
 
@@ -289,6 +342,11 @@ def _question(queries: Sequence[str] | None, vectors: Any, options: Differentiab
     own: Any = {name: value for name, value in options.items() if name not in shared and value is not None}
     states = None if vectors is None else torch.as_tensor(numbers(vectors))
     return Question(states=states, texts=queries, options=layer, **own)
+
+
+def _without_explore(options: FindOptions) -> Any:
+    """Options as the engine takes them; the coin of `explore` is tossed by servers, which remember pages."""
+    return {name: value for name, value in options.items() if name != "explore"}
 
 
 def _checked(given: Document | Mapping[str, Any], number: int, seen: dict[str, int]) -> Document:

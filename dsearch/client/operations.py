@@ -14,20 +14,22 @@ from urllib.parse import quote
 from dsearch.client import reading
 from dsearch.client.answers import (
     Attention,
+    Changed,
     CollectionInfo,
     Deleted,
     DocumentPage,
+    Facets,
     Model,
     ModelAdded,
     Models,
     Predictions,
     Promoted,
+    Recorded,
     Vjp,
     Written,
 )
 from dsearch.client.flow import NDJSON, TENSORS, Flow, Request, operation
-from dsearch.client.options import AttendOptions as AttendOptions
-from dsearch.client.options import DifferentiableOptions, FindOptions, Part
+from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.tensors import (
     counted,
     head_file,
@@ -75,9 +77,13 @@ class Operations:
         return reading.made(CollectionInfo, reading.content_of(answer))
 
     @operation
-    def create_collection(self, name: str) -> Flow[CollectionInfo]:
-        """Make a collection for the server's encoder; one that is there stays. `PUT …/{name}`"""
-        answer = yield Request("PUT", _path(name), writes=True)
+    def create_collection(self, name: str, *, language: str | None = None) -> Flow[CollectionInfo]:
+        """Make a collection for the server's encoder; one that is there stays. `PUT …/{name}`
+
+        `language` is whose stems and stop words keyword search knows; English when None.
+        """
+        body = None if language is None else _json({"language": language})
+        answer = yield Request("PUT", _path(name), {}, body, writes=True)
         return reading.made(CollectionInfo, reading.content_of(answer))
 
     @operation
@@ -125,11 +131,36 @@ class Operations:
         return reading.made(Deleted, reading.content_of(answer))
 
     @operation
+    def delete_many(
+        self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
+    ) -> Flow[Deleted]:
+        """Delete the documents of these ids, or those that a filter finds. `POST …/documents/delete`"""
+        asked = {"ids": None if ids is None else list(ids), "filter": filter}
+        answer = yield replace(_post(collection, "documents/delete", asked), writes=True)
+        return reading.made(Deleted, reading.content_of(answer))
+
+    @operation
+    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> Flow[Changed]:
+        """Change part of a document's metadata (JSON Merge Patch, RFC 7396). `PATCH …/documents/{id}`"""
+        body = _json({"metadata": changes})
+        answer = yield Request("PATCH", _path(collection, "documents", id), {}, body, writes=True)
+        return reading.made(Changed, reading.content_of(answer))
+
+    @operation
     def documents(
-        self, collection: str, *, limit: int = 100, cursor: str | None = None
+        self,
+        collection: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        filter: Filter | None = None,
     ) -> Flow[DocumentPage]:
         """Documents by id, from `next` of the page before on. `GET …/documents`"""
-        asked = {"limit": limit} | ({} if cursor is None else {"cursor": cursor})
+        asked: dict[str, str | int] = {"limit": limit}
+        if cursor is not None:
+            asked["cursor"] = cursor
+        if filter is not None:
+            asked["filter"] = _json(filter).decode()
         answer = yield Request("GET", _path(collection, "documents"), asked)
         return reading.made(DocumentPage, reading.content_of(answer))
 
@@ -149,6 +180,41 @@ class Operations:
         answer = yield _post(collection, "search/batch", {"queries": list(queries), **options})
         results = reading.content_of(answer)["results"]
         return [reading.search_result(query, one) for query, one in zip(queries, results, strict=True)]
+
+    @operation
+    def similar(
+        self,
+        collection: str,
+        like: Sequence[str],
+        *,
+        unlike: Sequence[str] = (),
+        query: str | None = None,
+        **options: Unpack[FindOptions],
+    ) -> Flow[SearchResult]:
+        """The documents most like some ids and least like others, themselves left out. `POST …/similar`"""
+        asked = {"like": list(like), "unlike": list(unlike), "query": query, **options}
+        answer = yield _post(collection, "similar", asked)
+        return reading.search_result(query or "", reading.content_of(answer))
+
+    @operation
+    def facets(
+        self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
+    ) -> Flow[Facets]:
+        """How many documents have which values of these metadata fields. `POST …/facets`"""
+        asked = {"fields": list(fields), "filter": filter, "limit": limit}
+        answer = yield _post(collection, "facets", asked)
+        return reading.made(Facets, reading.content_of(answer))
+
+    @operation
+    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> Flow[Recorded]:
+        """Tell what people clicked or judged; all of it is stored, or none. `POST …/feedback`
+
+        Each event has `action_name` (click, purchase, thumbs_up, …), `object_id`, and `query_id` of a
+        search's answer or `user_query`, its words; `event_id` and `client_id` if there are any.
+        """
+        body = _json([dict(event) for event in events])
+        answer = yield Request("POST", f"{_path(collection)}/feedback", {}, body, writes=True)
+        return reading.made(Recorded, reading.content_of(answer))
 
     # ---- attention
 

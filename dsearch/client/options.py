@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from dsearch.types import Mode, Stamp
+
+Filter: TypeAlias = Mapping[str, Any]
+"""What a document's metadata must meet: `{"year": {"gte": 2017}}`, with `and`, `or` and `not`."""
 
 
 class FindOptions(TypedDict, total=False):
@@ -15,7 +19,8 @@ class FindOptions(TypedDict, total=False):
     filter: what a document's metadata must meet. score_threshold, weight_threshold: hits below are left out.
     operators: whether "phrases", +terms and -terms are understood. explain: whether hits carry the parts of
     their scores. highlight: whether they carry the pieces that show the query's words. hops, hop_strength:
-    rounds of search, and how far each turns the query; the model's own.
+    rounds of search, and how far each turns the query; the model's own. explore: the share of pages on which
+    a coin swaps two documents, for feedback; a server's alone.
     """
 
     limit: int
@@ -23,7 +28,7 @@ class FindOptions(TypedDict, total=False):
     cursor: str | None
     mode: Mode
     model: str | None
-    filter: dict[str, Any] | None
+    filter: Filter | None
     score_threshold: float | None
     weight_threshold: float | None
     operators: bool
@@ -31,6 +36,7 @@ class FindOptions(TypedDict, total=False):
     highlight: bool
     hops: int | None
     hop_strength: float | None
+    explore: float
 
 
 class WayToAttend(TypedDict, total=False):
@@ -50,7 +56,7 @@ class WayToAttend(TypedDict, total=False):
     pooling: str
     width: float | None
     temperature: float | None
-    filter: dict[str, Any] | None
+    filter: Filter | None
 
 
 class AttendOptions(WayToAttend, total=False):

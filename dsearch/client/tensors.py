@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 QUERIES_AT_ONCE = 64
 _OF_ALL = ("mixture",)  # arrays that have no row a query
+_BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
 
 
 def numbers(vectors: Any) -> np.ndarray:
@@ -84,7 +85,10 @@ def joined(found: Sequence[Attention]) -> Attention:
         parts = [getattr(one, name) for one in found]
         if name in _OF_ALL or not isinstance(parts[0], np.ndarray):
             continue
-        axis = {"context": None, "weights": 1, "scores": 1, "keys": 1, "values": 1}.get(name, 2)
+        if name in ("keys", "values"):
+            parts = _alike(parts, len(found[0].mixture))
+        by_head = name in _BY_HEAD or parts[0].ndim == 4
+        axis = None if name == "context" else 2 if by_head else 1
         arrays[name] = np.concatenate([_widened(part, axis, widest) for part in parts])
     certificates = None
     if found[0].certificates is not None:
@@ -108,6 +112,15 @@ def head_file(tensors: Mapping[str, Any], record: Mapping[str, Any] | None) -> b
 
     arrays = {name: np.array(tensor, np.float32, order="C") for name, tensor in tensors.items()}
     return save(arrays, None if record is None else {"record": json.dumps(record)})
+
+
+def _alike(parts: list[np.ndarray], heads: int) -> list[np.ndarray]:
+    """Vectors of candidates, by head in all parts if in any: where no document is long, heads share them."""
+    import numpy as np
+
+    if all(part.ndim == 3 for part in parts):
+        return parts
+    return [np.repeat(part[:, None], heads, 1) if part.ndim == 3 else part for part in parts]
 
 
 def _widened(array: np.ndarray, axis: int | None, width: int) -> np.ndarray:

@@ -77,8 +77,9 @@ class AttentionParts:
         temperature: what scores were divided by.
         mixture: m_h, the share of each head.
         arrays: `context` [batch, value_dim]; `weights`, `scores` [batch, candidates]; and what was asked for:
-            `keys`, `values` [batch, candidates, dim]; `dense`, `keyword`, `head_weights` [batch, heads,
-            candidates]; `slopes` [batch, heads, candidates, encoder_dim].
+            `keys`, `values` [batch, candidates, dim], or by head where long documents have several keys;
+            `dense`, `keyword`, `head_weights` [batch, heads, candidates]; `slopes` [batch, heads, candidates,
+            encoder_dim].
         certificate: when it was asked for.
     """
 
@@ -133,7 +134,8 @@ def attention_parts(
         if largest_bytes is not None:
             _check_size(found, layer.head.heads, include, largest_bytes)
         if "keys" in include or "values" in include:
-            embeddings = torch.as_tensor(_of_all_heads(layer, found)).to(states)
+            embeddings = torch.as_tensor(_embeddings(layer, found)).to(states)
+            embeddings = embeddings.squeeze(1) if embeddings.shape[1] == 1 else embeddings
             if "keys" in include:
                 arrays["keys"] = layer.head.keys(embeddings)
             if "values" in include:
@@ -231,63 +233,47 @@ def _head(collection: Collection, version: str, *, stamped: bool) -> Head:
         raise
 
 
-def _of_all_heads(
+def _embeddings(
     layer: SearchLayer, found: SearchOutput
-) -> Float32[np.ndarray, "batch candidates encoder_dim"]:
-    """The stored embedding that each candidate was taken by; of long documents the best passage's.
-
-    Raises:
-        InvalidRequest: several heads took different passages of one document: then it has several keys.
-    """
+) -> Float32[np.ndarray, "batch any_heads candidates encoder_dim"]:
+    """The embedding by which each candidate was found, by head where heads may have taken different ones."""
     if found.keys is None:
-        return layer.snapshot.embeddings(found.positions)
-    if (found.keys != found.keys[:, :1]).any():
-        raise InvalidRequest(
-            f"the {layer.head.heads} heads of this model take different passages of a long document, so it "
-            "has no one key and value; ask for slopes, or use a model with one head"
-        )
-    return layer.snapshot.key_embeddings(found.keys[:, 0])
+        return layer.snapshot.embeddings(found.positions)[:, None]
+    return layer.snapshot.key_embeddings(found.keys)
 
 
 def _slopes(
-    layer: SearchLayer,
-    states: Float[Tensor, "batch encoder_dim"],
-    found: SearchOutput,
+    layer: SearchLayer, states: Float[Tensor, "batch encoder_dim"], found: SearchOutput
 ) -> Float[Tensor, "batch heads candidates encoder_dim"]:
-    """How each head's dense score of each candidate moves with the query state; the passage taken stays."""
-    head, positions = layer.head, found.positions
-    batch, count = positions.shape
-    rows = batch * count
-    every = states.new_zeros(rows, head.heads, states.shape[1])
-    if layer.mode != "keyword" and rows:
-        taken = positions[:, None] if found.keys is None else found.keys
-        embeddings = layer.snapshot.key_embeddings(taken.transpose(0, 2, 1).reshape(rows, -1))
-        for start in range(0, rows, _LARGEST_SLOPES):
-            part = slice(start, min(start + _LARGEST_SLOPES, rows))
+    """How each head's dense score of each candidate moves with the query state."""
+    batch, heads, count = found.dense.shape
+    pairs = batch * count
+    slopes = states.new_zeros(pairs, heads, states.shape[1])
+    if layer.mode != "keyword" and pairs:
+        embeddings = _embeddings(layer, found).transpose(0, 2, 1, 3).reshape(pairs, -1, states.shape[1])
+        for start in range(0, pairs, _LARGEST_SLOPES):
+            part = slice(start, min(start + _LARGEST_SLOPES, pairs))
             of_query = torch.arange(part.start, part.stop) // count
-            every[part] = _slopes_of_pairs(layer, states[of_query], torch.as_tensor(embeddings[part]))
-    slopes = every.reshape(batch, count, head.heads, -1).transpose(1, 2)
-    return slopes.masked_fill(torch.as_tensor(positions == NONE)[:, None, :, None], 0.0)
+            slopes[part] = _slopes_of_pairs(layer, states[of_query], torch.as_tensor(embeddings[part]))
+    slopes = slopes.reshape(batch, count, heads, -1).transpose(1, 2)
+    return slopes.masked_fill(torch.as_tensor(found.positions == NONE)[:, None, :, None], 0.0)
 
 
 def _slopes_of_pairs(
     layer: SearchLayer,
     states: Float[Tensor, "pairs encoder_dim"],
-    embeddings: Float[Tensor, "pairs keys encoder_dim"],
+    embeddings: Float[Tensor, "pairs any_heads encoder_dim"],
 ) -> Float[Tensor, "pairs heads encoder_dim"]:
-    """Of pairs of a state and a candidate, which has one key, or one for each head.
-
-    A state of its own for each candidate: then one backward a head gives all gradients apart."""
+    """A state of its own for each candidate: then one backward a head gives all gradients apart."""
     with torch.enable_grad():
         states = states.clone().requires_grad_()
         queries = layer.head.queries(states)
-        keys = layer.head.keys(embeddings.to(states)).detach()
+        keys = layer.head.keys(embeddings.to(states)).detach().expand_as(queries)
         if isinstance(layer.score, NamedScore) and layer.score.ranks_by_inner_product:
             dense = (queries * keys).sum(-1)
         else:
-            # Of a key for each head only its own counts.
-            scores = layer.score(queries, keys)
-            dense = scores.squeeze(-1) if keys.shape[1] == 1 else scores.diagonal(dim1=1, dim2=2)
+            one_by_one = layer.score(queries.flatten(0, 1).unsqueeze(1), keys.flatten(0, 1).unsqueeze(1))
+            dense = one_by_one.reshape(queries.shape[:2])
         if not dense.requires_grad:  # an exact match is a step: flat wherever it has a derivative
             return torch.zeros_like(queries)
         each = [

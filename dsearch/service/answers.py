@@ -161,8 +161,14 @@ class AttendedQuery(BaseModel):
     weights: list[float]
     scores: list[float]
     context: list[float] = Field(description="Σ weight · value")
-    keys: list[list[float]] | None = Field(None, description="W_K e of each candidate, when asked for")
-    values: list[list[float]] | None = Field(None, description="W_V e of each candidate, when asked for")
+    keys: list[list[float]] | list[list[list[float]]] | None = Field(
+        None,
+        description="W_K e of each candidate, when asked for; by head where several heads may take different "
+        "passages of long documents",
+    )
+    values: list[list[float]] | list[list[list[float]]] | None = Field(
+        None, description="W_V e of each candidate, likewise"
+    )
     dense: list[list[float]] | None = Field(None, description="of each head and candidate; with `parts`")
     keyword: list[list[float]] | None = Field(None, description="times its learned weight; with `parts`")
     head_weights: list[list[float]] | None = Field(None, description="each head's softmax; with `parts`")

@@ -73,6 +73,16 @@ READS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("search", ("papers", "cat"), {"limit": 3, "offset": 2, "mode": "dense", "model": "v1", "explain": True}),
     ("search", ("papers", "cat dog"), {"mode": "keyword", "hops": 1}),
     ("search_batch", ("papers", QUERIES), {"limit": 4, "hops": 2, "hop_strength": 0.5}),
+    (
+        "search",
+        ("papers", 'river "stone lamp" -cat'),
+        {"filter": {"i": {"lt": 40}}, "highlight": True, "score_threshold": 0.1, "operators": False},
+    ),
+    ("similar", ("papers", ["d001", "d002"]), {"unlike": ["d009"], "limit": 5, "explain": True}),
+    ("similar", ("papers", ["d001"]), {"query": "lamp", "filter": {"i": {"gte": 9}}}),
+    ("facets", ("papers", ["i", "none"]), {"filter": {"i": {"in": [1, 2, 3, 4]}}, "limit": 3}),
+    ("documents", ("papers",), {"filter": {"i": {"lt": 9}}, "limit": 50}),
+    ("attend", ("papers", QUERIES), {"filter": {"i": {"gte": 20}}, "model": "v1", "include": ["slopes"]}),
     ("attend", ("papers", QUERIES), {"certify": 2}),
     ("attend", ("papers",), {"vectors": STATES, "include": ["keys", "values", "parts", "slopes"]}),
     ("attend", ("papers", QUERIES), {"vectors": STATES, "dtype": "float64", "model": "v1", "candidates": 5}),
@@ -177,6 +187,21 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
         if cursor is None:
             break
     assert len(ids) == len(set(ids)) == 1097
+    assert asked.update_metadata(name, "d001", {"i": None, "colour": "red"}).metadata == {"colour": "red"}
+    assert asked.facets(name, ["colour"]).facets["colour"][0].documents == 1
+    gone = asked.delete_many(name, ids=["d002", "none"])
+    assert (gone.deleted, gone.missing) == (1, 1)
+    assert asked.delete_many(name, filter={"i": {"gte": 1000}}).deleted == 99
+    first = asked.search(name, "cat dog", limit=5)
+    second = asked.search(name, "cat dog", limit=5, cursor=first.next_cursor)
+    assert [hit.rank for hit in second.hits] == [6, 7, 8, 9, 10]
+    event = {"action_name": "click", "object_id": "d005", "user_query": "cat dog", "client_id": "browser"}
+    assert asked.feedback(name, [event]).events == 1
+    again = asked.feedback(name, [event, {**event, "action_name": "purchase"}])
+    assert (again.events, again.repeated) == (1, 1)
+    if api != "local":
+        shown = {"action_name": "click", "object_id": first.hits[0].id, "query_id": first.query_id}
+        assert asked.feedback(name, [shown]).events == 1
     assert asked.search(name, "cat dog").hits
     head = asked.head("papers", "v1")
     added = asked.add_model(name, head, parent="v0", record={"loss": 0.5})
@@ -209,6 +234,20 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("attend", ("papers", ["cat"]), {"stamp": Stamp(1, "v0", 0)}, "gone"),
     ("predict", ("papers", ["cat"]), {"field": ""}, "invalid_request"),
     ("promote", ("papers", "v99"), {}, "model_not_found"),
+    ("similar", ("papers", ["none"]), {}, "document_not_found"),
+    ("facets", ("papers", ["a..b"]), {}, "invalid_request"),
+    ("search", ("papers", "cat"), {"filter": {"i": {"near": 3}}}, "invalid_request"),
+    ("search", ("papers", "cat"), {"cursor": "bm9uZQ"}, "invalid_cursor"),
+    ("delete_many", ("papers",), {}, "invalid_request"),
+    ("update_metadata", ("papers", "none", {}), {}, "document_not_found"),
+    ("create_collection", ("klingon",), {"language": "klingon"}, "invalid_request"),
+    ("feedback", ("papers", []), {}, "invalid_request"),
+    (
+        "feedback",
+        ("papers", [{"action_name": "frown", "object_id": "d001", "user_query": "cat"}]),
+        {},
+        "invalid_request",
+    ),
     ("head", ("papers", "v99"), {}, "model_not_found"),
     ("add_model", ("papers", {"key_delta": np.zeros((32, 32))}), {}, "invalid_request"),
 ]

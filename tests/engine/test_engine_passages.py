@@ -483,9 +483,12 @@ def test_keys_and_values_are_those_of_the_passages_that_were_taken(long):
     np.testing.assert_allclose(context, parts.arrays["context"], atol=1e-9)
 
 
-def test_heads_that_took_different_passages_have_no_one_key(long):
+def test_heads_that_took_different_passages_have_keys_and_values_of_their_own(long):
     head, states = trained(long.store.dimension, 3), states_of(long).double()
-    with pytest.raises(
-        InvalidRequest, match="3 heads of this model take different passages of a long document"
-    ):
-        parts_of(long, head, states, ("keys",), hops=1)
+    _, parts = parts_of(long, head, states, ("keys", "values", "parts"), hops=1)
+    keys, values = parts.arrays["keys"], parts.arrays["values"]
+    assert keys.shape == values.shape == (*parts.arrays["dense"].shape, long.store.dimension)
+    assert (keys != keys[:, :1]).any()
+    shares = parts.arrays["head_weights"] * parts.mixture[:, None]
+    context = np.einsum("bhc,bhcd->bd", shares, values)
+    np.testing.assert_allclose(context, parts.arrays["context"], atol=1e-9)
