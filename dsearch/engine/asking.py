@@ -87,7 +87,8 @@ def asked(
         ModelNotFound.
     """
     if pinned is None:
-        state, version = collection.snapshot, collection.live_model if model is None else model
+        version = collection.live_model if model is None else model
+        state = collection.snapshot_for(version)
         pinned = Stamp(state.generation.number, version, state.sequence)
     else:
         state = collection.snapshot_at(pinned)

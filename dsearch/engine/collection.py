@@ -32,6 +32,7 @@ from dsearch.engine.indexing import (
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.language import language_of
 from dsearch.engine.layer import SearchLayer
+from dsearch.engine.model_documents import EncodedDocuments, ModelDocuments
 from dsearch.engine.model_encoders import ModelEncoders
 from dsearch.engine.models import UNTRAINED, load_head, save_model
 from dsearch.engine.narrowing import NarrowedStates
@@ -84,6 +85,7 @@ class Collection:
         self._narrowed = NarrowedStates(store)
         self._feedback = FeedbackStore(store.path)
         self._encoders = ModelEncoders(store, lambda: self.encoder)
+        self._documents = ModelDocuments(store, self._encoders, lambda: self.snapshot)
 
     # ---- what it is
 
@@ -112,6 +114,14 @@ class Collection:
             CorruptData: the live generation is damaged; the message names the way out.
         """
         return self._state.snapshot
+
+    def snapshot_for(self, version: str) -> Snapshot:
+        """The present state as a model sees it: for most `snapshot`, for one of scope full its own documents.
+
+        Raises:
+            CorruptData: its files are damaged.
+        """
+        return self._documents.snapshot(version) if self._documents.has(version) else self.snapshot
 
     @property
     def live_model(self) -> str:
@@ -252,13 +262,17 @@ class Collection:
             InvalidRequest: an unknown kind, a target outside 0 to 1, a bound below 1.
             Cancelled, ProcessDied, InsufficientStorage: nothing changed.
         """
-        return self.rebuilder.build(
+        number = self.rebuilder.build(
             partial(tuning_queries, self, texts=queries),
             keys=KeyOptions.of(self.store).changed(kind, recall_target, memory_bytes),
             spawned=self.rebuilder.by_itself,
             on_progress=on_progress,
             cancelled=cancelled,
         )
+        if self._documents.has(self.live_model):
+            with self._writing:
+                self._documents.renew(self.live_model)
+        return number
 
     def retune(self) -> Tuned | None:
         """Measure what an approximate index finds of the live head's queries, and tune it where that is less
@@ -431,7 +445,7 @@ class Collection:
     ) -> tuple[SearchLayer, Stamp]:
         """A layer over the present state (what a filter leaves of it) and a model's head; and its stamp."""
         version = self.live_model if model is None else model
-        snapshot = self.snapshot
+        snapshot = self.snapshot_for(version)
         layer = SearchLayer(self.narrowed(snapshot, filter), self.head(version), **options)
         return layer, Stamp(snapshot.generation.number, version, snapshot.sequence)
 
@@ -452,10 +466,14 @@ class Collection:
             Gone: it was replaced since.
             Conflict: this collection never was in that state.
         """
-        found = self._state.at(stamp.generation, stamp.sequence)
+        if self._documents.has(stamp.model):
+            found = self._documents.at(stamp.model, stamp.generation, stamp.sequence)
+        else:
+            found = self._state.at(stamp.generation, stamp.sequence)
         if found is not None:
             return found
-        named, present = f"generation {stamp.generation}, sequence {stamp.sequence}", self.snapshot
+        named = f"generation {stamp.generation}, sequence {stamp.sequence}"
+        present = self.snapshot_for(stamp.model)
         live = f"generation {present.generation.number}, sequence {present.sequence}"
         if stamp.generation > present.generation.number or stamp.sequence > present.sequence:
             raise Conflict(
@@ -516,10 +534,19 @@ class Collection:
         *,
         parent: str = UNTRAINED,
         encoder: EncoderChange | None = None,
+        documents: EncodedDocuments | None = None,
     ) -> str:
-        """Keep a head, and what was changed of the query encoder, as a version that is not live yet."""
+        """Keep what was trained as a version that is not live yet.
+
+        Args:
+            head: the head.
+            record: what should be known of it.
+            parent: the version that it was trained from.
+            encoder: what was changed of the query encoder.
+            documents: encoded anew, where that encoder is theirs too.
+        """
         with self._writing:
-            return save_model(self.store, head, record, parent=parent, encoder=encoder)
+            return save_model(self.store, head, record, parent=parent, encoder=encoder, documents=documents)
 
     def promote(self, version: str) -> None:
         """Let a version answer from now on: one committed row, nothing is rebuilt.
@@ -529,9 +556,14 @@ class Collection:
         """
         self.head(version)
         self._encoders.check(version)
+        own_documents = self._documents.has(version)
+        if own_documents:
+            self._documents.snapshot(version)  # all that it answers by is there before it does
         with self._writing:
             self.store.promote(version)
             self._state.catch_up()
+        if own_documents:
+            return  # the index that is tuned is not the one that it asks
         if self.rebuilder.by_itself:
             self.rebuilder.in_background(self.retune, wait=True)
         else:
@@ -560,11 +592,13 @@ class Collection:
             delete_version(self.store, version)
         self._heads.pop(version, None)
         self._encoders.forget(version)
+        self._documents.forget(version)
 
     def close(self) -> None:
         """Close the store; searches in flight elsewhere must have ended. A build that runs is given up."""
         self.rebuilder.close()
         self._narrowed.forget()
+        self._documents.close()
         self._state.close()
         self._feedback.close()
         self.store.close()

@@ -205,8 +205,8 @@ def _layer(
     model, stamp = asked.model, asked.stamp
     if stamp is not None and model not in (None, stamp.model):
         raise InvalidRequest(f"model={model!r} with a stamp of {stamp.model!r}; leave the model out")
-    snapshot = collection.snapshot if stamp is None else collection.snapshot_at(stamp)
     version = model or (collection.live_model if stamp is None else stamp.model)
+    snapshot = collection.snapshot_for(version) if stamp is None else collection.snapshot_at(stamp)
     head = _head(collection, version, stamped=stamp is not None)
     if asked.dtype == "float64":
         head = copy.deepcopy(head).double()

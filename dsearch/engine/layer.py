@@ -137,8 +137,8 @@ class SearchLayer(nn.Module):
 
         with SearchEngine(home, readonly=True) as engine:
             opened = engine.collection(collection)
-            head = opened.head(opened.live_model if model is None else model)
-            return cls(opened.snapshot, head, **options)
+            version = opened.live_model if model is None else model
+            return cls(opened.snapshot_for(version), opened.head(version), **options)
 
     @property
     def temperature(self) -> Float[Tensor, ""] | float:

@@ -90,6 +90,15 @@ class ModelEncoders:
             self._loaded.move_to_end(version)
             return self._loaded[version]
 
+    def identity_of(self, version: str) -> EncoderIdentity:
+        """The identity of a version's encoder; none is loaded.
+
+        Raises:
+            ModelNotFound.
+        """
+        described = self._store.model(version).record.get("query_encoder")
+        return EncoderIdentity.from_dict(self._store.encoder if described is None else described["identity"])
+
     def check(self, version: str) -> None:
         """See that the file is what was registered; no encoder is loaded.
 

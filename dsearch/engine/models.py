@@ -1,7 +1,8 @@
 """Models on disk: `models/v3/head.safetensors` and `model.json`, written once and never changed.
 
-A model whose query encoder was trained has `encoder/` too (model_encoders.py) and format 2: a release that
-does not know of it must not serve the head without.
+A model whose query encoder was trained has `encoder/` too (model_encoders.py) and format 2, one whose encoder
+of documents was has `documents/` (model_documents.py) and format 3: a release that does not know of them must
+not serve the head without.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from safetensors.torch import load, save
 
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, EncoderIdentity
+from dsearch.engine.model_documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.model_encoders import WEIGHTS_NAME, verified, write_change
-from dsearch.errors import UnsupportedFormat
+from dsearch.errors import InvalidRequest, UnsupportedFormat
+from dsearch.index import Manifest
 from dsearch.index.durable import file_digest, publish_folder
 from dsearch.store import Store
 
 UNTRAINED = "v0"
 FORMAT = 1
 FORMAT_WITH_ENCODER = 2
+FORMAT_WITH_DOCUMENTS = 3
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 
@@ -33,6 +37,7 @@ def save_model(
     *,
     parent: str,
     encoder: EncoderChange | None = None,
+    documents: EncodedDocuments | None = None,
 ) -> str:
     """Write a trained head durably, register it, and return its version. It is not live yet.
 
@@ -42,7 +47,13 @@ def save_model(
         record: whatever should be known of it later: scores, data, seed.
         parent: the version that it was trained from.
         encoder: what training changed of the query encoder, if it did.
+        documents: as that encoder sees them, where it is the documents' too.
+
+    Raises:
+        InvalidRequest: documents without an encoder, or of several passages.
     """
+    if documents is not None and encoder is None:
+        raise InvalidRequest("documents without the encoder that they were encoded by; give both")
     version = store.next_model_version()
     folder = store.path / "models" / version
     unfinished = folder.with_name(f".{version}.writing")
@@ -56,6 +67,12 @@ def save_model(
         record = {**record, "query_encoder": write_change(unfinished, encoder, base)}
         names, format = [HEAD_NAME, WEIGHTS_NAME], FORMAT_WITH_ENCODER
     digests = {name: file_digest(unfinished / name) for name in names}
+    files = {name: {"bytes": size, "sha256": digest} for name, (size, digest) in digests.items()}
+    if documents is not None:
+        identity = EncoderIdentity.from_dict(record["query_encoder"]["identity"])
+        files |= write_documents(unfinished, version, store, documents, identity)
+        digest = Manifest.read(unfinished / FOLDER / FIRST).digest
+        record, format = {**record, "documents": {"manifest_digest": digest}}, FORMAT_WITH_DOCUMENTS
     record = {
         **record,
         "format": format,
@@ -63,7 +80,7 @@ def save_model(
         "parent": parent,
         "encoder": store.encoder,
         "head": head.config(),
-        "files": {name: {"bytes": size, "sha256": digest} for name, (size, digest) in digests.items()},
+        "files": files,
     }
     (unfinished / RECORD_NAME).write_text(json.dumps(record, indent=1))
     publish_folder(unfinished, folder)
@@ -82,10 +99,10 @@ def load_head(store: Store, version: str) -> Head:
     if version == UNTRAINED:
         return Head(store.dimension).eval()
     record = store.model(version).record
-    if record.get("format") not in (FORMAT, FORMAT_WITH_ENCODER):
+    if record.get("format") not in (FORMAT, FORMAT_WITH_ENCODER, FORMAT_WITH_DOCUMENTS):
         raise UnsupportedFormat(
-            f"model {version} has format {record.get('format')}; this release reads {FORMAT} and "
-            f"{FORMAT_WITH_ENCODER}"
+            f"model {version} has format {record.get('format')}; this release reads {FORMAT} to "
+            f"{FORMAT_WITH_DOCUMENTS}"
         )
     content = verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
     head = Head(**record["head"])

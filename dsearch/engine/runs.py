@@ -16,6 +16,7 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.layer import SearchLayer
 from dsearch.engine.models import UNTRAINED
 from dsearch.engine.options import CANDIDATES
+from dsearch.engine.snapshot import Snapshot
 from dsearch.evaluation import Run
 from dsearch.types import Mode, Query
 
@@ -66,6 +67,7 @@ def make_run(
     *,
     states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
     head: Head | None = None,
+    snapshot: Snapshot | None = None,
     depth: int = 100,
     exclude: Mapping[str, Ids[str]] | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -78,6 +80,7 @@ def make_run(
         system: how.
         states: the queries' embeddings by the system's encoder, when they are known.
         head: a head that is no registered model, in place of the system's.
+        snapshot: the documents, in place of those of the system's model.
         depth: documents per query.
         exclude: query id → documents that are left out of its ranking.
         on_progress: told the number of queries done.
@@ -90,7 +93,7 @@ def make_run(
         states = encode_queries(collection, queries, system.model)
     spare = max((len(ids) for ids in exclude.values()), default=0)
     layer = SearchLayer(
-        collection.snapshot,
+        collection.snapshot_for(system.model) if snapshot is None else snapshot,
         collection.head(system.model) if head is None else head,
         mode=system.mode,
         candidates=max(CANDIDATES, depth + spare),
