@@ -24,6 +24,7 @@ from dsearch.service.fields import shown
 
 MEDIA_TYPE = "application/problem+json"
 SHOWN_ERRORS = 100
+_NOT_SERVED = ("dsearch.client", "dsearch.cli", "dsearch.cluster")  # errors on the other side of the wire
 _SHAPES = {"model_attributes_type": "a JSON object", "model_type": "a JSON object", "list_type": "an array"}
 
 
@@ -74,6 +75,16 @@ def kinds() -> dict[str, tuple[int, str]]:
     for kind in _tree(DsearchError):
         found.setdefault(kind.code, (kind.status, (inspect.getdoc(kind) or "").split("\n")[0]))
     return dict(sorted(found.items()))
+
+
+def error_table() -> str:
+    """Every code as a Markdown table: what stands in the guide "errors"."""
+    import dsearch.training  # its errors are what a task can fail with
+
+    assert dsearch.training
+    lines = ["| code | status | meaning |", "|---|---|---|"]
+    lines += [f"| `{code}` | {status} | {title} |" for code, (status, title) in kinds().items()]
+    return "\n".join(lines)
 
 
 def documented(*kinds_of_error: type[DsearchError]) -> dict[int | str, dict[str, Any]]:
@@ -201,7 +212,7 @@ def _tree(root: type[DsearchError]) -> Iterator[type[DsearchError]]:
     if root is not DsearchError:
         yield root
     for kind in root.__subclasses__():
-        if kind.__module__.startswith("dsearch."):
+        if kind.__module__.startswith("dsearch.") and not kind.__module__.startswith(_NOT_SERVED):
             yield from _tree(kind)
 
 

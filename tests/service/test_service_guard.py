@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from fastapi import FastAPI
 from service_fakes import ORIGIN
 from starlette.testclient import TestClient
 
+import dsearch
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData
+from dsearch.guide import guide
 from dsearch.service import create_app
-from dsearch.service.problems import kinds
+from dsearch.service.problems import error_table, kinds
 
 PATHS = (
     "/",
@@ -226,3 +229,17 @@ def test_every_problem_is_described_where_its_type_leads(client: TestClient) -> 
         assert answered.json() == {"code": code, "status": status, "title": title}
         assert title.endswith(".")
     assert client.get("/problems/nothing").json()["code"] == "not_found"
+
+
+def test_the_guide_lists_every_code(client: TestClient) -> None:
+    text = guide("errors")
+    assert error_table() in text, (
+        'python -c "from dsearch.service.app import create_app; from dsearch.service.problems import '
+        'error_table; print(error_table())" prints the table that belongs into dsearch/guide/errors.md'
+    )
+    package = Path(dsearch.__file__).parent
+    here = [
+        path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in ("cli", "client")
+    ]
+    codes = {code for path in here for code in re.findall(r'^    code = "(\w+)"', path.read_text(), re.M)}
+    assert codes - {"error"} <= set(re.findall(r"^\| `(\w+)` \|", text, re.M))
