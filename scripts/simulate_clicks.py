@@ -163,6 +163,7 @@ def run_arm(
             users.search(arm.explore)
             row = learn(collection, arm, arguments)
             live = collection.live_model
+            row["as_trained"] = scores(collection, world, users.states, row["trained"])
             rows.append(
                 {"round": number, "model": live, **scores(collection, world, users.states, live), **row}
             )
@@ -181,7 +182,7 @@ def learn(collection: Collection, arm: Arm, arguments: argparse.Namespace) -> di
     live = collection.live_model
     trained = finetune_from_feedback(
         source,
-        trusted.examples,
+        trusted,
         TrainingOptions(epochs=arguments.epochs, seed=arguments.seed),
         live=None if live == "v0" else collection.head(live),
     )
@@ -377,7 +378,7 @@ def attack(arm: Arm, world: World, arguments: argparse.Namespace, folder: Path) 
             source = examples_from_feedback(collection, options=options, without=trusted_keys)
             trusted = examples_from_feedback(collection, propensities=source.propensities, only=trusted_keys)
             training = TrainingOptions(epochs=arguments.epochs, seed=arguments.seed)
-            trained = finetune_from_feedback(source, trusted.examples, training)
+            trained = finetune_from_feedback(source, trusted, training)
             verdicts[name] = trained.gate.verdict
             keys = [event.key for page in collection.feedback.pages() for event in page.events]
             share = max(share, keys.count(ADVERSARY) / len(keys))

@@ -85,9 +85,7 @@ def train_on_feedback(
     say(source.to_text())
     trusted = None
     if trust.keys:
-        trusted = examples_from_feedback(
-            collection, propensities=source.propensities, only=trust.keys
-        ).examples
+        trusted = examples_from_feedback(collection, propensities=source.propensities, only=trust.keys)
     elif trust.data is not None:
         from dsearch.cli.train import judged_examples
 

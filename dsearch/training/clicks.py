@@ -75,6 +75,7 @@ class Graded:
             spaces alone.
         grades: query → document → grade: up to 1 by clicks, 2 by thumbs.
         weights: query → how much evidence there is, at most twice the median's.
+        shown: query → documents that pages with a reaction had.
         clicks: that were counted.
         keys: contributors.
         quorum: as it was applied.
@@ -84,6 +85,7 @@ class Graded:
     texts: dict[str, str]
     grades: dict[str, dict[str, float]]
     weights: dict[str, float]
+    shown: dict[str, set[str]]
     clicks: int
     keys: int
     quorum: int
@@ -115,8 +117,10 @@ def graded_pages(
     left_out: Counter[str] = Counter()
     texts: dict[str, str] = {}
     given: _Of = defaultdict(lambda: defaultdict(lambda: defaultdict(_Given)))
+    shown: dict[str, set[str]] = defaultdict(set)
     for page in pages:
         name = query_name(page.impression.query)
+        shown[name].update(page.impression.ids)
         written = texts.setdefault(name, page.impression.query)
         texts[name] = min(written, page.impression.query)
         _add_page(given[name], page, propensities, options.clip, left_out)
@@ -143,7 +147,14 @@ def graded_pages(
     clicks = sum(one.clicks for of in given.values() for keys in of.values() for one in keys.values())
     counted = {reason: count for reason, count in left_out.items() if count}
     return Graded(
-        {name: texts[name] for name in grades}, grades, weights, clicks, len(everyone), quorum, counted
+        texts={name: texts[name] for name in grades},
+        grades=grades,
+        weights=weights,
+        shown={name: shown[name] for name in grades},
+        clicks=clicks,
+        keys=len(everyone),
+        quorum=quorum,
+        left_out=counted,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64
 
 from dsearch.attention.head import Head
 from dsearch.engine import Collection
@@ -27,12 +28,15 @@ from dsearch.training.headroom import Headroom
 from dsearch.training.holdout import Answers
 from dsearch.training.options import TrainingOptions
 from dsearch.training.propensity import Propensities, even_propensities, propensities_from_pages
-from dsearch.training.ranking import Ranking, ndcg_at_10
+from dsearch.training.ranking import DEPTH, Ranking, ndcg_at_10, without
 
 NO_TRUST = (
     "trained from clicks, which anybody can poison, and no trusted slice to judge by; give judgements, or "
     "name the keys whose clicks are trusted"
 )
+
+
+_CONDENSED_FROM = 100  # of a ranking, less what was never shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,22 @@ class FromFeedback:
         propensities: that clicks were weighted by.
         graded: what the pages said.
         options: how.
+        rows: document → row in the store, of all that was shown.
     """
 
     examples: Examples
     propensities: Propensities
     graded: Graded
     options: ClickOptions
+    rows: dict[str, int]
+
+    def shown_positions(self) -> list[Int64[np.ndarray, " _"]]:
+        """For each example, the positions of what pages with a reaction had."""
+        known = list(self.rows)
+        positions = self.examples.snapshot.positions_of(np.array([self.rows[id] for id in known], np.int64))
+        at = dict(zip(known, positions.tolist(), strict=True))
+        shown = [self.graded.shown[query_name(text)] for text in self.examples.texts]
+        return [np.array(sorted(at[id] for id in ids if id in at), np.int64) for ids in shown]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, for the model's file."""
@@ -118,12 +132,14 @@ def examples_from_feedback(
     weights = np.array([graded.weights[query_name(text)] for text in examples.texts], np.float32)
     weights /= weights.mean()
     digest = hashlib.sha256(examples.digest.encode() + weights.tobytes()).hexdigest()
-    return FromFeedback(replace(examples, weights=weights, digest=digest), propensities, graded, options)
+    rows = collection.store.rows_of(sorted(set().union(*graded.shown.values())))
+    examples = replace(examples, weights=weights, digest=digest)
+    return FromFeedback(examples, propensities, graded, options, dict(rows))
 
 
 def finetune_from_feedback(
     source: FromFeedback,
-    trusted: Examples | None,
+    trusted: Examples | FromFeedback | None,
     options: TrainingOptions | None = None,
     *,
     gate: Gate | None = None,
@@ -140,7 +156,7 @@ def finetune_from_feedback(
 
     Args:
         source: what to learn from; without the trusted keys' events.
-        trusted: queries with documents that nobody but the trusted wrote.
+        trusted: judgements, or the feedback of trusted keys alone.
         options: how; nothing of the feedback is held out.
         gate: what is asked.
         start: what training starts from, as for `finetune`.
@@ -166,13 +182,14 @@ def finetune_from_feedback(
     report = judged_by_trusted(source.examples, trusted, live or start, trained.head, gate, options)
     report = replace(report, canary_overlap=trained.gate.canary_overlap)
     record = {**trained.record, "feedback": source.to_dict(), "gate": report.to_dict()}
-    record["trusted_queries"] = 0 if trusted is None else len(trusted)
+    judging = trusted.examples if isinstance(trusted, FromFeedback) else trusted
+    record["trusted_queries"] = 0 if judging is None else len(judging)
     return replace(trained, gate=report, record=record)
 
 
 def judged_by_trusted(
     examples: Examples,
-    trusted: Examples | None,
+    trusted: Examples | FromFeedback | None,
     before: Head,
     after: Head,
     gate: Gate | None = None,
@@ -183,22 +200,37 @@ def judged_by_trusted(
     Its slices are of queries: "seen" those that others clicked on as well, "unseen" those that nobody else
     asked. They come as they are asked; a slice of too few is not judged by itself.
 
-    Clicks are on what was shown: a document that no page had counts as not relevant, also where it is. So
-    a slice of clicks favours what answered when they were made.
+    Clicks are on what was shown, by what answered then; whatever else a new head finds would count as not
+    relevant. So with clicks the gain is that of rankings without what was never shown (condensed lists:
+    Sakai, SIGIR 2007), and the whole rankings, where somebody might have lifted just such documents, may
+    not fall by more than the margin.
     """
-    options = options or TrainingOptions()
     if trusted is None:
         return replace(judge(None, None, gate), reason=NO_TRUST)
+    options, gate = options or TrainingOptions(), gate or Gate()
+    judging = trusted.examples if isinstance(trusted, FromFeedback) else trusted
     asked = {query_name(text) for text in examples.texts}
-    seen = np.array([query_name(text) in asked for text in trusted.texts])
-    ranking = Ranking(trusted, keywords=options.keywords)
+    seen = np.array([query_name(text) in asked for text in judging.texts])
+    ranking = Ranking(judging, keywords=options.keywords)
 
-    def answers(head: Head) -> Answers:
-        top = ranking.top(head, hop_strength=head.hop_strength.item())
-        values = ndcg_at_10(top, trusted.relevant)
+    def answers(head: Head, shown: list[Int64[np.ndarray, " _"]] | None = None) -> Answers:
+        depth = DEPTH if shown is None else _CONDENSED_FROM
+        top = ranking.top(head, depth, hop_strength=head.hop_strength.item())
+        if shown is not None:
+            pairs = zip(top, shown, strict=True)
+            top = without(top, np.stack([~np.isin(found, known) for found, known in pairs]))
+        values = ndcg_at_10(top[:, :DEPTH], judging.relevant)
         return Answers(values, seen, np.where(seen, np.nan, values))
 
-    return judge(answers(before), answers(after), gate, need_slices=False, seed=options.seed)
+    if not isinstance(trusted, FromFeedback):
+        return judge(answers(before), answers(after), gate, need_slices=False, seed=options.seed)
+    shown = trusted.shown_positions()
+    report = judge(answers(before, shown), answers(after, shown), gate, need_slices=False, seed=options.seed)
+    now, then = answers(before).all.mean(), answers(after).all.mean()
+    if report.verdict == "refused" or now - then <= gate.margin:
+        return report
+    reason = f"with documents that were never shown nDCG@10 falls from {now:.4f} to {then:.4f}"
+    return replace(report, verdict="refused", reason=reason)
 
 
 def _of_keys(pages: Iterable[Page], only: Several[str] | None, without: Several[str]) -> Iterator[Page]:
