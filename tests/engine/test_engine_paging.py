@@ -162,6 +162,12 @@ def test_what_is_no_cursor_is_refused(text: str) -> None:
         Cursor.parse(text, QUESTION)
 
 
+def test_a_cursor_of_any_length_is_not_even_read() -> None:
+    long = "0" * 600
+    with pytest.raises(InvalidCursor, match="use the next_cursor of an answer"):
+        Cursor.parse(encoded([1, 2, "v0", 3, 10, 100, long]), long)
+
+
 @given(
     st.integers(1, 2**62),
     st.integers(0, 999_999_999),

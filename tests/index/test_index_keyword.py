@@ -206,3 +206,10 @@ def test_threads_share_an_index() -> None:
         answers = list(pool.map(lambda query: index.search([query], 5), queries))
     np.testing.assert_array_equal(np.concatenate([scores for scores, _ in answers]), expected[0])
     np.testing.assert_array_equal(np.concatenate([positions for _, positions in answers]), expected[1])
+
+
+def test_few_queries_are_remembered() -> None:
+    index = KeywordIndex.build(["a river", "a stone"])
+    for number in range(200):
+        assert index.scores([f"river {number}"])[0, 0] > 0
+    assert len(index._analysed) <= 64
