@@ -175,7 +175,8 @@ def vjp(
         raise InvalidRequest("no gradient given; give that of context, weights or scores")
     layer, stamp, states, texts = _layer(collection, asked)
     states = states.detach().clone().requires_grad_()
-    found = layer(states, texts)
+    with torch.enable_grad():  # it may be asked in a backward, where there is none
+        found = layer(states, texts)
     outputs, upstream = list[Tensor](), list[Tensor]()
     if context is not None:
         given = torch.as_tensor(context, dtype=states.dtype)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from service_fakes import WordEncoder, documents  # noqa: E402
 import dsearch  # noqa: E402
 from dsearch.attention.head import Head  # noqa: E402
 from dsearch.client import AsyncClient, Client, LocalEngine  # noqa: E402
-from dsearch.engine import SearchEngine  # noqa: E402
+from dsearch.engine import PassageOptions, SearchEngine  # noqa: E402
+from dsearch.types import Document  # noqa: E402
 
 
 def moved_head(heads: int, *, hop_strength: float = 0.0) -> Head:
@@ -31,6 +33,11 @@ def moved_head(heads: int, *, hop_strength: float = 0.0) -> Head:
             parameter += 0.05 * torch.randn_like(parameter)
         head.hop_strength.fill_(hop_strength)
     return head
+
+
+def pairs(count: int) -> list[tuple[Document, Document]]:
+    """Documents, each with another."""
+    return list(zip(documents(count), documents(count, seed=1), strict=True))
 
 
 class Awaited:
@@ -54,7 +61,10 @@ class Awaited:
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two equal homes: 60 documents, one written later, two deleted; v1 has two heads, v2 one, v3 hops."""
+    """Two equal homes: 60 documents, two written later, two deleted; v1 has two heads, v2 one, v3 hops.
+
+    Beside them "long", of which every document has several passages; v1 has two heads.
+    """
     folder = tmp_path_factory.mktemp("homes")
     with SearchEngine(folder / "served", encoder=WordEncoder) as engine:
         papers = engine.create("papers")
@@ -63,6 +73,9 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         papers.delete(["d003", "d060"])
         for head in (moved_head(2), moved_head(1), moved_head(1, hop_strength=0.5)):
             papers.add_model(head, {"note": "moved"})
+        long = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
+        long.ingest(replace(one, text=f"{one.text} {other.text} {one.text}") for one, other in pairs(12))
+        long.add_model(moved_head(2), {})
     shutil.copytree(folder / "served", folder / "local")
     return folder / "served", folder / "local"
 

@@ -18,8 +18,10 @@ QUERIES = ["river stone", "attention music head", "lamp"]
 SCORES = ["dot", "cosine", "scaled_dot_product", "additive", "gaussian"]
 
 
-def layer_of(local: LocalEngine, model: str, dtype: torch.dtype, **options: Any) -> SearchLayer:
-    collection = local.engine.collection("papers")
+def layer_of(
+    local: LocalEngine, model: str, dtype: torch.dtype, name: str = "papers", **options: Any
+) -> SearchLayer:
+    collection = local.engine.collection(name)
     head = copy.deepcopy(collection.head(model)).to(dtype)
     return SearchLayer(collection.snapshot, head, **options)
 
@@ -159,6 +161,26 @@ def test_values_of_the_caller_are_pooled_and_get_gradients(remote: Client, local
         RemoteSearch(remote, "papers")(states_of(), values=lambda ids: torch.zeros(1, 1, 1))
 
 
+@pytest.mark.parametrize("model", ["v0", "v1"])
+@pytest.mark.parametrize("train_head", [False, True])
+def test_heads_take_passages_of_their_own(
+    remote: Client, local: LocalEngine, model: str, train_head: bool
+) -> None:
+    layer = RemoteSearch(remote, "long", model=model, train_head=train_head)
+    found = layer(states := states_of(), QUERIES)
+    expected = layer_of(local, model, torch.float64, "long")(expected_states := states_of(), QUERIES)
+    torch.testing.assert_close(found.context, expected.context, rtol=1e-9, atol=1e-9)
+    losses(found).backward()
+    losses(expected).backward()
+    torch.testing.assert_close(states.grad, expected_states.grad, rtol=1e-9, atol=1e-9)
+    keys = remote.attend("long", QUERIES, model=model, include=["keys"]).keys
+    assert keys is not None
+    assert keys.ndim == (3 if model == "v0" else 4)
+    many = remote.attend("long", QUERIES * 30, model=model, include=["keys"], candidates=3).keys
+    assert many is not None
+    assert len(many) == 90
+
+
 def test_a_batch_larger_than_one_request(remote: Client, local: LocalEngine) -> None:
     states = torch.randn(150, 32, dtype=torch.float64, requires_grad=True)
     expected_states = states.detach().clone().requires_grad_()
@@ -221,9 +243,13 @@ def test_what_cannot_be_is_refused(remote: Client) -> None:
         RemoteSearch(remote, "papers").publish()
 
 
-def test_an_engine_of_this_process_serves_it_too(local: LocalEngine, remote: Client) -> None:
-    found = RemoteSearch(local, "papers", model="v1")(states := states_of(), QUERIES)
-    expected = RemoteSearch(remote, "papers", model="v1")(expected_states := states_of(), QUERIES)
+@pytest.mark.parametrize("train_head", [False, True])
+def test_an_engine_of_this_process_serves_it_too(
+    local: LocalEngine, remote: Client, train_head: bool
+) -> None:
+    options: dict[str, Any] = {"model": "v1", "train_head": train_head}
+    found = RemoteSearch(local, "papers", **options)(states := states_of(), QUERIES)
+    expected = RemoteSearch(remote, "papers", **options)(expected_states := states_of(), QUERIES)
     torch.testing.assert_close(found.context, expected.context)
     found.context.sum().backward()
     expected.context.sum().backward()
