@@ -25,6 +25,7 @@ from dsearch.service.tasks import Tasks
 from dsearch.service.worker import Worker
 
 SEARCHES_WAITING = 256
+SEARCH_WAITING_S = 0.5
 SEARCH_CHARACTERS_WAITING = 1024 * 1024
 WRITES_WAITING = 64
 WRITE_CHARACTERS_WAITING = 32 * 1024 * 1024
@@ -64,6 +65,7 @@ class Service:
             "search",
             waiting=SEARCHES_WAITING,
             waiting_characters=SEARCH_CHARACTERS_WAITING,
+            waiting_s=SEARCH_WAITING_S,
             observer=self.metrics,
         )
         self.writing = Worker(

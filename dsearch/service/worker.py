@@ -22,6 +22,7 @@ from dsearch.service import deadline
 from dsearch.service.errors import DeadlinePassed, NotReady, Overloaded
 
 UNBOUNDED = 1 << 62
+_ALWAYS_WAITING = 8
 
 Item = TypeVar("Item", contravariant=True)
 Result = TypeVar("Result", covariant=True)
@@ -84,6 +85,8 @@ class Worker:
         name: of the thread.
         waiting: jobs that may wait; one more is refused.
         waiting_characters: the size of what may wait, together. A larger job is taken when nothing waits.
+        waiting_s: how long a job may have to wait, by the pace of the last batches; one that would wait longer
+            is refused, unless fewer than eight wait. None: however long.
         finishes: whether a job that was begun is finished and answered whatever the deadline says: a write
             must not be answered with an error and be there all the same.
         observer: told of batches and refusals.
@@ -95,13 +98,16 @@ class Worker:
         *,
         waiting: int,
         waiting_characters: int = UNBOUNDED,
+        waiting_s: float | None = None,
         finishes: bool = False,
         observer: Observer | None = None,
     ):
         self.name = name
         self.waiting = waiting
         self.waiting_characters = waiting_characters
+        self.waiting_s = waiting_s
         self._finishes = finishes
+        self._paces: deque[float] = deque(maxlen=8)
         self._observer = observer
         self._queue: deque[_Job] = deque()
         self._characters = 0
@@ -185,15 +191,23 @@ class Worker:
         if self._observer is not None:
             self._observer.rejected(self.name, "overloaded")
         what = f"{waiting} {self.name} requests wait already"
-        if waiting < self.waiting:
+        if waiting < self.waiting and self._too_slow(waiting):
+            what += ", and the last of them will be begun late"
+        elif waiting < self.waiting:
             what += f", of {self._characters} characters"
         raise Overloaded(f"{what}, the most that may; try again after the seconds in Retry-After")
 
     def _fits(self, characters: int) -> bool:
         waiting = len(self._queue)
-        return waiting < self.waiting and (
-            not waiting or self._characters + characters <= self.waiting_characters
-        )
+        if waiting >= self.waiting or self._too_slow(waiting):
+            return False
+        return not waiting or self._characters + characters <= self.waiting_characters
+
+    def _too_slow(self, waiting: int) -> bool:
+        """Whether one more would wait too long. The best pace of late counts: a slow start is no overload."""
+        if self.waiting_s is None or waiting < _ALWAYS_WAITING or not self._paces:
+            return False
+        return waiting * min(self._paces) > self.waiting_s
 
     def _drop(self, job: _Job, reason: str) -> bool:
         """Give a job up unless it must be finished; whether it was."""
@@ -212,6 +226,8 @@ class Worker:
             started = time.perf_counter()
             _compute(batch)
             took_s = time.perf_counter() - started
+            if not isinstance(batch[0].work, _Once):
+                self._paces.append(took_s / len(batch))
             _deliver(batch)
             if self._observer is not None:
                 self._observer.batch(self.name, [started - job.submitted for job in batch], took_s)

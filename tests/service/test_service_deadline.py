@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -110,6 +111,33 @@ def test_a_queue_is_bounded_in_characters_too() -> None:
         assert await asyncio.gather(*tasks) == [0, 2]
         assert await worker.submit(Double(), 3, characters=100) == 6
         assert (worker.depth, worker._characters) == (0, 0)
+        await asyncio.to_thread(worker.stop)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_queue_is_bounded_in_time_too() -> None:
+    @dataclass(frozen=True)
+    class Slow:
+        largest_batch: int = 1
+
+        def __call__(self, items: Sequence[int]) -> Sequence[int]:
+            time.sleep(0.05)
+            return items
+
+    async def scenario() -> None:
+        worker = Worker("test", waiting=100, waiting_s=0.3)
+        worker.start()
+        _, release = await held(worker)  # however long this one takes, it says nothing of the pace
+        await asyncio.sleep(0.5)
+        release.set()
+        assert await asyncio.gather(*[worker.submit(Slow(), i) for i in range(20)]) == list(range(20))
+        _, release = await held(worker)
+        tasks = await soon([worker.submit(Slow(), i) for i in range(8)])
+        with pytest.raises(Overloaded, match="8 test requests wait already, and the last of them"):
+            await worker.submit(Slow(), 9)
+        release.set()
+        assert await asyncio.gather(*tasks) == list(range(8))
         await asyncio.to_thread(worker.stop)
 
     asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -1,0 +1,126 @@
+"""Promotions and refreshes under load: no query fails, and each answer is that of the state it names.
+
+`SWAP_QUERIES=100000` in the environment asks as many; the suite some thousands.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from service_fakes import DIMENSION, WORDS
+from starlette.testclient import TestClient
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection
+
+QUERIES = int(os.environ.get("SWAP_QUERIES", "3000"))
+CLIENTS = 6
+TEXTS = [f"{a} {b}" for a, b in itertools.product(WORDS[:6], WORDS[8:13])]
+
+BATCH = 8
+State = tuple[int, str]
+Answer = list[tuple[str, float, float]]
+
+
+def other_head(seed: int) -> Head:
+    head = Head(DIMENSION, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for delta in (head.query_delta, head.key_delta):
+            delta.copy_(0.1 * torch.randn(delta.shape, generator=generator))
+        head.keyword_weight.fill_(0.2 + 0.3 * seed)
+    return head.eval()
+
+
+def test_every_answer_is_that_of_the_state_it_names(client: TestClient, papers: Collection) -> None:
+    versions = ["v0", *(papers.add_model(other_head(seed), {}) for seed in (1, 2, 3))]
+    expected: dict[State, dict[str, Answer]] = {}
+    rounds = itertools.count()
+    finished = threading.Event()
+    problems: list[str] = []
+    seen: list[tuple[State, str, Answer]] = []
+
+    def remember() -> None:
+        """What every text is answered with in the present state; nobody else changes it meanwhile.
+
+        No document is written, so a state is a generation and a model; their sequence counts the swaps too.
+        """
+        for result in papers.search_batch(TEXTS, limit=5):
+            answers = expected.setdefault((result.stamp.generation, result.stamp.model), {})
+            answers[result.query] = [(hit.id, hit.score, hit.weight) for hit in result.hits]
+
+    def load(number: int) -> None:
+        draw = np.random.default_rng(number)
+        while len(seen) < QUERIES and not problems:
+            texts = [TEXTS[i] for i in draw.integers(len(TEXTS), size=BATCH)]
+            if next(rounds) % 2:
+                body = {"query": texts[0], "limit": 5}
+                answered = client.post("/v1/collections/papers/search", json=body)
+            else:
+                body = {"queries": texts, "limit": 5}
+                answered = client.post("/v1/collections/papers/search/batch", json=body)
+            if answered.status_code != 200:
+                problems.append(answered.text)
+                return
+            results: list[dict[str, Any]] = answered.json().get("results", [answered.json()])
+            for text, result in zip(texts, results, strict=False):
+                found = [(hit["id"], hit["score"], hit["weight"]) for hit in result["hits"]]
+                seen.append(((result["generation"], result["model"]), text, found))
+
+    def swap() -> int:
+        for swaps, version in enumerate(itertools.cycle(versions[1:] + versions[:1])):
+            if finished.is_set():
+                return swaps
+            papers.promote(version)
+            remember()
+            if swaps % 2:
+                papers.refresh()
+                remember()
+        raise AssertionError
+
+    remember()
+    with ThreadPoolExecutor(CLIENTS + 1) as pool:
+        swapping = pool.submit(swap)
+        try:
+            list(pool.map(load, range(CLIENTS)))
+        finally:
+            finished.set()
+        swaps = swapping.result()
+    assert problems == []
+    assert len(seen) >= QUERIES
+    assert swaps >= 3
+    assert len({state for state, _, _ in seen}) >= 4
+    for state, text, found in seen:
+        wanted = expected[state][text]
+        assert [id for id, _, _ in found] == [id for id, _, _ in wanted], (state, text)
+        np.testing.assert_allclose(
+            [numbers[1:] for numbers in found], [numbers[1:] for numbers in wanted], rtol=1e-4, atol=1e-5
+        )
+
+
+def test_the_check_would_see_an_answer_of_another_model(client: TestClient, papers: Collection) -> None:
+    papers.add_model(other_head(1), {})
+    plain, other = (
+        [
+            [hit["score"] for hit in client.post("/v1/collections/papers/search", json=body).json()["hits"]]
+            for body in ({"query": text, "model": model} for text in TEXTS)
+        ]
+        for model in ("v0", "v1")
+    )
+    assert all(not np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(plain, other, strict=True))
+
+
+@pytest.mark.parametrize("route", ["search", "attend"])
+def test_a_canary_is_asked_by_name(client: TestClient, papers: Collection, route: str) -> None:
+    papers.add_model(other_head(1), {})
+    body = {"query": "cat"} if route == "search" else {"queries": ["cat"]}
+    for version in ("v0", "v1"):
+        answered = client.post(f"/v1/collections/papers/{route}", json={**body, "model": version})
+        assert answered.json()["model"] == version
