@@ -27,9 +27,13 @@ import argparse
 import json
 import random
 import shutil
+import socket
 import sys
 import tempfile
+import threading
 import time
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +43,7 @@ from dsearch.threads import set_threads
 set_threads()
 
 import numpy as np  # noqa: E402
+import uvicorn  # noqa: E402
 
 from dsearch.attention.head import Head  # noqa: E402
 from dsearch.cli.judgements import read_judgements  # noqa: E402
@@ -46,6 +51,7 @@ from dsearch.corpus import BeirFolder, Problems  # noqa: E402
 from dsearch.engine import Collection, SearchEngine, make_run  # noqa: E402
 from dsearch.engine.impressions import explored, impression_of  # noqa: E402
 from dsearch.evaluation import Qrels, evaluate, mean_values, read_folds, without_pairs  # noqa: E402
+from dsearch.service import create_app  # noqa: E402
 from dsearch.store import Event, Impression  # noqa: E402
 from dsearch.training import (  # noqa: E402
     ClickOptions,
@@ -63,6 +69,7 @@ FOLDS_SEARCHED = 3
 EVENTS_AT_ONCE = 2000
 ADVERSARY = "adversary"
 DEEP = 100
+HTTP_SEARCHES = 40
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,7 @@ def main() -> None:
         wanted = [] if arguments.adversary_only else arguments.rows.split(";")
         for arm in (arm for arm in arms if arm.name in wanted):
             report["rows"][arm.name] = run_arm(arm, world, arguments, Path(folder), report)
+        report["http"] = over_http(world, arguments, Path(folder))
         if arguments.adversary or arguments.adversary_only:
             report["adversary"] = attack(arms[0], world, arguments, Path(folder))
     report["seconds"] = round(time.monotonic() - started, 1)
@@ -349,6 +357,55 @@ class Users:
         )
 
 
+# ---- a few of them over the real service
+
+
+def over_http(world: World, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Search, click and send feedback to a server; what it stored is what it showed."""
+    with copied(arguments, folder, "http") as engine, socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(create_app(engine, explore=0.2), log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        address = f"{origin}/v1/collections/{arguments.folder.name}"
+        try:
+            while not ready(origin):
+                time.sleep(0.2)
+            started = time.monotonic()
+            shown: dict[str, list[str]] = {}
+            for query in world.searched[:HTTP_SEARCHES]:
+                page = asked(f"{address}/search", {"query": query.text})
+                ids = [hit["id"] for hit in page["hits"]]
+                shown[page["query_id"]] = ids
+                best = max(ids, key=lambda id, of=query.id: world.qrels[of].get(id, 0.0))
+                event = {"query_id": page["query_id"], "action_name": "click", "object_id": best}
+                asked(f"{address}/feedback", [event])
+            seconds = time.monotonic() - started
+        finally:
+            server.should_exit = True
+            thread.join()
+        pages = list(engine.collection(arguments.folder.name).feedback.pages())
+        same = sum(list(page.impression.ids) == shown[page.impression.query_id] for page in pages)
+        drawn = sum(page.impression.pair is not None for page in pages)
+    return {"searches": len(shown), "stored": same, "left_to_a_coin": drawn, "seconds": round(seconds, 1)}
+
+
+def ready(origin: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{origin}/readyz", timeout=60) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError:
+        return False
+
+
+def asked(url: str, body: Any) -> Any:
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json", "X-Timeout-Ms": "30000"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
 # ---- one who wants to do harm
 
 
@@ -428,6 +485,7 @@ def as_text(report: dict[str, Any]) -> str:
                 f"{name}: live {last['model']}, gate {', '.join(row['gate'] for row in rows[1:])}; "
                 f"{last['clicks']} clicks; steepness {last['steepness']}"
             )
+    lines.append(f"over HTTP: {json.dumps(report['http'])}")
     if "adversary" in report:
         lines.append(f"adversary: {json.dumps(report['adversary'])}")
     lines.append(f"{report['seconds']} s")
