@@ -1,4 +1,13 @@
-"""Exact search by comparing every key, and the order of what is found: by score, ties by position."""
+"""Exact search by comparing every key, and the order of what is found: by score, ties by position.
+
+A matrix product scores a block of keys for all queries at once, but the last bits of a score then depend on
+where in the block its key lies, so that equal keys need not tie. The product therefore only chooses: what it
+puts within its rounding error of the k best is scored again, each pair by itself.
+
+    |fl(q·k) − q·k| ≤ γ |q| |k|        γ = d u / (1 − d u),  u = 2⁻²⁴
+
+for a sum of d products in any order (Higham 2002, "Accuracy and Stability of Numerical Algorithms", §3.1).
+"""
 
 from __future__ import annotations
 
@@ -7,28 +16,48 @@ from collections.abc import Iterable
 import numpy as np
 from jaxtyping import Float32, Int64
 
+_MORE_ROUNDING = 8  # of the result, of the bound itself, and of its difference to a score
+_PAIRS = 4096  # scored at a time: their keys and queries in float64 take some tens of megabytes
+
 
 def best_of_blocks(
     queries: Float32[np.ndarray, "batch key_dim"],
     blocks: Iterable[tuple[Int64[np.ndarray, " block"], Float32[np.ndarray, "block key_dim"]]],
     k: int,
+    longest: float | None = None,
 ) -> tuple[Float32[np.ndarray, "batch found"], Int64[np.ndarray, "batch found"]]:
-    """Exact search over keys that come in blocks of (positions, keys): (scores, positions), best first."""
-    scores = np.empty((len(queries), 0), np.float32)
-    positions = np.empty((len(queries), 0), np.int64)
-    for here, keys in blocks:
-        found = queries @ keys.T
-        if (
-            len(here) > 4 * k
-        ):  # a tie at the cut goes to the lower position: sort all that reach the k-th score
-            least = np.partition(found, len(here) - k, axis=1)[:, len(here) - k]
-            kept = np.flatnonzero((found >= least[:, None]).any(axis=0))
-            here, found = here[kept], found[:, kept]
-        scores = np.concatenate([scores, found], axis=1)
-        positions = np.concatenate([positions, np.broadcast_to(here, (len(queries), len(here)))], axis=1)
-        scores, positions = by_score_then_position(scores, positions)
-        scores, positions = scores[:, :k], positions[:, :k]
-    return scores, positions
+    """Exact search over keys that come in blocks of (positions, keys): (scores, positions), best first.
+
+    Scores are sums in float64, rounded once: equal keys tie, whatever the batch and the block.
+
+    Args:
+        queries: all are compared with every key.
+        blocks: positions, each once, ascending within a block; and their keys.
+        k: how many; fewer are found where there are fewer keys.
+        longest: the length of the longest key, or more; computed for each block when None.
+    """
+    terms = queries.shape[1] + _MORE_ROUNDING
+    lengths = np.linalg.norm(queries, axis=1, keepdims=True) * (terms * 2.0**-24 / (1 - terms * 2.0**-24))
+    best = _Best(len(queries), k)
+    for positions, keys in blocks:
+        if len(positions) == 0:
+            continue
+        products = queries @ keys.T
+        error = (lengths * (longest_of(keys) if longest is None else longest)).astype(np.float32)
+        least = best.least - error
+        if len(positions) > k and np.isneginf(least).any():
+            # k keys of this block score at least its k-th product less the error.
+            least = np.maximum(least, _kth(products, k) - 2 * error)
+        rows, columns = np.nonzero(products >= least)
+        for some in range(0, len(rows), _PAIRS):
+            row, column = rows[some : some + _PAIRS], columns[some : some + _PAIRS]
+            best.add(row, _scores(queries[row], keys[column]), positions[column])
+    return best.found()
+
+
+def longest_of(keys: Float32[np.ndarray, "documents key_dim"]) -> float:
+    """The length of the longest key."""
+    return float(np.sqrt(np.einsum("nd,nd->n", keys, keys).max(initial=0.0)))
 
 
 def by_score_then_position(
@@ -37,3 +66,45 @@ def by_score_then_position(
     """Each row sorted by descending score, equal scores by ascending position."""
     order = np.lexsort((positions, -scores), axis=-1)
     return np.take_along_axis(scores, order, -1), np.take_along_axis(positions, order, -1)
+
+
+class _Best:
+    """The best k of each row so far; an empty place has score −inf and the last of all positions."""
+
+    def __init__(self, batch: int, k: int):
+        self._scores = np.full((batch, k), -np.inf, np.float32)
+        self._positions = np.full((batch, k), np.iinfo(np.int64).max, np.int64)
+
+    @property
+    def least(self) -> np.ndarray:
+        """The k-th best score of each row, [batch, 1]; −inf while there are fewer."""
+        return self._scores[:, -1:]
+
+    def add(self, rows: np.ndarray, scores: np.ndarray, positions: np.ndarray) -> None:
+        """Take in candidates, given as (row, score, position)."""
+        batch, k = self._scores.shape
+        all_rows = np.concatenate([np.repeat(np.arange(batch), k), rows])
+        all_scores = np.concatenate([self._scores.ravel(), scores])
+        all_positions = np.concatenate([self._positions.ravel(), positions])
+        order = np.lexsort((all_positions, -all_scores, all_rows))
+        starts = np.searchsorted(all_rows[order], np.arange(batch))
+        kept = order[starts[:, None] + np.arange(k)]
+        self._scores, self._positions = all_scores[kept], all_positions[kept]
+
+    def found(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and positions; every row has found as many."""
+        filled = int(
+            (self._positions != np.iinfo(np.int64).max).sum(axis=1).min(initial=self._scores.shape[1])
+        )
+        return self._scores[:, :filled], self._positions[:, :filled]
+
+
+def _kth(products: np.ndarray, k: int) -> np.ndarray:
+    """The k-th largest of each row, [batch, 1]."""
+    cut = products.shape[1] - k
+    return np.partition(products, cut, axis=1)[:, cut : cut + 1]
+
+
+def _scores(queries: np.ndarray, keys: np.ndarray) -> Float32[np.ndarray, " pairs"]:
+    """q·k of each pair, in float64 and then rounded."""
+    return np.einsum("pd,pd->p", queries.astype(np.float64), keys.astype(np.float64)).astype(np.float32)
