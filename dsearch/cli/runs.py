@@ -15,6 +15,7 @@ from dsearch.errors import Cancelled, InvalidRequest
 if TYPE_CHECKING:
     from dsearch.engine import Collection
     from dsearch.training import RunFolder
+    from dsearch.training.processes import Processes
 
 _NUMBER = re.compile(r"[0-9]{6}")
 
@@ -39,6 +40,24 @@ def run_folder(
         number = numbers[-1] if resume else (numbers[-1] if numbers else 0) + 1
         path = runs / f"{number:06d}"
     return RunFolder(path, described, resume=resume)
+
+
+@contextmanager
+def training_processes(scope: str, device: str | None) -> Iterator[Processes]:
+    """This process and those that `torchrun` started beside it, for scope full; else this one.
+
+    Raises:
+        InvalidRequest: several processes for another scope.
+    """
+    from dsearch.training.processes import Processes, asked_for, joined
+
+    if not asked_for():
+        yield Processes()
+        return
+    if scope != "full":
+        raise InvalidRequest(f"torchrun started several processes, and --scope {scope} uses one; run dsearch")
+    with joined(device or "cpu") as processes:
+        yield processes
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.runs import interruptible, run_folder
+from dsearch.cli.full import train_full_with_progress
+from dsearch.cli.runs import interruptible, run_folder, training_processes
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
 from dsearch.cli.train_feedback import require_feedback, train_on_feedback, trust_of
 from dsearch.errors import InvalidRequest
@@ -43,11 +44,14 @@ def train(
     ] = None,
     scope: Annotated[
         str,
-        typer.Option(help="What learns: head, or query: the query encoder too; documents stay as they are."),
+        typer.Option(
+            help="What learns: head; query: the query encoder too; full: encoders of queries and documents."
+        ),
     ] = "head",
     encoder_training: Annotated[
-        str, typer.Option(help="How an encoder learns: lora, or all of its weights.")
-    ] = "lora",
+        str | None,
+        typer.Option(help="How an encoder learns: lora (query) or all of its weights (full)."),
+    ] = None,
     encoder_learning_rate: Annotated[float | None, typer.Option(help="Of the encoder.")] = None,
     objective: Annotated[
         str, typer.Option(help="listwise, judged, in-batch, marginal, approx-ndcg, teacher or margin.")
@@ -58,6 +62,13 @@ def train(
     heads: Annotated[int, typer.Option(help="Query heads.")] = 1,
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries at most.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the projections.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Queries a step.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Of scope full: float32, or bfloat16 (autocast).")
+    ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Scope full: run the transformer through torch.compile.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
     run: Annotated[
         Path | None,
@@ -86,17 +97,23 @@ def train(
 ) -> None:
     """Fine-tune retrieval: a new head, live at once if held-out queries are answered better.
 
-    No document is encoded again. Interrupted, it goes on with --resume. Exit code 3: trained and kept, but
-    the gate did not let it answer.
+    Documents are encoded again by scope full alone; that one may be started by torchrun, too. Interrupted,
+    it goes on with --resume. Exit code 3: trained and kept, but the gate did not let it answer.
     """
     if source is not None or trusted_keys is not None:
         require_feedback(source, self_supervised=self_supervised, scope=scope, teacher=teacher)
     elif (data is None) == (not self_supervised):
         raise InvalidRequest("give either --data BEIR_FOLDER, --self-supervised or --from feedback")
     trust = trust_of(trusted_keys, data, split, exclude)
-    with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (
-        engine,
-        settings,
+    if scope == "full" and (data is None or teacher is not None):
+        raise InvalidRequest("--scope full learns from judgements alone; give --data BEIR_FOLDER")
+    if scope != "full" and (precision is not None or compiled):
+        raise InvalidRequest("--precision and --compile are of --scope full; leave them out")
+    with (
+        training_processes(scope, device) as processes,
+        opened_engine(
+            home, readonly=not processes.first, encoder=encoder, device=device, threads=threads
+        ) as (engine, settings),
     ):
         from dsearch.training import Gate, examples_from_corpus
 
@@ -110,14 +127,26 @@ def train(
             "scope": scope,
             "encoder_method": encoder_training,
             "encoder_learning_rate": encoder_learning_rate,
+            "batch_size": batch_size,
+            "precision": precision,
+            "compiled": compiled or None,
         }
         chosen = {name: value for name, value in given.items() if value is not None}
         parent = start_of_training(target)
-        training = _options(chosen, self_supervised=self_supervised)
         gate = Gate(alpha=alpha, margin=margin)
-        if source is not None:
+        if scope == "full":
+            assert data is not None  # it was asked for
+            examples = judged_examples(target, data, split, exclude, strict=strict)
+            trained = train_full_with_progress(
+                target, examples, chosen, gate, parent, processes, run, resume=resume
+            )
+            if not processes.first:
+                return
+        elif source is not None:
+            training = _options(chosen, self_supervised=self_supervised)
             trained, examples = train_on_feedback(target, trust, training, gate, settings.device, parent)
         else:
+            training = _options(chosen, self_supervised=self_supervised)
             if data is None:
                 examples = examples_from_corpus(target, seed=seed)
             else:
@@ -209,7 +238,8 @@ def keep(
     live = accept or (promote and trained.gate.passed)
     record = {**trained.record, "verdict": trained.gate.reason, "accepted": accept}
     encoder = trained.encoder if isinstance(trained, Trained) else None
-    version = collection.add_model(trained.head, record, parent=parent, encoder=encoder)
+    documents = trained.documents if isinstance(trained, Trained) else None
+    version = collection.add_model(trained.head, record, parent=parent, encoder=encoder, documents=documents)
     if live:
         collection.promote(version)
     return version, live

@@ -12,6 +12,7 @@ from dsearch.engine.engine import SearchEngine
 from dsearch.engine.gradients import AttentionParts, Gradients, Question, attention_parts, vjp
 from dsearch.engine.heads import MAX_HEADS, head_bytes, head_from_bytes
 from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.model_documents import EncodedDocuments
 from dsearch.engine.models import UNTRAINED
 from dsearch.engine.options import LayerOptions, SearchOptions
 from dsearch.engine.predicting import Evidence, FieldPrediction, Predicted
@@ -24,6 +25,7 @@ __all__ = [
     "Attended",
     "AttentionParts",
     "Collection",
+    "EncodedDocuments",
     "Evidence",
     "FieldPrediction",
     "Gradients",

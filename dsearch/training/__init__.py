@@ -8,7 +8,9 @@ from dsearch.training.clicks import ClickOptions, Graded, graded_pages
 from dsearch.training.comparison import Comparison, compare_values
 from dsearch.training.examples import Examples, examples_from_judgements
 from dsearch.training.finetune import Trained, finetune
+from dsearch.training.finetune_full import finetune_full
 from dsearch.training.from_feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
+from dsearch.training.full import FullOptions
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.loop import Epoch, TrainingDiverged, Watch
@@ -30,6 +32,7 @@ __all__ = [
     "Epoch",
     "Examples",
     "FromFeedback",
+    "FullOptions",
     "Gate",
     "GateReport",
     "Graded",
@@ -49,6 +52,7 @@ __all__ = [
     "examples_from_judgements",
     "finetune",
     "finetune_from_feedback",
+    "finetune_full",
     "graded_pages",
     "headroom",
     "judge",

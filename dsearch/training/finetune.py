@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, TextEncoder
+from dsearch.engine import EncodedDocuments
 from dsearch.errors import InvalidRequest
 from dsearch.training.examples import Examples
 from dsearch.training.gate import Gate, GateReport, judge, overlap_of_canaries
@@ -42,7 +43,8 @@ class Trained:
         gate: what held-out queries say.
         seconds: of all trainings.
         record: all of this as JSON, for the model's file.
-        encoder: what was changed of the query encoder, in scope query.
+        encoder: what was changed of the encoder, in the scopes query and full.
+        documents: encoded by it, in scope full.
     """
 
     head: Head
@@ -52,6 +54,7 @@ class Trained:
     seconds: float
     record: dict[str, Any]
     encoder: EncoderChange | None = None
+    documents: EncodedDocuments | None = None
 
     @property
     def verdict(self) -> tuple[bool, str]:

@@ -8,6 +8,7 @@ everything, which a refresh beside the training could not have.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +19,9 @@ from torch import Tensor
 from dsearch.encoder import LearningEncoder
 from dsearch.training.gradcache import encoded_by_all
 from dsearch.training.processes import Processes
+from dsearch.types import Progress
+
+_RENEWED_AT_A_TIME = 512
 
 Contents = Callable[[Int64[np.ndarray, " some"]], list[str]]
 """The texts of the documents at these positions."""
@@ -58,10 +62,15 @@ class MovingIndex:
             self._encode(encoder, self._visible[at])
             self._next = int((self._next + self._slice) % len(self._visible))
 
-    def renew(self, encoder: LearningEncoder) -> None:
+    def renew(self, encoder: LearningEncoder, on_progress: Callable[[Progress], None] | None = None) -> None:
         """Encode everything again: a refresh at once."""
-        for start in range(0, len(self._visible), 4096):
-            self._encode(encoder, self._visible[start : start + 4096])
+        started = time.monotonic()
+        for start in range(0, len(self._visible), _RENEWED_AT_A_TIME):
+            some = self._visible[start : start + _RENEWED_AT_A_TIME]
+            self._encode(encoder, some)
+            if on_progress is not None:
+                elapsed_s = time.monotonic() - started
+                on_progress(Progress("encode", start + len(some), len(self._visible), elapsed_s))
 
     def nearest(
         self, queries: Float[Tensor, "batch encoder_dim"], k: int

@@ -77,7 +77,7 @@ def query_options(**chosen: Any) -> TrainingOptions:
 
     Chosen on held-out folds of SciFact's training split (see README, Decisions).
     """
-    return TrainingOptions(**{"scope": "query", "epochs": 8, **chosen})
+    return TrainingOptions(**{"scope": "query", "epochs": 4, **chosen})
 
 
 def self_supervised_options(**chosen: Any) -> TrainingOptions:

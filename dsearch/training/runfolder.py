@@ -59,7 +59,7 @@ class RunFolder:
         else:
             path.mkdir(parents=True, exist_ok=True)
             self._write_run({**described, "finished": False})
-        self._board = _board(path)
+        self._board: Any = None
 
     def stage(self, name: str) -> Stage:
         """The part of the run called `name`: "fold-0", "train"."""
@@ -70,10 +70,12 @@ class RunFolder:
         clean = {key: None if value is None or value != value else value for key, value in values.items()}
         with (self.path / _METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"stage": stage, "epoch": epoch, **clean}) + "\n")
-        if self._board is not None:
-            for key, value in clean.items():
-                if value is not None:
-                    self._board.add_scalar(f"{stage}/{key}", value, epoch)
+        if self._board is None:
+            self._board = _board(self.path)
+        for key, value in clean.items():
+            if value is not None and self._board:
+                self._board.add_scalar(f"{stage}/{key}", value, epoch)
+        if self._board:
             self._board.flush()
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -109,7 +111,7 @@ class RunFolder:
         for folder in self.path.iterdir():
             if (folder / _CHECKPOINT).is_file() or folder.name.startswith("fold-"):
                 shutil.rmtree(folder)
-        if self._board is not None:
+        if self._board:
             self._board.close()
 
     def _require_same(self, described: dict[str, Any]) -> None:
@@ -147,7 +149,9 @@ class Stage:
         self.folder = run.path / name
         self.folder.mkdir(exist_ok=True)
 
-    def add_metrics(self, epoch: Epoch, student: Student, answers: Answers | None) -> None:
+    def add_metrics(
+        self, epoch: Epoch, student: Student, answers: Answers | None, **more: float | None
+    ) -> None:
         """The line of an epoch; what held-out queries say is null where they were not asked."""
         held_out = {"all": None, "seen": None, "unseen": None}
         if answers is not None:
@@ -161,6 +165,7 @@ class Stage:
             temperature=student.head.temperature.item(),
             keyword_weight=student.head.keyword_weight.mean().item(),
             seconds=round(epoch.elapsed_s, 3),
+            **more,
         )
 
     def forget_unfinished_metrics(self) -> None:
@@ -198,10 +203,24 @@ class Stage:
         return answers
 
 
+class ReadingStage:
+    """A stage whose checkpoint another process keeps: it is read, and nothing is written."""
+
+    def __init__(self, stage: Stage):
+        self._stage = stage
+
+    def checkpoint(self) -> Checkpoint | None:
+        """What to go on from."""
+        return self._stage.checkpoint()
+
+    def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """The other process does."""
+
+
 def _board(path: Path) -> Any:
-    """TensorBoard's writer, or None where it is not installed."""
+    """TensorBoard's writer, or False where it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        return None
+        return False
     return SummaryWriter(str(path / "tensorboard"))

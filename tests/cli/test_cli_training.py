@@ -99,3 +99,52 @@ def test_back_and_away(dsearch: Terminal, indexed: Path) -> None:  # noqa: F811
     assert [one["version"] for one in json.loads(dsearch("models", "-c", "t", "--json")[1])] == ["v0", "v1"]
     assert dsearch("rollback", "-c", "t")[1] == "t: v0 answers now, in place of v1\n"
     assert "nothing answered before it" in dsearch("rollback", "-c", "t")[2]
+
+
+def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, tmp_path: Path) -> None:  # noqa: F811
+    arguments = ("--data", indexed, "--scope", "full", "--encoder-learning-rate", "0.01", "--batch-size", "8")
+    code, out, err = dsearch(*TRAIN, *arguments, "--run", tmp_path / "run", "--precision", "bfloat16")
+    assert code == 0, err
+    assert "v1 answers now" in out
+    assert "full trained from v0, 32 queries, 2 epochs" in dsearch("models", "-c", "t")[1]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    assert all(0 <= line["staleness"] <= 1 and line["ndcg_at_10_all"] > 0 for line in lines)
+    found = json.loads(dsearch("search", "thing7", "-c", "t", "--json")[1])
+    assert (found["model"], found["generation"]) == ("v1", 1_000_001)
+    assert found["hits"][0]["id"] == "d7"
+    assert (
+        "trained v1" in json.loads(dsearch("evaluate", "-c", "t", "--data", indexed, "--json")[1])["systems"]
+    )
+    assert dsearch("rollback", "-c", "t")[1] == "t: v0 answers now, in place of v1\n"
+    assert json.loads(dsearch("search", "thing7", "-c", "t", "--json")[1])["generation"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--self-supervised", "--scope", "full"), "--scope full learns from judgements alone"),
+        (("--data", "{data}", "--scope", "full", "--heads", "3"), "heads=3 with --scope full"),
+        (("--data", "{data}", "--precision", "bfloat16"), "--precision and --compile are of --scope full"),
+        (("--data", "{data}", "--scope", "full", "--batch-size", "0"), "batch_size=0; use an integer"),
+    ],
+)
+def test_options_of_another_scope(
+    dsearch: Terminal,  # noqa: F811
+    indexed: Path,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    given = [part.format(data=indexed) for part in arguments]
+    code, _, err = dsearch("train", "-c", "t", *given)
+    assert code == 1
+    assert message in err
+
+
+def test_several_processes_are_for_scope_full(
+    dsearch: Terminal,  # noqa: F811
+    indexed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "torchrun started several processes, and --scope head" in dsearch(*TRAIN, "--data", indexed)[2]

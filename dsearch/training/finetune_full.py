@@ -1,0 +1,150 @@
+"""`finetune_full`: train both encoders without a part of the queries, and say by that part whether it helped.
+
+A training of the encoders costs minutes to hours, so it is done once: a part of the queries is held out, the
+model is trained on the rest, every document is encoded by it, and the gate judges this very model, exactly as
+it would be served. (A head costs seconds: `finetune` trains one for each fold, and one on all queries.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection, EncodedDocuments
+from dsearch.errors import InvalidRequest
+from dsearch.training.examples import Examples
+from dsearch.training.finetune import OnTraining, Trained
+from dsearch.training.full import FullOptions, train_full
+from dsearch.training.gate import Gate, judge
+from dsearch.training.headroom import Headroom, headroom
+from dsearch.training.holdout import MOST, HeldOut, split_folds
+from dsearch.training.loop import Epoch, TrainingDiverged, Watch
+from dsearch.training.moving_index import MovingIndex
+from dsearch.training.processes import Processes
+from dsearch.training.runfolder import ReadingStage, RunFolder
+from dsearch.training.student import Student
+from dsearch.types import Progress
+
+
+def finetune_full(
+    collection: Collection,
+    examples: Examples,
+    options: FullOptions | None = None,
+    *,
+    gate: Gate | None = None,
+    start: Head | None = None,
+    processes: Processes | None = None,
+    on_headroom: Callable[[Headroom], None] | None = None,
+    on_epoch: OnTraining | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    run: RunFolder | None = None,
+) -> Trained:
+    """Train a copy of the collection's encoder, of queries and documents; nothing is published.
+
+    Args:
+        collection: whose encoder and documents.
+        examples: queries and their documents.
+        options: how.
+        gate: what is asked of the model.
+        start: an untrained head with a tuned keyword weight and hop strength, to start from and to be
+            compared with; the untrained one when None.
+        processes: those that train together.
+        on_headroom: told what is left to gain, before training.
+        on_epoch: told the stage ("train") and the epoch.
+        on_progress: told the stage ("train", then "encode") and its steps.
+        cancelled: asked before each step.
+        run: where checkpoints and metrics go; a run that was killed goes on from there.
+
+    Raises:
+        TrainingDiverged, Cancelled: as for `finetune`.
+        InvalidRequest: an encoder that cannot be trained; documents of several passages.
+    """
+    options, processes = options or FullOptions(), processes or Processes()
+    if examples.snapshot.passages is not None:
+        raise InvalidRequest(
+            "scope full trains documents of one passage, and this collection has longer ones; train a head "
+            "or the query encoder, or index the sources anew with passages left out"
+        )
+    started = time.monotonic()
+    start = Head(examples.states.shape[1]).eval() if start is None else start
+    room = headroom(examples, start, keywords=options.keywords)
+    if on_headroom is not None:
+        on_headroom(room)
+    part: list[int] = []
+    if options.held_out:
+        part = split_folds(examples, options.held_out, options.seed)[0]
+    training = examples.subset(sorted(set(range(len(examples))) - set(part)))
+    if not len(training):
+        raise InvalidRequest(f"{len(examples)} examples, of which {len(part)} are held out; give more")
+    ranked = part
+    if len(part) > MOST:
+        ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
+    held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords) if part else None
+    stage = None if run is None else run.stage("train")
+    keeper = None if stage is None else stage if processes.first else ReadingStage(stage)
+    if stage is not None and processes.first:
+        stage.forget_unfinished_metrics()
+
+    def told(epoch: Epoch, student: Student, index: MovingIndex, staleness: float) -> bool:
+        answers = None
+        if held_out is not None:
+            states = student.states(held_out.examples)
+            answers = held_out.answers(student.head, states, index.embeddings)
+        if stage is not None and processes.first:
+            stage.add_metrics(epoch, student, answers, staleness=staleness)
+        if on_epoch is not None:
+            on_epoch("train", epoch)
+        return True
+
+    def stop() -> bool:
+        return processes.agree(cancelled is not None and cancelled())
+
+    state = examples.snapshot
+    try:
+        trained = train_full(
+            training,
+            lambda at: collection.store.contents(state.rows(at)),
+            options,
+            encoder=collection.encoder,
+            start=start,
+            watch=Watch("train", on_progress, stop, keeper),
+            processes=processes,
+            on_epoch=told,
+        )
+    except TrainingDiverged as error:
+        if run is not None and error.kept and processes.first:
+            error.add_note(
+                f"the head after epoch {error.kept} is in {run.keep_last_good(error.student.head)}"
+            )
+        raise
+    student, index = trained.student, trained.index
+    assert student.encoder is not None
+    index.renew(student.encoder, on_progress)
+    before = after = None
+    if held_out is not None:
+        before = held_out.answers(start)
+        after = held_out.answers(student.head, student.states(held_out.examples), index.embeddings)
+    gated = judge(before, after, gate, seed=options.seed)
+    seconds = time.monotonic() - started
+    record = {
+        "scope": "full",
+        "options": asdict(options),
+        "epochs": options.epochs,
+        "examples": len(training),
+        "held_out": len(part),
+        "left_out": examples.left_out,
+        "data_sha256": examples.digest,
+        "headroom": room.to_dict(),
+        "gate": gated.to_dict(),
+        "processes": processes.count,
+        "seconds": round(seconds, 2),
+    }
+    if run is not None and processes.first:
+        run.finish()
+    documents = EncodedDocuments(state, index.embeddings.numpy())
+    return Trained(student.head, options.epochs, room, gated, seconds, record, student.change, documents)
