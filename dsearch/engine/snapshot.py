@@ -48,6 +48,33 @@ class Fresh:
             passages = PassageTable.empty(embeddings.shape[1])
         return cls(rows, embeddings, TokenizedTexts.of(keyword.tokenizer, texts), passages)
 
+    def extended(
+        self,
+        rows: Int64[np.ndarray, " more"],
+        embeddings: Float32[np.ndarray, "all encoder_dim"],
+        texts: Sequence[str],
+        passages: PassageTable,
+    ) -> Fresh:
+        """With further documents behind these.
+
+        Args:
+            rows: of the further ones, above those that are here.
+            embeddings: of these and the further ones.
+            texts: of the further ones.
+            passages: of the further ones, owners counted from 0 there.
+        """
+        if len(passages):
+            both, owners = (self.passages, passages), passages.owners + len(self)
+            passages = PassageTable(
+                np.concatenate([self.passages.owners, owners]),
+                np.concatenate([one.spans for one in both]),
+                np.concatenate([one.first_spans for one in both]),
+                np.concatenate([one.embeddings for one in both]),
+            )
+        else:
+            passages = self.passages
+        return Fresh(np.concatenate([self.rows, rows]), embeddings, self.texts.extended(texts), passages)
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -94,11 +121,13 @@ class Snapshot:
                     f"embeddings of {projection.shape[1]}; only square projections serve other heads"
                 )
             unfold = np.linalg.inv(projection.astype(np.float64)).astype(np.float32)
-        passages = None
-        if len(generation.passages) or len(fresh.passages):
-            later = replace(fresh.passages, owners=fresh.passages.owners + len(generation))
-            passages = Passages(len(generation) + len(fresh), generation.passages, later)
+        passages = _passages_of(generation, fresh)
         state = cls(generation, keyword, fresh, None, unfold, sequence, passages)
+        return state.without(removed, sequence)
+
+    def later(self, fresh: Fresh, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
+        """The state after this one in which `fresh`, this one's extended, is there and `removed` are not."""
+        state = replace(self, fresh=fresh, passages=_passages_of(self.generation, fresh))
         return state.without(removed, sequence)
 
     @property
@@ -304,6 +333,13 @@ class Snapshot:
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         found = np.isfinite(np.take_along_axis(scores, order, 1))
         return np.where(found, order + self.built, NONE)
+
+
+def _passages_of(generation: Generation, fresh: Fresh) -> Passages | None:
+    if not len(generation.passages) and not len(fresh.passages):
+        return None
+    later = replace(fresh.passages, owners=fresh.passages.owners + len(generation))
+    return Passages(len(generation) + len(fresh), generation.passages, later)
 
 
 def _shortest_and_longest(embeddings: Float32[np.ndarray, "rows encoder_dim"]) -> tuple[float, float]:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float32
 
 from dsearch.engine.cutting import passage_table
+from dsearch.engine.growing import GrowingMatrix
 from dsearch.engine.indexing import Built, generation_folder, publish
 from dsearch.engine.leases import open_leased, open_live
 from dsearch.engine.models import load_head
@@ -25,6 +26,7 @@ from dsearch.errors import Conflict, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
 
+_DEAD = 256  # fresh rows that were replaced: so many may stay before the fresh ones are gathered anew
 RECENT = 8  # states that gradient calls and cursors can still name after a write
 
 
@@ -39,6 +41,7 @@ class LiveState:
         self._store = store
         self._snapshot: Snapshot | None = None
         self._recent: tuple[Snapshot, ...] = ()
+        self._embeddings = GrowingMatrix(np.zeros((0, store.dimension), np.float32))
 
     @property
     def snapshot(self) -> Snapshot:
@@ -73,7 +76,8 @@ class LiveState:
     def delta(self) -> int:
         """Documents written or deleted since the generation was built: what a search has extra work with."""
         present = self.snapshot
-        return len(present.fresh) + (0 if present.excluded is None else int(present.excluded.sum()))
+        gone = 0 if present.excluded is None else int(present.excluded[: present.built].sum())
+        return len(present.fresh) + gone
 
     def close(self) -> None:
         """Let go of all states, and so of the generations they are of."""
@@ -92,7 +96,7 @@ class LiveState:
         if live is not None and live.number != present.generation.number:
             self._show(self._load())  # another process has published it
         else:
-            self._show(self._beside(present.generation))
+            self._show(self._after(present))
 
     def key_projection(self) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
         """What the keys of the next generation are projected by: W_K of the live head, None for W_K = I."""
@@ -148,8 +152,28 @@ class LiveState:
         fresh = self._fresh(changes.added, generation.keyword)
         return Snapshot.of(generation, fresh, changes.removed, changes.sequence)
 
+    def _after(self, present: Snapshot) -> Snapshot:
+        """The state after `present`, made of it and what was written and deleted since then.
+
+        Each write costs what it brings, however much was written since the last build.
+        """
+        changes, before = self._store.changes_since(present.sequence), present.fresh
+        added, dead = changes.added, 0
+        if present.excluded is not None:
+            dead = int(present.excluded[present.built :].sum())
+        in_order = len(added) == 0 or len(before) == 0 or added[0] > before.rows[-1]
+        if not in_order or dead > max(_DEAD, len(before) // 2) or len(self._embeddings) != len(before):
+            return self._beside(present.generation)
+        if len(added) == 0:
+            return present.later(before, changes.removed, changes.sequence)
+        texts, embeddings = self._store.contents(added), self._store.embeddings(added)
+        passages = passage_table(self._store.passages(added), added, self._store.dimension)
+        fresh = before.extended(added, self._embeddings.appended(embeddings), texts, passages)
+        return present.later(fresh, changes.removed, changes.sequence)
+
     def _fresh(self, rows: np.ndarray, keyword: KeywordIndex | None) -> Fresh:
         embeddings, texts = self._store.embeddings(rows), self._store.contents(rows)
+        self._embeddings = GrowingMatrix(embeddings)
         passages = passage_table(self._store.passages(rows), rows, self._store.dimension)
         return Fresh.of(rows, embeddings, texts, keyword or KeywordIndex.build([]), passages)
 

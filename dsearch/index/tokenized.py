@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
+from dsearch.index.layered import LayeredPostings
 from dsearch.index.phrases import Phrase
 from dsearch.index.sequences import holds
 from dsearch.index.tokenize import Tokenizer
@@ -27,7 +28,7 @@ class TokenizedTexts:
 
     tokenizer: Tokenizer
     lengths: Int64[np.ndarray, " texts"]
-    postings: dict[str, tuple[Int64[np.ndarray, " holding"], Float64[np.ndarray, " holding"]]] = field(
+    postings: Mapping[str, tuple[Int64[np.ndarray, " holding"], Float64[np.ndarray, " holding"]]] = field(
         repr=False
     )
     leaves: list[list[str]] = field(repr=False)
@@ -51,6 +52,16 @@ class TokenizedTexts:
             for term, (positions, counts) in holders.items()
         }
         return cls(tokenizer, np.array(lengths, np.int64), postings, leaves)
+
+    def extended(self, texts: Iterable[str]) -> TokenizedTexts:
+        """These and further texts behind them, at little more than the cost of the further ones."""
+        more = TokenizedTexts.of(self.tokenizer, texts)
+        return TokenizedTexts(
+            self.tokenizer,
+            np.concatenate([self.lengths, more.lengths]),
+            LayeredPostings.of(self.postings, len(self)).over(more.postings, len(more)),
+            [*self.leaves, *more.leaves],
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
