@@ -75,6 +75,27 @@ def test_a_wide_filter_makes_searches_look_further(keys: np.ndarray, monkeypatch
     assert recall(index, queries, truth, exclude) < wide
 
 
+def test_a_graph_is_left_where_comparing_all_that_is_allowed_is_quicker(
+    keys: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = DenseIndex.build(keys, "HNSW")
+    exclude = np.random.default_rng(2).random(len(keys)) >= 0.5
+    compared: list[int] = []
+    search = DenseIndex._search_exhaustively
+
+    def spied(self: DenseIndex, queries: np.ndarray, wanted: int, allowed: int, exclude: np.ndarray) -> Any:
+        compared.append(allowed)
+        return search(self, queries, wanted, allowed, exclude)
+
+    monkeypatch.setattr(DenseIndex, "_search_exhaustively", spied)
+    index.using({"ef_search": 16}).search(keys[:1], 10, exclude)
+    assert compared == []  # 64 times 32 is less than the half of 6,000
+    index.using({"ef_search": 64}).search(keys[:1], 10, exclude)
+    assert compared == [int((~exclude).sum())]
+    index.using({"ef_search": 64}).search(keys[:1], 10)
+    assert len(compared) == 1
+
+
 @pytest.mark.parametrize("kind", APPROXIMATE)
 def test_more_recall_costs_larger_parameters_and_a_low_target_gives_small_ones(
     kind: str, keys: np.ndarray
