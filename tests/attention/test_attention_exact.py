@@ -206,6 +206,44 @@ def test_a_memory_map_is_read_in_blocks(tmp_path, inputs):
     compare(exact_attention(queries, on_disk, block_size=4), exact_attention(queries, keys, block_size=4))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="bounds memory as Linux does")
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_corpus_larger_than_memory(tmp_path, fused):
+    """256 MiB of keys, forward and backward, by a process that may allocate 64 MiB more than it had."""
+    code = """
+import resource, sys
+import numpy as np, torch
+from dsearch.attention import exact_attention
+
+torch.set_num_threads(1)
+rows, dim, fused = 1 << 20, 64, sys.argv[2] == "True"
+keys = np.memmap(sys.argv[1], np.float32, "w+", shape=(rows, dim))  # zeros that take no room on the disk
+keys[-1] = 1.0
+queries = torch.full((2, dim), np.log(rows - 1) / dim, dtype=torch.float32, requires_grad=True)
+
+def run():
+    context, log_z = exact_attention(queries, keys, fused=fused)
+    return context, log_z, torch.autograd.grad(context.sum(), queries)[0]
+
+exact_attention(queries, keys[:9000], fused=fused).context.sum().backward()  # what is allocated once
+used = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (used + (64 << 20), resource.RLIM_INFINITY))
+try:
+    np.array(keys)
+    sys.exit("the whole corpus fitted: nothing was tested")
+except MemoryError:
+    pass
+context, log_z, gradient = run()
+# The last key weighs as much as all the others: half of it is the context, and the covariance is 1/4.
+np.testing.assert_allclose(context.detach().numpy(), 0.5, rtol=1e-4)
+np.testing.assert_allclose(log_z.detach().numpy(), np.log(2 * (rows - 1)), rtol=1e-6)
+np.testing.assert_allclose(gradient.numpy(), dim / 4, rtol=1e-3)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "keys.bin"), str(fused)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_nothing_of_the_size_of_the_corpus_is_made():
     """Peak allocation of forward and backward stays at blocks, not at [batch, documents]."""
     from torch.utils._python_dispatch import TorchDispatchMode
