@@ -203,6 +203,49 @@ class Models:
 
 
 @dataclass(frozen=True, slots=True)
+class Task:
+    """Something that takes long.
+
+    Attributes:
+        id: names it.
+        kind: "train", "evaluate" or "refresh".
+        collection: of what.
+        state: "queued", "running", "done", "failed", "cancelled" or "interrupted".
+        created, started, ended: ISO 8601.
+        attempts: how often it was begun; more than once after the server was stopped.
+        progress: `{stage, done, total, elapsed_s, eta_s}` while it runs.
+        result: when done; of train `{model, live, reason, gate}`, of evaluate the report, of refresh
+            `{generation}`.
+        problem: `{code, detail}` when it failed.
+    """
+
+    id: str
+    kind: str
+    collection: str
+    state: str
+    created: str
+    started: str | None = None
+    ended: str | None = None
+    attempts: int = 0
+    progress: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+    problem: dict[str, Any] | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.state not in ("queued", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """Tasks, the latest first; `next` is the cursor of the page behind it, None on the last."""
+
+    tasks: list[Task]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelAdded:
     """A version that was handed in; it is not live."""
 

@@ -47,6 +47,13 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait before going on; the answer is empty."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What came back, whole; the names of `headers` are in small letters."""
 
@@ -55,7 +62,8 @@ class Answer:
     content: bytes
 
 
-Flow: TypeAlias = Generator[Request, Answer, T]
+NOTHING = Answer(0, {}, b"")
+Flow: TypeAlias = Generator[Request | Pause, Answer, T]
 """Yields requests, is sent their answers (those of 400 and more are raised into it), returns a result."""
 
 

@@ -15,8 +15,8 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dsearch.client.flow import Answer, Flow, Request
-from dsearch.client.operations import Operations
+from dsearch.client.flow import NOTHING, Answer, Flow, Pause, Request
+from dsearch.client.operations import ServerOperations
 from dsearch.client.reading import error_of
 from dsearch.errors import DsearchError, InvalidRequest, Unavailable
 from dsearch.version import __version__
@@ -137,7 +137,7 @@ def _retry_after_s(answer: Answer) -> float | None:
     return float(given) if given.isascii() and given.isdigit() and len(given) < 9 else None
 
 
-class Client(_Connection, Operations):
+class Client(_Connection, ServerOperations):
     """Talks to a dsearch server. Threads may share it; close it, or use it in a `with` statement.
 
     Every method raises the errors that the same call raises in Python, by the server's `code`, and
@@ -169,9 +169,12 @@ class Client(_Connection, Operations):
         except StopIteration as end:
             return end.value
 
-    def _ask(self, request: Request) -> Answer:
+    def _ask(self, request: Request | Pause) -> Answer:
         import httpx2
 
+        if isinstance(request, Pause):
+            time.sleep(request.seconds)
+            return NOTHING
         attempts, arguments = self._attempts(request), self._arguments(request)
         pause_s = next(attempts)
         try:
@@ -204,7 +207,7 @@ class Client(_Connection, Operations):
         self.close()
 
 
-class AsyncClient(_Connection, Operations):
+class AsyncClient(_Connection, ServerOperations):
     """`Client` for an event loop: the same methods, to be awaited; use it in an `async with` statement."""
 
     async def run(self, flow: Flow[T]) -> T:
@@ -221,9 +224,12 @@ class AsyncClient(_Connection, Operations):
         except StopIteration as end:
             return end.value
 
-    async def _ask(self, request: Request) -> Answer:
+    async def _ask(self, request: Request | Pause) -> Answer:
         import httpx2
 
+        if isinstance(request, Pause):
+            await asyncio.sleep(request.seconds)
+            return NOTHING
         attempts, arguments = self._attempts(request), self._arguments(request)
         pause_s = next(attempts)
         try:

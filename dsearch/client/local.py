@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 
 from dsearch.client import answers
+from dsearch.client.asking import BATCH_DOCUMENTS, SHOWN_PROBLEMS
 from dsearch.client.local_feedback import record_feedback
-from dsearch.client.operations import BATCH_DOCUMENTS, SHOWN_PROBLEMS
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.tensors import head_file, numbers, ragged
 from dsearch.engine import (

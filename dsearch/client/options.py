@@ -72,4 +72,24 @@ class DifferentiableOptions(AttendOptions, total=False):
     stamp: Stamp | None
 
 
+class TrainOptions(TypedDict, total=False):
+    """How to train. What is left out is as the server has it.
+
+    scope: "head" or "query". objective: "listwise", "judged", "in-batch", … heads, epochs, learning_rate,
+    seed. promote: whether it answers if it did better on held-out queries; accept: whatever they say. alpha:
+    the largest p-value that counts as a gain; margin: how far nDCG@10 may fall on seen or unseen documents.
+    """
+
+    scope: Literal["head", "query"]
+    objective: str
+    heads: int
+    epochs: int
+    learning_rate: float
+    seed: int
+    promote: bool
+    accept: bool
+    alpha: float
+    margin: float
+
+
 Part = Literal["keys", "values", "parts", "slopes"]

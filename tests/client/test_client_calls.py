@@ -21,7 +21,7 @@ STATES = np.random.default_rng(3).standard_normal((2, 32))
 
 
 def operations() -> dict[str, Any]:
-    return {name: flow for name, flow in vars(Operations).items() if not name.startswith("_")}
+    return {name: getattr(Operations, name) for name in dir(Operations) if not name.startswith("_")}
 
 
 def same(one: Any, other: Any, place: str = "") -> None:
@@ -210,6 +210,11 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
     promoted = asked.promote(name, "v1")
     assert (promoted.model, promoted.previous) == ("v1", "v0")
     same(asked.head(name, "v1"), head)
+    if api != "local":
+        task = asked.wait_for_task(asked.refresh(name).id, every_s=0.05)
+        assert (task.kind, task.state, task.problem) == ("refresh", "done", None)
+        assert asked.collection(name).generation == task.result["generation"] > made.generation
+        assert asked.tasks(collection=name, state="done").tasks == [asked.task(task.id)] == [task]
     asked.delete_collection(name)
     with pytest.raises(DsearchError) as error:
         asked.collection(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import subprocess
 import sys
@@ -54,14 +55,14 @@ Call = Callable[..., Any]
 def call(request: pytest.FixtureRequest) -> Call:
     """Calls a method of a client that gets these replies, in both manners."""
 
-    def waits(replies: Replies, name: str, *args: Any, **options: Any) -> Any:
-        with Client(transport=httpx2.MockTransport(replies), **options) as client:
-            return getattr(client, name)(*args)
+    def waits(replies: Replies, name: str, *args: Any, own: Any = None, **options: Any) -> Any:
+        with Client(transport=httpx2.MockTransport(replies), **(own or {})) as client:
+            return getattr(client, name)(*args, **options)
 
-    def awaits(replies: Replies, name: str, *args: Any, **options: Any) -> Any:
+    def awaits(replies: Replies, name: str, *args: Any, own: Any = None, **options: Any) -> Any:
         async def main() -> Any:
-            async with AsyncClient(transport=httpx2.MockTransport(replies), **options) as client:
-                return await getattr(client, name)(*args)
+            async with AsyncClient(transport=httpx2.MockTransport(replies), **(own or {})) as client:
+                return await getattr(client, name)(*args, **options)
 
         return asyncio.run(main())
 
@@ -98,14 +99,14 @@ def test_retry_after_is_waited_for_and_not_outlived(monkeypatch: pytest.MonkeyPa
 def test_it_gives_up_with_the_server_s_own_words(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     replies = Replies(monkeypatch, *[problem(503, "overloaded")] * 3)
     with pytest.raises(Unavailable) as error:
-        call(replies, "ready", retries=2)
+        call(replies, "ready", own={"retries": 2})
     assert (error.value.code, error.value.status, str(error.value)) == ("overloaded", 503, "said")
     assert len(replies.asked) == 3
     replies = Replies(monkeypatch, *[httpx2.ConnectError("connection refused")] * 2)
     with pytest.raises(
         Unavailable, match=r"GET http://127.0.0.1:8080/readyz: connection refused; .* dsearch serve"
     ):
-        call(replies, "ready", retries=1)
+        call(replies, "ready", own={"retries": 1})
 
 
 @pytest.mark.parametrize(
@@ -176,10 +177,36 @@ def test_an_answer_that_is_none_says_so(
         assert "no answer in 30 s; give a larger timeout_s" in str(error.value)
 
 
+def task(state: str) -> httpx2.Response:
+    content = {"id": "t1", "kind": "train", "collection": "papers", "created": "2026-01-31T12:00:00+00:00"}
+    return httpx2.Response(202 if state == "queued" else 200, json={**content, "state": state})
+
+
+def test_a_task_is_waited_for(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    replies = Replies(monkeypatch, task("queued"), task("running"), problem(503, "overloaded"), task("done"))
+    assert call(replies, "wait_for_task", "t1").state == "done"
+    assert [pause_s for pause_s in replies.paused_s if pause_s == 0.5] == [0.5, 0.5]
+    assert replies.asked[0].url.path == "/v1/tasks/t1"
+    replies = Replies(monkeypatch, *[task("running")] * 5)
+    waiting = functools.partial(call, replies, "wait_for_task", "t1")
+    with pytest.raises(Unavailable, match="task t1 is running after 1 s"):
+        waiting(timeout_s=1)
+
+
+def test_training_is_asked_for_as_the_route_has_it(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    replies = Replies(monkeypatch, task("queued"), httpx2.ReadError("reset"))
+    train = functools.partial(call, replies, "train", "papers")
+    assert train(from_feedback=True, seed=3).id == "t1"
+    assert json.loads(replies.asked[0].content) == {"self_supervised": False, "from": "feedback", "seed": 3}
+    with pytest.raises(Unavailable):  # it may have begun, and is not begun twice
+        train(self_supervised=True)
+    assert len(replies.asked) == 2
+
+
 def test_what_is_sent_beside_the_question(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:1")
     replies = Replies(monkeypatch, READY)
-    call(replies, "ready", api_key="ds_key", timeout_s=1.5)
+    call(replies, "ready", own={"api_key": "ds_key", "timeout_s": 1.5})
     headers = replies.asked[0].headers
     assert (headers["authorization"], headers["x-timeout-ms"]) == ("Bearer ds_key", "1500")
     assert headers["accept"] == "application/json, application/problem+json"
