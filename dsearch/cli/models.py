@@ -139,7 +139,8 @@ def _described(model: dict[str, Any]) -> str:
         chosen, scope = record.get("options", {}), record.get("scope", "head")
         origin = (
             f"{scope} trained {origin}, {record.get('epochs', '?')} epochs, "
-            f"{chosen.get('objective', 'listwise')}, seed {chosen.get('seed', '?')}"
+            + ("" if scope == "full" else f"{chosen.get('objective', 'listwise')}, ")
+            + f"seed {chosen.get('seed', '?')}"
         )
     gate = record.get("gate", {}).get("verdict", "none")
     return f"{origin}; gate: {gate}, {record.get('verdict', '')}"

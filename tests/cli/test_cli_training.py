@@ -106,7 +106,7 @@ def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, t
     code, out, err = dsearch(*TRAIN, *arguments, "--run", tmp_path / "run", "--precision", "bfloat16")
     assert code == 0, err
     assert "v1 answers now" in out
-    assert "full trained from v0, 32 queries, 2 epochs" in dsearch("models", "-c", "t")[1]
+    assert "full trained from v0, 32 queries, 2 epochs, seed 0" in dsearch("models", "-c", "t")[1]
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
     assert all(0 <= line["staleness"] <= 1 and line["ndcg_at_10_all"] > 0 for line in lines)
