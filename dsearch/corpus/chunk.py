@@ -7,12 +7,14 @@ are put together to passages of about equal length that share some of their ends
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-CountTokens = Callable[[str], int]
+CountTokens = Callable[[Sequence[str]], list[int]]
 
 _PIECES = 8  # a passage is made of at least about so many: what balance and overlap can be had by
+# Of a token, to find seams by: counting tokens wherever a text may be cut takes ten times as long.
+_CHARACTERS = 4
 
 
 def cut(text: str, size: int, overlap: int, count: CountTokens) -> list[tuple[int, int]]:
@@ -22,12 +24,12 @@ def cut(text: str, size: int, overlap: int, count: CountTokens) -> list[tuple[in
     (fewer where a seam is farther away). All are about equally long, so that no short rest is left over.
 
     Args:
-        text: cut where `count(text) > size`; otherwise it is one passage.
+        text: cut where it has more than `size` tokens; otherwise it is one passage.
         size: most tokens of a passage.
         overlap: most tokens that a passage repeats of the one before; less than half of `size`.
-        count: the number of tokens of a part of the text.
+        count: the numbers of tokens of parts of the text.
     """
-    if count(text) <= size:
+    if count([text])[0] <= size:
         return [(0, len(text))]
     pieces, lengths = _pieces(text, size, count)
     if not pieces:
@@ -44,15 +46,32 @@ def cut(text: str, size: int, overlap: int, count: CountTokens) -> list[tuple[in
 
 def _pieces(text: str, size: int, count: CountTokens) -> tuple[list[tuple[int, int]], list[int]]:
     """Small parts in order, without the white space around them, and their lengths in tokens."""
+    pieces = _seams(text, 0, max(1, size // _PIECES) * _CHARACTERS, len)
+    lengths = count([text[start:end] for start, end in pieces])
+    if max(lengths, default=0) > size:  # a script or an alphabet of which a character is several tokens
+        pieces = [
+            smaller
+            for (start, end), length in zip(pieces, lengths, strict=True)
+            for smaller in (
+                [(start, end)]
+                if length <= size
+                else _seams(text[start:end], start, size, lambda part: count([part])[0])
+            )
+        ]
+        lengths = count([text[start:end] for start, end in pieces])
+    return pieces, [max(1, length) for length in lengths]
+
+
+def _seams(text: str, offset: int, size: int, length: Callable[[str], int]) -> list[tuple[int, int]]:
+    """Parts of at most `size`, as `length` measures them, from the strongest seams on."""
     from semchunk.semchunk import chunk  # heavy, and wanted by nobody who has no long text
 
-    # Its memory of counts would outlive the call.
-    found: Any = chunk(text, max(1, size // _PIECES), count, memoize=False, offsets=True)
-    spans = [
-        (start + len(part) - len(part.lstrip()), start + len(part.rstrip()))
+    # Its memory of lengths would outlive the call.
+    found: Any = chunk(text, size, length, memoize=False, offsets=True)
+    return [
+        (offset + start + len(part) - len(part.lstrip()), offset + start + len(part.rstrip()))
         for part, (start, _) in zip(*found, strict=True)
     ]
-    return spans, [max(1, count(text[start:end])) for start, end in spans]
 
 
 def _last_of(lengths: list[int], first: int, size: int, overlap: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from dsearch.corpus.chunk import cut
+from dsearch.corpus.chunk import CountTokens, cut
 from dsearch.encoder import TextEncoder, TokenCounter
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.index import PassageTable
@@ -172,23 +172,23 @@ def spans_of(
 
 
 def _cut(counter: TokenCounter, document: Document, cutting: Cutting, marks: int) -> tuple[str, list[Span]]:
-    def count(text: str) -> int:
-        return counter.token_counts([text])[0] - marks
+    def count(texts: Sequence[str]) -> list[int]:
+        return [tokens - marks for tokens in counter.token_counts(texts)]
 
     title = _shortened(document.title, (cutting.tokens - marks) // _TITLE_SHARE, count)
-    size = cutting.tokens - marks - count(title)
+    size = cutting.tokens - marks - count([title])[0]
     return title, cut(document.text, size, min(cutting.overlap, (size - 1) // 2), count)
 
 
-def _shortened(title: str, most: int, count: Any) -> str:
+def _shortened(title: str, most: int, count: CountTokens) -> str:
     """The first words of a title, as many as fit."""
-    if count(title) <= most:
+    if count([title])[0] <= most:
         return title
     words, low = title.split(), 0
     high = len(words)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if count(" ".join(words[:middle])) <= most else (low, middle - 1)
+        low, high = (middle, high) if count([" ".join(words[:middle])])[0] <= most else (low, middle - 1)
     return " ".join(words[:low])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -11,8 +12,16 @@ from hypothesis import strategies as st
 from dsearch.corpus.chunk import cut
 
 
-def words(text: str) -> int:
-    return len(text.split())
+def words(texts: Sequence[str]) -> list[int]:
+    return [len(text.split()) for text in texts]
+
+
+def characters(texts: Sequence[str]) -> list[int]:
+    return [len(text) for text in texts]
+
+
+def count(text: str) -> int:
+    return words([text])[0]
 
 
 SENTENCE = "The quick brown fox jumps over the lazy dog. "
@@ -21,7 +30,7 @@ SENTENCE = "The quick brown fox jumps over the lazy dog. "
 def test_a_text_that_fits_is_one_passage():
     assert cut("one two", 2, 0, words) == [(0, 7)]
     assert cut("", 2, 0, words) == [(0, 0)]
-    assert cut(" \n \n ", 2, 0, len) == [(0, 5)]
+    assert cut(" \n \n ", 2, 0, characters) == [(0, 5)]
 
 
 def test_passages_end_where_sentences_do():
@@ -37,21 +46,21 @@ def test_neighbours_overlap_by_no_more_than_was_asked():
     text = SENTENCE * 60
     for overlap in (0, 10, 30):
         passages = cut(text, 100, overlap, words)
-        shared = [words(text[after : max(end, after)]) for (_, end), (after, _) in pairwise(passages)]
+        shared = [count(text[after : max(end, after)]) for (_, end), (after, _) in pairwise(passages)]
         assert max(shared) <= overlap
         assert (min(shared) >= overlap - 9) or overlap == 0  # a sentence is the nearest seam
 
 
 def test_no_short_rest_is_left_over():
     text = " ".join(f"word{n}" for n in range(1010))
-    lengths = [words(text[start:end]) for start, end in cut(text, 100, 0, words)]
+    lengths = [count(text[start:end]) for start, end in cut(text, 100, 0, words)]
     assert sum(lengths) == 1010
     assert min(lengths) > 80
 
 
 def test_a_word_longer_than_a_passage_is_cut_too():
     text = "a" * 100
-    passages = cut(text, 10, 2, len)
+    passages = cut(text, 10, 2, characters)
     assert "".join(text[start:end] for start, end in passages[:1]) == "a" * (passages[0][1])
     assert all(end - start <= 10 for start, end in passages)
     assert {at for start, end in passages for at in range(start, end)} == set(range(100))
@@ -64,7 +73,7 @@ TEXTS = st.text(st.sampled_from("ab é.\n,\t;"), min_size=1, max_size=400)
 @settings(deadline=None, max_examples=150)
 def test_every_character_is_in_a_passage_and_none_is_too_long(text, size, data):
     overlap = data.draw(st.integers(0, (size - 1) // 2))
-    passages = cut(text, size, overlap, len)
+    passages = cut(text, size, overlap, characters)
     held = {at for start, end in passages for at in range(start, end)}
     assert {at for at, character in enumerate(text) if not character.isspace()} <= held
     assert all(start < next_start for (start, _), (next_start, _) in pairwise(passages))
@@ -77,3 +86,11 @@ def test_every_character_is_in_a_passage_and_none_is_too_long(text, size, data):
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_tiny_sizes_end(size):
     assert len(cut("a b c d e f g h i j", size, 0, words)) >= 10 / size
+
+
+def test_characters_of_several_tokens_are_cut_by_tokens():
+    """Of what is found by characters a part may be too long."""
+    text = "語" * 200
+    passages = cut(text, 20, 4, lambda texts: [7 * len(part) for part in texts])
+    assert all(7 * (end - start) <= 20 for start, end in passages)
+    assert {at for start, end in passages for at in range(start, end)} == set(range(200))

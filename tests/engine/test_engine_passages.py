@@ -8,7 +8,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import WORDS
 from fakes import HashingEncoder
 
 from dsearch.attention.head import Head
@@ -21,6 +20,8 @@ from dsearch.errors import Conflict, InvalidRequest
 from dsearch.types import Document
 
 OPTIONS = PassageOptions(tokens=16, overlap=4)
+FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
+WORDS = FOODS.split()
 QUERIES = ["apple number7", "mango pear kale", "honey", "bread and cheese", "lemon juice number3"]
 
 

@@ -39,11 +39,6 @@ def collections(real_engine: SearchEngine) -> tuple[Collection, Collection]:
     documents = [
         Document("chronicle", f"{chronicle(1, 3000)}\n\n{ANSWER}", "Chronicle of a small port"),
         Document(
-            "lighthouses",
-            "A lighthouse warns ships of rocks; its lamp turns in the lantern room.",
-            "Lighthouses",
-        ),
-        Document(
             "painters", "A painter mixes pigments with oil and paints on canvas or on walls.", "Painters"
         ),
         *(Document(f"other{n}", chronicle(n, 60), f"Notes {n}") for n in range(2, 30)),
