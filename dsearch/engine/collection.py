@@ -452,7 +452,7 @@ class Collection:
     def narrowed(self, snapshot: Snapshot, filter: object | None) -> Snapshot:
         """A state of this collection in which only what meets a filter can be found; itself for None.
 
-        Positions stay, and the filter is applied as of the snapshot's own operation.
+        Positions stay; metadata count as they were in that state.
 
         Raises:
             InvalidRequest: not a filter.

@@ -14,8 +14,8 @@ _RECENT = 8  # of one byte a document each
 class NarrowedStates:
     """Narrows snapshots of one store to filters; for many threads.
 
-    A filter is applied as of the snapshot's own operation: metadata that changed since do not count, so equal
-    stamps give equal answers while somebody writes.
+    A row is one version of a document, so a filter holds for a snapshot whatever was written since: equal
+    stamps give equal answers.
     """
 
     def __init__(self, store: Store):
@@ -43,7 +43,7 @@ class NarrowedStates:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-        found = state.narrowed(self._store.matching_rows(tree, as_of=state.sequence))
+        found = state.narrowed(self._store.rows_matching_ever(tree))
         with self._lock:
             for other in [other for other in self._known if other[0] != generation]:
                 del self._known[other]  # an index that was replaced is not kept in memory for its sake

@@ -1,4 +1,4 @@
-"""What a filter finds: rows, counts, and the values of a field; read from every live document."""
+"""What a filter finds: rows, counts, and the values of a field."""
 
 from __future__ import annotations
 
@@ -21,46 +21,48 @@ _LIVE = "FROM document NOT INDEXED WHERE deleted IS NULL"
 _KINDS = "CASE type WHEN 'integer' THEN 'number' WHEN 'real' THEN 'number' ELSE type END"
 
 
-def searchable_rows(connection: sqlite3.Connection, tree: Filter, as_of: int) -> Int64[np.ndarray, " rows"]:
-    """The rows that match, were live after operation `as_of` and have an embedding, ascending."""
+def searchable_rows(connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
+    """The rows that match and have an embedding, ascending."""
     condition, parameters = compile_filter(tree)
-    then = f"?{len(parameters) + 1}"
-    # A row has its embedding unless it is pending, which is the smaller table to ask.
-    query = (
-        f"SELECT row FROM document NOT INDEXED WHERE written <= {then}"
-        f" AND (deleted IS NULL OR deleted > {then}) AND row NOT IN (SELECT row FROM pending)"
-        f" AND {condition} ORDER BY row"
-    )
-    found = connection.execute(query, (*parameters, as_of))
-    return np.fromiter((row for (row,) in found), dtype=np.int64)
+    # A live row has its embedding unless it is pending, which is the smaller table to ask.
+    query = f"SELECT row {_LIVE} AND row NOT IN (SELECT row FROM pending) AND {condition} ORDER BY row"
+    return _rows(connection, query, parameters)
 
 
-class RecentMatches:
-    """What the last few filters found, as long as nothing was written: a filter reads every live document."""
+class RowMatches:
+    """Which rows the last few filters match, deleted ones too.
+
+    A row is one version of a document and never changes, so what is known of a row is known for ever: after a
+    write only the rows that it added are looked at.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
 
-    def searchable_rows(
-        self, connection: sqlite3.Connection, tree: Filter, as_of: int | None = None
-    ) -> Int64[np.ndarray, " rows"]:
-        """As the function of this name, now without `as_of`; the array is shared and cannot be written to."""
-        sequence = read_state(connection).sequence if as_of is None else as_of
-        key = repr(tree)  # by repr: 1 and True are equal in Python
+    def rows(self, connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
+        """All rows that match, ascending; the array is shared and cannot be written to."""
+        last, key = read_state(connection).last_row, repr(tree)  # by repr: 1 and True are equal in Python
         with self._lock:
-            known = self._found.get(key)
-            if known is not None and known[0] == sequence:
-                self._found.move_to_end(key)
-                return known[1]
-        rows = searchable_rows(connection, tree, sequence)
-        rows.setflags(write=False)
+            looked_at, rows = self._known.get(key, (0, np.empty(0, np.int64)))
+        if looked_at < last:
+            condition, parameters = compile_filter(tree)
+            query = (
+                f"SELECT row FROM document NOT INDEXED WHERE row > {looked_at} AND {condition} ORDER BY row"
+            )
+            rows = np.concatenate([rows, _rows(connection, query, parameters)])
+            rows.setflags(write=False)
         with self._lock:
-            self._found[key] = (sequence, rows)
-            self._found.move_to_end(key)
-            while len(self._found) > _RECENT:
-                self._found.popitem(last=False)
-        return rows
+            if looked_at <= last:
+                self._known[key] = last, rows
+            self._known.move_to_end(key)
+            while len(self._known) > _RECENT:
+                self._known.popitem(last=False)
+        return rows[: np.searchsorted(rows, last, "right")]
+
+
+def _rows(connection: sqlite3.Connection, query: str, parameters: list[str]) -> Int64[np.ndarray, " rows"]:
+    return np.fromiter((row for (row,) in connection.execute(query, parameters)), dtype=np.int64)
 
 
 def live_rows(connection: sqlite3.Connection, tree: Filter) -> list[int]:

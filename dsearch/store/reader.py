@@ -43,7 +43,7 @@ class Reader:
         self.path = path
         self._meta = meta
         self._readers = readers
-        self._matches = matching.RecentMatches()
+        self._matches = matching.RowMatches()
 
     # ---- what the collection is
 
@@ -174,15 +174,22 @@ class Reader:
 
     # ---- metadata
 
-    def matching_rows(self, filter: object, as_of: int | None = None) -> Int64[np.ndarray, " rows"]:
-        """The searchable rows that match a filter, ascending, not to be written to; raises InvalidRequest.
+    def matching_rows(self, filter: object) -> Int64[np.ndarray, " rows"]:
+        """The searchable rows that match a filter, ascending; raises InvalidRequest."""
+        tree = parse_filter(filter)
+        with self._readers.reading() as connection:
+            return matching.searchable_rows(connection, tree)
 
-        With `as_of` those that were live after that operation: what was replaced or deleted since is among
-        them, unless it was purged.
+    def rows_matching_ever(self, filter: object) -> Int64[np.ndarray, " rows"]:
+        """All rows that match a filter, ascending, not to be written to; raises InvalidRequest.
+
+        Pending, replaced and deleted rows are among them, and a row that matches always will: so this can be
+        cut with the rows of any state, and is remembered for the last few filters. Asking again costs a look
+        at what was written since.
         """
         tree = parse_filter(filter)
         with self._readers.reading() as connection:
-            return self._matches.searchable_rows(connection, tree, as_of)
+            return self._matches.rows(connection, tree)
 
     def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetValue]:
         """The most frequent values of a metadata field among live documents, and how many have each.

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsearch.errors import InvalidRequest
-from dsearch.store import Counts, FacetValue, Store, parse_filter
+from dsearch.store import Counts, FacetValue, Store, matching, parse_filter
 from dsearch.types import Document
 
 # ---- an evaluator written from the table in filters.py, over JSON as given
@@ -290,34 +290,43 @@ def test_nesting_is_bounded_and_the_bounds_themselves_are_allowed(library):
     assert library.count({"year": {"in": [*range(9_999), "x"]}}).documents == 1
 
 
-def test_a_filter_asked_again_is_answered_from_what_it_found_until_something_is_written(library):
+def test_what_a_filter_matches_is_remembered_and_only_new_rows_are_looked_at(library, monkeypatch):
     library.upsert([Document("t", "t", metadata={"draft": True})], np.ones((1, 8)))
     ask = {"draft": {"eq": True}}
-    rows = library.matching_rows(ask)
-    assert library.matching_rows(ask) is rows
-    assert library.matching_rows({"draft": {"eq": 1}}).tolist() == []  # d4 waits for its embedding
+    rows = library.rows_matching_ever(ask)
+    assert set(library.matching_rows(ask)) <= set(rows.tolist())
+    assert library.rows_of(["t"])["t"] in rows
     with pytest.raises(ValueError, match="read-only"):
         rows[0] = 7
-    library.delete(["t"])
-    assert library.matching_rows(ask).tolist() == [3]
-    library.set_embeddings(library.pending().rows, np.ones((1, 8)))
-    assert library.matching_rows({"draft": {"eq": 1}}).tolist() == [5]
+    queries: list[str] = []
+    find = matching._rows
+    monkeypatch.setattr(matching, "_rows", lambda c, query, p: queries.append(query) or find(c, query, p))
+    assert library.rows_matching_ever(ask).tolist() == rows.tolist()
+    assert queries == []
+    last = library.rows_of(["t"])["t"]
+    library.upsert([Document("u", "u", metadata={"draft": True}), Document("v", "v", metadata={"draft": 1})])
+    assert library.rows_matching_ever(ask).tolist() == [*rows, library.rows_of(["u"])["u"]]
+    assert [f"row > {last} " in query for query in queries] == [True]
+    assert library.rows_matching_ever({"draft": {"eq": 1}}).tolist()[-1] == library.rows_of(["v"])["v"]
     for n in range(100):
-        library.matching_rows({"n": {"eq": n}})
-    assert len(library._matches._found) == 8
+        library.rows_matching_ever({"n": {"eq": n}})
+    assert len(library._matches._known) == 8
 
 
-def test_a_filter_finds_what_was_there_after_an_earlier_operation(library):
+def test_rows_that_went_still_match_and_a_purge_takes_nothing_away(library):
     ask = {"n": {"gte": 0}}
     library.upsert([Document(id, id, metadata={"n": n}) for n, id in enumerate("abc")], np.ones((3, 8)))
-    before, rows = library.sequence, library.matching_rows(ask)
+    rows = library.rows_matching_ever(ask)
     library.upsert([Document("a", "a", metadata={"n": -1}), Document("d", "d", metadata={"n": 4})])
-    library.set_embeddings(library.pending().rows, np.ones((len(library.pending().rows), 8)))
     library.delete(["b"])
-    assert library.matching_rows(ask, before).tolist() == rows.tolist()
+    later = library.rows_matching_ever(ask)
+    assert later.tolist() == [*rows, library.rows_of(["d"])["d"]]
+    library.set_embeddings(library.pending().rows, np.ones((len(library.pending().rows), 8)))
     now = library.rows_of(["c", "d"])
     assert library.matching_rows(ask).tolist() == sorted(now.values())
-    assert library.matching_rows(ask, before).tolist() == rows.tolist()
+    library.purge()
+    assert library.matching_rows(ask).tolist() == sorted(now.values())
+    assert set(now.values()) <= set(library.rows_matching_ever(ask).tolist())
 
 
 def test_operands_never_become_sql(library):
