@@ -3,8 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from browsing import chromium, opened_page
 from fastapi import FastAPI
 from service_fakes import NASTY, ORIGIN, WordEncoder, documents, open_words, serving
 from starlette.testclient import TestClient
@@ -55,3 +57,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         made.create("nasty").ingest(NASTY)
     with serving(home) as (origin, _):
         yield origin
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture
+def page(browser: Any, server: str) -> Iterator[Any]:
+    with opened_page(browser, server) as opened:
+        yield opened

@@ -1,34 +1,114 @@
 // Requests to the API. A problem document becomes an Error whose message is its `detail`.
 
-const base = "/v1/collections";
+const KEPT = 50; // requests that the console shows
+const KEY = "dsearch-key";
 
-export async function collections() {
-  return (await ask(base)).collections;
+export const sent = []; // the last requests, newest first
+export const told = new EventTarget(); // "sent" after each request
+
+const of = (collection) => `/v1/collections/${encodeURIComponent(collection)}`;
+
+export const collections = async () => (await ask("/v1/collections")).collections;
+export const describe = (collection) => ask(of(collection));
+export const search = (collection, request, signal) => post(`${of(collection)}/search`, request, signal);
+export const similar = (collection, request, signal) => post(`${of(collection)}/similar`, request, signal);
+export const attend = (collection, request, signal) => post(`${of(collection)}/attend`, request, signal);
+export const predict = (collection, request, signal) => post(`${of(collection)}/predict`, request, signal);
+export const facets = (collection, request, signal) => post(`${of(collection)}/facets`, request, signal);
+export const feedback = (collection, events) => post(`${of(collection)}/feedback`, events);
+export const models = (collection) => ask(`${of(collection)}/models`);
+export const promote = (collection, version) => post(`${of(collection)}/models/${version}/promote`);
+export const rollback = (collection) => post(`${of(collection)}/models/rollback`);
+export const train = (collection, request) => post(`${of(collection)}/train`, request);
+export const evaluate = (collection, request) => post(`${of(collection)}/evaluate`, request);
+export const refresh = (collection) => post(`${of(collection)}/refresh`, {});
+export const tasks = async () => (await ask("/v1/tasks")).tasks;
+export const task = (id) => ask(`/v1/tasks/${id}`);
+export const cancel = (id) => ask(`/v1/tasks/${id}`, { method: "DELETE" });
+export const removeDocument = (collection, id) =>
+  ask(`${of(collection)}/documents/${encodeURIComponent(id)}`, { method: "DELETE" });
+export const write = (collection, documents) => send("PUT", `${of(collection)}/documents`, documents);
+
+export function list(collection, { limit, cursor }) {
+  const asked = new URLSearchParams({ limit });
+  if (cursor) asked.set("cursor", cursor);
+  return ask(`${of(collection)}/documents?${asked}`);
 }
 
-export function describe(collection) {
-  return ask(`${base}/${encodeURIComponent(collection)}`);
+// Server-sent events of a task, each told to `hear`, until the task has ended or `signal` says so. By fetch,
+// not EventSource, which cannot send a key.
+export async function follow(id, hear, signal) {
+  const response = await fetch(`/v1/tasks/${id}/events`, { headers: withKey({}), signal });
+  if (!response.ok) throw await asError(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    text += value.replaceAll("\r\n", "\n");
+    const events = text.split("\n\n");
+    text = events.pop();
+    for (const event of events) {
+      const lines = event.split("\n");
+      const name = lines.find((line) => line.startsWith("event:"))?.slice(6).trim() ?? "message";
+      const data = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trim()).join("\n");
+      if (data) hear(name, JSON.parse(data));
+    }
+  }
 }
 
-export function search(collection, request, signal) {
-  return ask(`${base}/${encodeURIComponent(collection)}/search`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(request),
-    signal,
-  });
+// ---- the key, for as long as the tab is open
+
+export const key = () => sessionStorage.getItem(KEY) ?? "";
+
+export function keepKey(given) {
+  if (given) sessionStorage.setItem(KEY, given);
+  else sessionStorage.removeItem(KEY);
 }
 
-async function ask(url, options) {
+function withKey(headers) {
+  return key() ? { ...headers, Authorization: `Bearer ${key()}` } : headers;
+}
+
+// ---- within
+
+const post = (url, content, signal) => send("POST", url, content, signal);
+
+function send(method, url, content, signal) {
+  if (content === undefined) return ask(url, { method, signal });
+  const headers = { "Content-Type": "application/json" };
+  return ask(url, { method, headers, body: JSON.stringify(content), signal });
+}
+
+async function ask(url, options = {}) {
+  const started = performance.now();
   let response;
   try {
-    response = await fetch(url, options);
+    response = await fetch(url, { ...options, headers: withKey(options.headers ?? {}) });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("The server does not answer. Is `dsearch serve` still running?");
   }
-  const isJson = /[/+]json\b/.test(response.headers.get("Content-Type") ?? "");
-  const content = isJson ? await response.json() : {};
-  if (!response.ok) throw new Error(content.detail ?? `The server answered ${response.status}.`);
-  return content;
+  note(url, options, response.status, performance.now() - started);
+  if (!response.ok) throw await asError(response);
+  return isJson(response) ? response.json() : {};
+}
+
+async function asError(response) {
+  const content = isJson(response) ? await response.json() : {};
+  const error = new Error(content.detail ?? `The server answered ${response.status}.`);
+  error.code = content.code;
+  error.status = response.status;
+  if (response.status === 401) told.dispatchEvent(new Event("locked"));
+  return error;
+}
+
+function isJson(response) {
+  return /[/+]json\b/.test(response.headers.get("Content-Type") ?? "");
+}
+
+function note(url, options, status, took) {
+  sent.unshift({ method: options.method ?? "GET", url, body: options.body ?? "", status, took });
+  sent.length = Math.min(sent.length, KEPT);
+  told.dispatchEvent(new Event("sent"));
 }

@@ -1,5 +1,7 @@
-// One hit as elements. Whatever comes from a document is set as textContent, never as markup.
+// One hit as elements.
 
+import { heatmap } from "./charts.js";
+import { button, element, table } from "./dom.js";
 import { partsInWords, percent, pieces, snippet } from "./words.js";
 
 const SNIPPET = 320; // characters
@@ -12,46 +14,77 @@ export function hitElement(hit, query) {
   item.append(title);
   if (hit.title && hit.title !== hit.id) item.append(element("div", "id", hit.id));
   item.append(attention(hit));
-  if (hit.text) item.append(...body(hit.text, query, hit.passage));
+  if (hit.text) item.append(...body(hit, query));
   item.append(element("p", "parts", partsInWords(hit)));
+  if (hit.explain) item.append(why(hit));
   return item;
 }
 
-// Of a long document the passage that was found is shown first.
-function body(text, query, passage) {
-  const flat = flatten(text);
-  const near = passage ? flatten(passage.text) : flat;
-  const found = snippet(near, query, SNIPPET);
-  const cut = passage && passage.start > 0 && !found.startsWith("…");
-  const short = cut ? `… ${found}` : found;
+// What was found is shown first: the fragments that the server marked, else the passage, else the words.
+function body(hit, query) {
+  const flat = flatten(hit.text);
+  const fragments = (hit.highlights ?? []).filter((one) => one.field === "text");
   const shown = element("p", "text");
-  shown.append(...marked(short, query));
+  let short = flat;
+  if (fragments.length > 0 && flat.length > SNIPPET) {
+    short = null;
+    shown.append(...fragments.flatMap((one) => ["… ", ...spanned(one.text, one.spans, one.start)]), " …");
+  } else {
+    const near = hit.passage ? flatten(hit.passage.text) : flat;
+    const found = snippet(near, query, SNIPPET);
+    const cut = hit.passage && hit.passage.start > 0 && !found.startsWith("…");
+    short = cut ? `… ${found}` : found;
+    shown.append(...marked(short, query));
+  }
   if (short === flat) return [shown];
-  const more = element("button", "more", "Show all");
-  more.type = "button";
-  more.setAttribute("aria-expanded", "false");
-  more.addEventListener("click", () => {
+  const brief = [...shown.childNodes];
+  const more = button("Show all", () => {
     const open = more.getAttribute("aria-expanded") !== "true";
     more.setAttribute("aria-expanded", String(open));
     more.textContent = open ? "Show less" : "Show all";
-    shown.replaceChildren(...marked(open ? text : short, query));
-  });
+    shown.replaceChildren(...(open ? marked(hit.text, query) : brief));
+  }, "more");
+  more.setAttribute("aria-expanded", "false");
   return [shown, more];
+}
+
+// Each head's part in the score, and each word's.
+function why({ explain }) {
+  const drawer = element("details", "why", element("summary", "", "Why"));
+  drawer.addEventListener("toggle", () => {
+    if (!drawer.open || drawer.childElementCount > 1) return;
+    const heads = explain.dense.map((dense, head) => [
+      explain.dense.length > 1 ? `head ${head + 1}` : "head",
+      dense.toFixed(4),
+      explain.keyword[head].toFixed(4),
+      percent(explain.head_weights[head]),
+    ]);
+    drawer.append(table(["", "meaning", "words", "attention"], heads));
+    const terms = Object.entries(explain.terms ?? {});
+    if (terms.length > 0) {
+      const parts = terms.map(([term, by]) => [term, ...by.map((part) => part.toFixed(4))]);
+      drawer.append(table(["word", ...explain.dense.map((_, head) =>
+        explain.dense.length > 1 ? `head ${head + 1}` : "part of the score")], parts));
+    }
+    if (explain.dense.length > 1) {
+      drawer.append(heatmap(["weight"], heads.map(([name]) => name), [explain.head_weights], "Attention by head"));
+    }
+  });
+  return drawer;
 }
 
 function flatten(text) {
   return text.replace(/\s+/g, " ").trim();
 }
 
-function attention(hit) {
+export function attention(hit) {
   const box = element("div", "attention");
   const bar = element("div", "bar");
   bar.style.setProperty("--weight", String(Math.min(1, Math.max(0, hit.weight))));
   const share = element("span", "share", percent(hit.weight));
   share.title = "share of the attention";
   bar.setAttribute("aria-hidden", "true");
-  const said = element("span", "unseen", "of the attention");
-  share.append(" ", said);
+  share.append(" ", element("span", "unseen", "of the attention"));
   box.append(bar, share);
   return box;
 }
@@ -61,9 +94,15 @@ function marked(text, query) {
     piece.marked ? element("mark", "", piece.text) : document.createTextNode(piece.text));
 }
 
-function element(name, className = "", text = "") {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text) made.textContent = text;
-  return made;
+// Spans count code points of the whole field, as Python does; the piece begins at `first`.
+function spanned(text, spans, first) {
+  const letters = [...text];
+  const made = [];
+  let from = 0;
+  for (const [start, end] of spans) {
+    made.push(letters.slice(from, start - first).join(""),
+      element("mark", "", letters.slice(start - first, end - first).join("")));
+    from = end - first;
+  }
+  return [...made, letters.slice(from).join("")];
 }

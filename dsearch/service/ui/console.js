@@ -1,0 +1,58 @@
+// What this page asked of the server, as you would ask it yourself.
+
+import { sent, told } from "./api.js";
+import { button, element } from "./dom.js";
+
+export function show(view, { signal }) {
+  const list = element("div");
+  view.append(element("h1", "", "Console"), element("p", "quiet",
+    "The last requests of this page, newest first. Copy one and go on from there."), list);
+  const draw = () => list.replaceChildren(...sent.map(entry));
+  told.addEventListener("sent", draw, { signal });
+  draw();
+}
+
+function entry(request) {
+  const curl = asCurl(request), python = asPython(request);
+  return element("details", "why",
+    element("summary", "", `${request.method} ${request.url} · ${request.status} · ${request.took.toFixed(0)} ms`),
+    element("h3", "", "curl"), element("pre", "", curl), copier(curl),
+    element("h3", "", "Python"), element("pre", "", python), copier(python));
+}
+
+function copier(text) {
+  const made = button("Copy", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      made.textContent = "Copied";
+    } catch {
+      made.textContent = "The browser does not allow it; select the text";
+    }
+  }, "link");
+  return made;
+}
+
+export function asCurl({ method, url, body }) {
+  const parts = [`curl -s ${method === "GET" ? "" : `-X ${method} `}'${location.origin}${url}'`];
+  if (body) parts.push("-H 'content-type: application/json'", `-d '${body.replaceAll("'", "'\\''")}'`);
+  return parts.join(" \\\n     ");
+}
+
+export function asPython({ method, url, body }) {
+  const lines = ["import httpx2", ""];
+  if (body) lines.push(`content = ${asLiteral(JSON.parse(body))}`);
+  lines.push(`answer = httpx2.request("${method}", "${location.origin}${url}"${body ? ", json=content" : ""})`,
+    "answer.raise_for_status()", "print(answer.json())");
+  return lines.join("\n");
+}
+
+function asLiteral(value) {
+  if (value === null) return "None";
+  if (value === true) return "True";
+  if (value === false) return "False";
+  if (Array.isArray(value)) return `[${value.map(asLiteral).join(", ")}]`;
+  if (typeof value === "object") {
+    return `{${Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${asLiteral(one)}`).join(", ")}}`;
+  }
+  return JSON.stringify(value);
+}

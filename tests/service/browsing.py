@@ -1,0 +1,43 @@
+"""Chromium, for the tests of the page."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+_SWITCHES = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=_SWITCHES)
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def opened_page(browser: Any, origin: str) -> Iterator[Any]:
+    """A page that fails its test when it logs an error, breaks its policy or asks another host."""
+    context = browser.new_context(base_url=origin, viewport={"width": 1000, "height": 800})
+    opened = context.new_page()
+    wrong: list[str] = []
+    opened.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+    opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    opened.on(
+        "request",
+        lambda request: None if request.url.startswith((origin, "data:")) else wrong.append(request.url),
+    )
+    opened.set_default_timeout(15_000)
+    opened.wrong = wrong
+    yield opened
+    context.close()
+    assert wrong == []
