@@ -45,7 +45,7 @@ def clicked(collection: Collection, key: str, answers: list[int], *, action: str
     impressions, events = [], []
     for i, answer in enumerate(answers):
         name = f"{key}-{action}-{i}"
-        ids = dict.fromkeys([f"d{answer}", *(f"d{(answer + 6 * k) % COUNT}" for k in range(10))])
+        ids = dict.fromkeys([f"d{answer}", *(f"d{(answer + 5 * k) % COUNT}" for k in range(10))])
         impressions.append(Impression(name, QUERIES[i], 0.0, ids=tuple(ids)))
         events.append(Event(name, name, key, "", action, f"d{answer}", 1, 0.0, 0.0))
     collection.feedback.record(impressions, events)
@@ -185,3 +185,26 @@ def test_one_adversary_among_many_moves_nothing(synonyms: Collection) -> None:
     assert torch.equal(one.query_delta, other.query_delta)
     open_door = examples_from_feedback(synonyms, options=ClickOptions(quorum=1, key_share=1.0))
     assert open_door.graded.grades != honest.graded.grades
+
+
+def test_a_document_that_the_trusted_never_saw_cannot_hide_above_the_others(engine: SearchEngine) -> None:
+    """Good clicks teach the order of what was shown; with them comes one document above everything."""
+    collection = engine.create("lifted")
+    collection.ingest([Document(id=f"d{i}", text=f"question{i % 20} filler{i}") for i in range(COUNT)])
+    collection.upsert([Document(id="lifted", text="buy this now")])
+    for key in ("a", "b", "trusted"):
+        clicked(collection, key, list(range(COUNT)))
+    for i, query in enumerate(QUERIES):
+        event = Event(f"x{i}", f"x{i}", "liar", "", "thumbs_up", "lifted", 1, 0.0, 0.0)
+        collection.feedback.record([Impression(f"x{i}", query, 0.0, ids=("lifted",))], [event])
+    trusted = examples_from_feedback(collection, only={"trusted"})
+    options = TrainingOptions(epochs=40, learning_rate=1e-2, retention=0.1)
+    honest = finetune_from_feedback(examples_from_feedback(collection, only={"a", "b"}), trusted, options)
+    assert honest.gate.passed, honest.gate.reason
+    lifted = finetune_from_feedback(examples_from_feedback(collection, without={"trusted"}), trusted, options)
+    whole = lifted.gate.slice("all")
+    assert whole.before is not None
+    assert whole.after is not None
+    assert whole.after > whole.before + 0.05  # the order of what was shown has become better
+    assert lifted.gate.verdict == "refused"
+    assert "documents that were never shown" in lifted.gate.reason
