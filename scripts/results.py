@@ -30,7 +30,14 @@ from dsearch.cli.evaluate import compare  # noqa: E402
 from dsearch.cli.judgements import Judgements, read_judgements  # noqa: E402
 from dsearch.cli.session import ProgressBars  # noqa: E402
 from dsearch.corpus import BeirFolder, Problems, python_corpus  # noqa: E402
-from dsearch.engine import Collection, SearchEngine, System, encode_queries, make_run  # noqa: E402
+from dsearch.engine import (  # noqa: E402
+    Collection,
+    PassageOptions,
+    SearchEngine,
+    System,
+    encode_queries,
+    make_run,
+)
 from dsearch.evaluation import EvaluationReport, Values, build_report, evaluate, split_seen  # noqa: E402
 from dsearch.training import (  # noqa: E402
     TrainingOptions,
@@ -50,11 +57,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--python", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", type=Path, help="also write everything here")
+    parser.add_argument(
+        "--passages",
+        action="store_true",
+        help="cut documents longer than the window, in collections of their own",
+    )
     arguments = parser.parse_args()
+    # One embedding a document is what published figures are of.
+    passages = PassageOptions(none=not arguments.passages)
+    suffix = "-passages" if arguments.passages else ""
     everything: dict[str, object] = {}
     with SearchEngine(arguments.home) as engine:
         for folder in arguments.folders:
-            collection = engine.collection_or_new(folder.name)
+            collection = engine.collection_or_new(folder.name + suffix, passages=passages)
             index(collection, BeirFolder(folder).documents(Problems()))
             pairs, folds = folder / "source_docs.tsv", folder / "folds.json"
             judged = read_judgements(folder, "test", pairs if pairs.is_file() else None)
@@ -65,7 +80,7 @@ def main() -> None:
                 trained = train_on_split(collection, folder, judged, arguments.seeds)
                 everything[f"{folder.name}, trained"] = trained
         if arguments.python:
-            everything["python"] = python_documentation(engine)
+            everything["python"] = python_documentation(engine, passages, suffix)
     if arguments.json:
         arguments.json.write_text(json.dumps(everything, indent=1))
 
@@ -107,10 +122,10 @@ def train_on_split(
     return rows
 
 
-def python_documentation(engine: SearchEngine) -> dict[str, object]:
+def python_documentation(engine: SearchEngine, passages: PassageOptions, suffix: str) -> dict[str, object]:
     """The demo's corpus, before and after learning from itself."""
     corpus = python_corpus()
-    collection = engine.collection_or_new("python")
+    collection = engine.collection_or_new("python" + suffix, passages=passages)
     index(collection, corpus.documents)
     trained = finetune(examples_from_corpus(collection), self_supervised_options())
     version = collection.add_model(trained.head, trained.record)

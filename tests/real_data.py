@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsearch.corpus import BeirFolder, Problems
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, PassageOptions, SearchEngine
 
 DATA = Path(__file__).parents[1].parent / "shared" / "data"
 
@@ -16,6 +16,7 @@ def collection_of(engine: SearchEngine, name: str) -> Collection:
     """The collection `name`, indexed when it is asked for first."""
     if not (DATA / name).is_dir():
         pytest.skip(f"needs {name} in BEIR layout in {DATA}")
-    collection = engine.collection_or_new(name)
+    # The figures are those of one embedding a document, as published ones are.
+    collection = engine.collection_or_new(name, passages=PassageOptions(none=True))
     collection.ingest(BeirFolder(DATA / name).documents(Problems()))
     return collection
