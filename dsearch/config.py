@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     dtype: str = Field("float32", description="precision of the encoder: float32 or bfloat16")
     threads: int | None = Field(
         None, ge=1, description="threads of all native libraries; all cores when unset"
+    )
+    api_key: SecretStr | None = Field(
+        None, description="sent by commands that a running server does, where it asks for a key"
     )
     host: str = Field("127.0.0.1", description="address that the service binds to")
     port: int = Field(8080, ge=0, le=65535, description="port that the service binds to")

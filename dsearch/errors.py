@@ -116,9 +116,10 @@ class EncoderMismatch(Conflict):
 
 
 class HomeLocked(Conflict):
-    """Another process is writing to this home."""
+    """Another process is writing to this home; `url` is where it serves it, if it does."""
 
     code = "home_locked"
+    url: str | None = None
 
 
 class Cancelled(Conflict):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.by_server import index_by_server, server_of
 from dsearch.cli.maintain import described_keys
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.errors import HomeLocked
+
+if TYPE_CHECKING:
+    from dsearch.client.answers import CollectionInfo, Written
 
 
 def index(
@@ -60,12 +65,25 @@ def index(
     fields = Fields(id=id_column, title=title_column, text=text_column, value=value_column)
     # A missing file is noticed here.
     documents = read_sources(sources, problems=problems, fields=fields, refuse=refusal)
-    with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
-        passages = PassageOptions(passage_tokens, overlap, none=no_passages)
-        target = engine.collection_or_new(collection, language=language, passages=passages)
-        with ProgressBars() as on_progress:
-            report = target.ingest(documents, on_progress)
-        described = target.describe()
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "threads": threads}
+    try:
+        with opened_engine(home, readonly=False, **own) as (engine, _):
+            passages = PassageOptions(passage_tokens, overlap, none=no_passages)
+            target = engine.collection_or_new(collection, language=language, passages=passages)
+            with ProgressBars() as on_progress:
+                report = target.ingest(documents, on_progress)
+            described = target.describe()
+    except HomeLocked as locked:
+        given = {
+            "--passage-tokens": passage_tokens,
+            "--overlap": overlap,
+            "--no-passages": no_passages or None,
+        }
+        new_only = [name for name, value in given.items() if value is not None]
+        with server_of(locked) as client:
+            info, written = index_by_server(client, collection, documents, language, new_only)
+        _show_written(info, written, problems.count, json=json)
+        return
     if json:
         skips = {"skipped": problems.count, "passed_over": dict(problems.passed_over)}
         print_json({**described, **asdict(report), **skips})
@@ -85,6 +103,20 @@ def index(
         say(
             "nothing was found to index; see the messages above, or dsearch index --help for what can be read"
         )
+
+
+def _show_written(info: CollectionInfo, written: Written, skipped: int, *, json: bool) -> None:
+    """What a server has made of the documents: it encodes as it stores, and builds when that is due."""
+    for problem in written.problems:
+        say(f"refused document {problem.line}: {problem.detail}")
+    if json:
+        print_json({**asdict(info), **asdict(written), "skipped": skipped})
+        return
+    left_out = f", {skipped + written.refused} skipped" if skipped + written.refused else ""
+    typer.echo(
+        f"{info.name}: {info.documents} documents, generation {info.generation}: {written.inserted} new, "
+        f"{written.updated} changed, {written.unchanged} unchanged{left_out}"
+    )
 
 
 def _kinds(passed_over: Counter[str]) -> str:

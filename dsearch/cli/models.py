@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.by_server import refresh_by_server, server_of
 from dsearch.cli.maintain import described_keys
 from dsearch.cli.session import ProgressBars, opened_engine, print_json
+from dsearch.errors import HomeLocked
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -80,8 +82,12 @@ def promote(
     home: options.HomeFolder = None,
 ) -> None:
     """Let a version answer from now on."""
-    with opened_engine(home, readonly=False) as (engine, _):
-        engine.collection(collection).promote(version)
+    try:
+        with opened_engine(home, readonly=False) as (engine, _):
+            engine.collection(collection).promote(version)
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            client.promote(collection, version)
     typer.echo(f"{collection}: {version} answers now")
 
 
@@ -115,13 +121,23 @@ def refresh(
         from dsearch.corpus import Problems, read_queries
 
         asked = [query.text for query in read_queries(queries, Problems())]
-    with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
-        target = engine.collection(collection)
-        with ProgressBars() as on_progress:
-            number = target.refresh(
-                on_progress, kind=kind, recall_target=recall, memory_bytes=memory, queries=asked
-            )
-        live, kept = target.live_model, described_keys(target.describe()["keys"])
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "threads": threads}
+    try:
+        with opened_engine(home, readonly=False, **own) as (engine, _):
+            target = engine.collection(collection)
+            with ProgressBars() as on_progress:
+                number = target.refresh(
+                    on_progress, kind=kind, recall_target=recall, memory_bytes=memory, queries=asked
+                )
+            live, kept = target.live_model, described_keys(target.describe()["keys"])
+    except HomeLocked as locked:
+        if [one for one in (kind, recall, memory, asked) if one is not None]:
+            raise  # a server keeps keys as they were kept
+        with server_of(locked) as client:
+            number = refresh_by_server(client, collection)
+            live = client.models(collection).live
+        typer.echo(f"{collection}: generation {number} is live, with the keys of model {live}")
+        return
     typer.echo(f"{collection}: generation {number} is live, with the keys of model {live}: {kept}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,11 +69,27 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
         task_memory_bytes=settings.task_memory_bytes,
         device=settings.device,
     )
-    say(
-        f"serving at http://{settings.host}:{settings.port}  "
-        "(the API is described at /docs; stop with Ctrl-C)"
-    )
-    run_server(app, host=settings.host, port=settings.port)
+    with bound(settings.host, settings.port) as listening:
+        port = listening.getsockname()[1]
+        address = f"[{settings.host}]:{port}" if ":" in settings.host else f"{settings.host}:{port}"
+        engine.home.announce(f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}")
+        say(f"serving at http://{address}  (the API is described at /docs; stop with Ctrl-C)")
+        run_server(app, sockets=[listening])
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        InvalidRequest: the address is in use, or none of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidRequest(
+            f"cannot listen at {host}:{port} ({error}); use another --port (0 for a free one) or --host"
+        ) from error
 
 
 def is_loopback(host: str) -> bool:

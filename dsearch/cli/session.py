@@ -25,6 +25,7 @@ STAGES = {
     "train": "training on all",
     "settings": "trying settings",
     "search": "searching",
+    "send": "sending",
 }
 
 

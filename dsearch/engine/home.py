@@ -98,16 +98,13 @@ class Home:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise HomeLocked(
-                f"{self.path} is being written by {self._holder()}; wait for it or stop it. "
-                f"While `dsearch serve` runs, write through its HTTP API"
-            ) from None
-        holder = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:3]]),
-        }
-        (self.path / _HOLDER_NAME).write_text(json.dumps(holder))
+            raise self._locked() from None
+        self._write_holder(None)
+
+    def announce(self, url: str) -> None:
+        """Let others know where the process that holds the lock can be asked to write."""
+        if self.locked:
+            self._write_holder(url)
 
     def unlock(self) -> None:
         """Let others write; safe to call twice."""
@@ -115,8 +112,29 @@ class Home:
             (self.path / _HOLDER_NAME).unlink(missing_ok=True)
             self._lock.release()
 
-    def _holder(self) -> str:
+    def _write_holder(self, url: str | None) -> None:
+        holder = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:3]]),
+            "url": url,
+        }
+        written = self.path / f"{_HOLDER_NAME}.{os.getpid()}"
+        written.write_text(json.dumps(holder))
+        written.replace(self.path / _HOLDER_NAME)  # nobody reads half of it
+
+    def _locked(self) -> HomeLocked:
+        """The error of a home whose lock another process holds, with the address where that serves it."""
+        holder, url, said = {}, None, "another process"
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             holder = json.loads((self.path / _HOLDER_NAME).read_text())
-            return f"process {holder['pid']} on {holder['host']} ({holder['command']})"
-        return "another process"
+            said = f"process {holder['pid']} on {holder['host']} ({holder['command']})"
+            if holder["host"] == socket.gethostname() and isinstance(holder["url"], str):
+                url = holder["url"]
+        serving = "" if url is None else f", which serves it at {url}"
+        error = HomeLocked(
+            f"{self.path} is being written by {said}{serving}; wait for it or stop it. "
+            f"While `dsearch serve` runs, write through its HTTP API"
+        )
+        error.url = url
+        return error

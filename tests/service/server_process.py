@@ -27,7 +27,9 @@ def main() -> None:
         SearchEngine(sys.argv[1], encoder=WordEncoder) as engine,
         socket.create_server(("127.0.0.1", 0), backlog=256) as server,
     ):
-        print(server.getsockname()[1], flush=True)
+        port = server.getsockname()[1]
+        engine.home.announce(f"http://127.0.0.1:{port}")
+        print(port, flush=True)
         app = create_app(engine, query_timeout_s=30)
         run_server(app, sockets=[server], patience=patience)
         print(app.state.service.metrics.accepted, flush=True)

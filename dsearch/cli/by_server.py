@@ -1,0 +1,92 @@
+"""Writes by the server that holds the lock of a home: it is asked to do what the command would have done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dsearch.cli.session import ProgressBars, say
+from dsearch.errors import Conflict, HomeLocked
+from dsearch.types import Document, Progress
+
+if TYPE_CHECKING:
+    from dsearch.client import Client
+    from dsearch.client.answers import CollectionInfo, Task, Written
+
+_TELL_EVERY = 100  # documents
+
+
+@contextmanager
+def server_of(locked: HomeLocked) -> Iterator[Client]:
+    """A client of the server that holds the lock.
+
+    Raises:
+        HomeLocked: what holds it is no server, or one that cannot be asked from this machine.
+    """
+    if locked.url is None:
+        raise locked
+    from dsearch.client import Client
+    from dsearch.config import load_settings
+
+    key = load_settings().api_key
+    say(f"the server at {locked.url} holds the lock: it does this")
+    with Client(locked.url, api_key=None if key is None else key.get_secret_value()) as client:
+        yield client
+
+
+def index_by_server(
+    client: Client, collection: str, documents: Iterable[Document], language: str | None, new_only: list[str]
+) -> tuple[CollectionInfo, Written]:
+    """Store documents, in a collection that is made when it is not there.
+
+    Args:
+        client: of the server.
+        collection: its name.
+        documents: read as they are sent.
+        language: of a new collection.
+        new_only: options for a new collection that a server does not take.
+
+    Raises:
+        Conflict: the collection is not there, and one of these options was given.
+    """
+    there = [one.name for one in client.collections()]
+    if collection not in there:
+        if new_only:
+            raise Conflict(
+                f"{', '.join(new_only)} for the new collection {collection!r}: a server does not take that; "
+                "stop it and run this again, or leave it out"
+            )
+        client.create_collection(collection, language=language)
+    with ProgressBars() as on_progress:
+        written = client.upsert(collection, _counted(documents, on_progress))
+    return client.collection(collection), written
+
+
+def refresh_by_server(client: Client, collection: str) -> int:
+    """Rebuild the index; the number of the generation.
+
+    Raises:
+        Conflict: it did not come to an end; the message says why.
+    """
+    with ProgressBars() as on_progress:
+
+        def told(task: Task) -> None:
+            if task.progress is not None:
+                shown = ("stage", "done", "total", "elapsed_s")
+                on_progress(Progress(**{name: task.progress[name] for name in shown}))
+
+        task = client.wait_for_task(client.refresh(collection).id, on_progress=told)
+    if task.state != "done" or task.result is None:
+        why = "" if task.problem is None else f": {task.problem['detail']}"
+        raise Conflict(f"the server's refresh of {collection} is {task.state}{why}")
+    return task.result["generation"]
+
+
+def _counted(documents: Iterable[Document], on_progress: Callable[[Progress], None]) -> Iterator[Document]:
+    started = time.monotonic()
+    for number, document in enumerate(documents, start=1):
+        if number % _TELL_EVERY == 0:
+            on_progress(Progress("send", number, 0, time.monotonic() - started))
+        yield document

@@ -1,0 +1,99 @@
+"""Commands that write, while a server holds the lock: the server does it, and they say so."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_cli_commands import Terminal
+
+from dsearch.cli.serve import bound
+from dsearch.engine import SearchEngine
+from dsearch.errors import HomeLocked, InvalidRequest
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """The address of a server of the home that `Terminal` uses."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    command = [sys.executable, str(TESTS / "service" / "server_process.py"), str(tmp_path / "home")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+@pytest.fixture
+def dsearch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    return Terminal(tmp_path / "home", capsys, monkeypatch)
+
+
+def test_the_server_does_it(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source = tmp_path / "some.jsonl"
+    lines = [{"id": f"d{i}", "text": f"river stone number{i}"} for i in range(30)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, out, err = dsearch("index", source, "-c", "papers")
+    assert (code, err.splitlines()[0]) == (0, f"the server at {served} holds the lock: it does this")
+    assert out == "papers: 30 documents, generation 1: 30 new, 0 changed, 0 unchanged\n"
+    code, out, _ = dsearch("index", source, "-c", "papers", "--json")
+    assert (code, json.loads(out)["unchanged"], json.loads(out)["documents"]) == (0, 30, 30)
+    code, out, err = dsearch("refresh", "-c", "papers")
+    assert (code, out) == (0, "papers: generation 2 is live, with the keys of model v0\n")
+    code, out, err = dsearch("promote", "v0", "-c", "papers")
+    assert (code, out) == (0, "papers: v0 answers now\n")
+    code, _, err = dsearch("promote", "v9", "-c", "papers")
+    assert code == 1
+    assert "no model 'v9'; this collection has v0" in err
+    code, out, err = dsearch("models", "-c", "papers")  # reads the files, and needs nobody
+    assert (code, out.splitlines()[0], err) == (0, "* v0   untrained", "")
+
+
+def test_what_a_server_does_not_do_is_said(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source = tmp_path / "some.jsonl"
+    source.write_text(json.dumps({"id": "a", "text": "cat"}) + "\n")
+    code, _, err = dsearch("index", source, "-c", "new", "--passage-tokens", "64", "--no-passages")
+    assert code == 1
+    assert "--passage-tokens, --no-passages for the new collection 'new': a server does not take that" in err
+    code, _, err = dsearch("refresh", "-c", "new", "--kind", "Flat")
+    assert code == 1
+    assert f"which serves it at {served}" in err
+
+
+def test_a_lock_that_no_server_holds_stays_an_error(dsearch: Terminal, tmp_path: Path) -> None:
+    with SearchEngine(tmp_path / "home") as engine:
+        code, _, err = dsearch("promote", "v0", "-c", "papers")
+        assert (code, "is being written by process" in err, "http" in err.lower()) == (1, True, True)
+        engine.home.announce("http://127.0.0.1:9")
+        holder = tmp_path / "home" / "LOCK.holder"
+        there = json.loads(holder.read_text())
+        with pytest.raises(HomeLocked) as locked:
+            SearchEngine(tmp_path / "home")
+        assert locked.value.url == "http://127.0.0.1:9"
+        holder.write_text(json.dumps({**there, "host": "another"}))  # a home that machines share
+        with pytest.raises(HomeLocked) as locked:
+            SearchEngine(tmp_path / "home")
+        assert locked.value.url is None
+        holder.write_text("{")
+        with pytest.raises(HomeLocked, match="another process"):
+            SearchEngine(tmp_path / "home")
+    assert not holder.exists()
+
+
+def test_a_port_in_use_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidRequest, match=f"cannot listen at 127.0.0.1:{port} .* use another --port"):
+            bound("127.0.0.1", port)
+    with bound("127.0.0.1", 0) as listening:
+        assert listening.getsockname()[1] > 0
