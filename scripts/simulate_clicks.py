@@ -128,6 +128,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--keys", type=int, default=50)
     parser.add_argument("--trusted", type=int, default=10, help="of the keys, so many are trusted")
     parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--objective", default="listwise")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--adversary", action="store_true")
     parser.add_argument("--adversary-share", type=float, default=0.01)
@@ -191,7 +193,7 @@ def learn(collection: Collection, arm: Arm, arguments: argparse.Namespace) -> di
     trained = finetune_from_feedback(
         source,
         trusted,
-        TrainingOptions(epochs=arguments.epochs, seed=arguments.seed),
+        options_of(arguments),
         live=None if live == "v0" else collection.head(live),
     )
     version = collection.add_model(trained.head, trained.record, parent=live)
@@ -208,11 +210,20 @@ def learn(collection: Collection, arm: Arm, arguments: argparse.Namespace) -> di
     }
 
 
+def options_of(arguments: argparse.Namespace) -> TrainingOptions:
+    return TrainingOptions(
+        objective=arguments.objective,
+        epochs=arguments.epochs,
+        learning_rate=arguments.learning_rate,
+        seed=arguments.seed,
+    )
+
+
 def by_judgements(collection: Collection, world: World, arguments: argparse.Namespace) -> dict[str, Any]:
     texts = {query.id: query.text for query in world.searched}
     qrels = {query.id: world.qrels[query.id] for query in world.searched}
     examples = examples_from_judgements(collection, texts, qrels)
-    head = train_head(examples, TrainingOptions(epochs=arguments.epochs, seed=arguments.seed))
+    head = train_head(examples, options_of(arguments))
     return {"round": 0, "model": "", **scores(collection, world, {}, "v0", head)}
 
 
@@ -434,7 +445,7 @@ def attack(arm: Arm, world: World, arguments: argparse.Namespace, folder: Path) 
             trusted_keys = {f"key{n}" for n in range(arguments.trusted)}
             source = examples_from_feedback(collection, options=options, without=trusted_keys)
             trusted = examples_from_feedback(collection, propensities=source.propensities, only=trusted_keys)
-            training = TrainingOptions(epochs=arguments.epochs, seed=arguments.seed)
+            training = options_of(arguments)
             trained = finetune_from_feedback(source, trusted, training)
             verdicts[name] = trained.gate.verdict
             keys = [event.key for page in collection.feedback.pages() for event in page.events]

@@ -109,6 +109,7 @@ def test_the_file_is_bounded(tmp_path: Path) -> None:
     assert 10 < kept < 50
     assert (tmp_path / "feedback.db").stat().st_size < 400_000
     store.clear(key="site")
+    assert (tmp_path / "feedback.db").stat().st_size < 100_000  # the room is given back
     store.record([PAGE], [click()])
 
 
