@@ -142,7 +142,12 @@ def create_app(
             expose_headers=["X-Request-Id", "Retry-After"],
         )
     app.add_middleware(
-        Guard, hosts=hosts, origins=origins, metrics=service.metrics, leaving=lambda: service.leaving
+        Guard,
+        hosts=hosts,
+        origins=origins,
+        metrics=service.metrics,
+        leaving=lambda: service.leaving,
+        lag=service.lag,
     )
     return app
 

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dsearch.errors import DsearchError
 from dsearch.service import logs
 from dsearch.service.errors import HostNotAllowed, OriginNotAllowed, Overloaded
+from dsearch.service.lag import Lag
 from dsearch.service.metrics import Metrics
 from dsearch.service.problems import problem, problem_of
 from dsearch.service.telemetry import Spans
@@ -50,6 +51,7 @@ HEADERS = {
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
 MAX_IN_FLIGHT = 1024  # far above the queues, which refuse by themselves
 
 _log = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ class Guard:
         origins: other sites whose pages may use it, such as "https://search.example".
         metrics: told of every answer.
         leaving: whether the server is about to stop: connections are then closed with their answer.
+        lag: how late the event loop is.
     """
 
     def __init__(
@@ -73,12 +76,14 @@ class Guard:
         origins: Collection[str] = (),
         metrics: Metrics | None = None,
         leaving: Callable[[], bool] = lambda: False,
+        lag: Lag | None = None,
     ):
         self.app = app
         self.hosts = frozenset(host.lower() for host in hosts)
         self.origins = frozenset(origin.lower() for origin in origins)
         self._metrics = metrics or Metrics()
         self._leaving = leaving
+        self._lag = lag or Lag()
         self._spans = Spans()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,7 +111,7 @@ class Guard:
         ):
             try:
                 self._require_ours(headers)
-                _require_few(many)
+                self._require_time(scope["path"], many)
                 await self.app(scope, receive, answer)
             except DsearchError as error:
                 await problem_of(error)(scope, receive, answer)
@@ -122,6 +127,16 @@ class Guard:
                 finish(_route(scope), status)
                 self._note(scope, status, time.perf_counter() - started)
                 logs.request_id.reset(token)
+
+    def _require_time(self, path: str, in_flight: int) -> None:
+        """Refuse what would be answered late, before anything is done for it."""
+        if path in _ALWAYS_ANSWERED or (in_flight <= MAX_IN_FLIGHT and not self._lag.refuses()):
+            return
+        self._metrics.rejected("server", "overloaded")
+        raise Overloaded(
+            f"{in_flight} requests are being answered already, more than can be in time; "
+            f"try again after the seconds in Retry-After"
+        )
 
     def _note(self, scope: Scope, status: int, took_s: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "other"
@@ -163,13 +178,6 @@ def _name(host: str) -> str:
 def _route(scope: Scope) -> str:
     """The route as it is declared, without what is in its place: ids are nobody else's business."""
     return getattr(scope.get("route"), "path", "") or "none"
-
-
-def _require_few(in_flight: int) -> None:
-    if in_flight > MAX_IN_FLIGHT:
-        raise Overloaded(
-            f"{MAX_IN_FLIGHT} requests are being answered already; try again after the seconds in Retry-After"
-        )
 
 
 def _add_headers(start: Message, request_id: str, *, close: bool) -> None:

@@ -8,17 +8,21 @@ from dsearch.encoder import QueryCache
 from dsearch.engine import Collection
 from dsearch.errors import DsearchError
 from dsearch.service.catalogue import Catalogue
+from dsearch.service.lag import Lag
 from dsearch.service.metrics import Reading
 from dsearch.service.worker import Worker
 
 
-def readings_of(catalogue: Catalogue, cache: QueryCache, workers: Sequence[Worker]) -> list[Reading]:
+def readings_of(
+    catalogue: Catalogue, cache: QueryCache, workers: Sequence[Worker], lag: Lag
+) -> list[Reading]:
     """Queue depths, the cache, and of every collection that is open what it shows."""
     readings: list[Reading] = [
         ("dsearch_queue_depth", "Jobs that wait.", {"worker": worker.name}, worker.depth)
         for worker in workers
     ]
     readings += [
+        ("dsearch_event_loop_lag_seconds", "How late the event loop is.", {}, lag.seconds),
         ("dsearch_query_cache_hits_total", "Queries whose embedding was kept.", {}, cache.hits),
         ("dsearch_query_cache_misses_total", "Queries that were encoded.", {}, cache.misses),
         ("dsearch_query_cache_bytes", "Bytes of kept embeddings.", {}, cache.bytes),

@@ -52,3 +52,36 @@ async def promote_model(collection: str, version: str, service: TheService) -> R
             return {"model": version, "previous": previous, "sequence": opened.store.sequence}
 
     return json_answer(await service.writing.run(promote))
+
+
+@router.post(
+    "/rollback",
+    response_model=Promoted,
+    responses=documented(CollectionNotFound, InvalidRequest, Conflict, CorruptData, Overloaded),
+)
+async def rollback_model(collection: str, service: TheService) -> Response:
+    """Let the version answer again that did before the live one was promoted."""
+
+    def rollback() -> dict[str, Any]:
+        with service.catalogue.using(collection) as opened:
+            previous = opened.live_model
+            version = opened.rollback()
+            return {"model": version, "previous": previous, "sequence": opened.store.sequence}
+
+    return json_answer(await service.writing.run(rollback))
+
+
+@router.delete(
+    "/{version}",
+    status_code=204,
+    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, Conflict, Overloaded),
+)
+async def delete_model(collection: str, version: str, service: TheService) -> Response:
+    """Delete a version that neither answers nor is another's parent."""
+
+    def delete() -> None:
+        with service.catalogue.using(collection) as opened:
+            opened.delete_model(version)
+
+    await service.writing.run(delete)
+    return Response(status_code=204)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 
 import uvicorn
@@ -22,6 +23,7 @@ from dsearch.service.service import Service
 DRAIN_S = 9
 LEAVING_S = 0.5  # together below the 10 s in which a supervisor expects an end
 KEEP_ALIVE_S = 5
+SWITCH_S = 0.0005
 MAX_HEADER_BYTES = 64 * 1024
 _OPEN_FILES = 8192
 
@@ -45,6 +47,9 @@ def run_server(
     """
     patience = patience or Patience()
     _allow_open_files()
+    # The thread that computes holds Python's lock for so long before the event loop gets it; with the usual
+    # 5 ms each step of each request may wait that long.
+    sys.setswitchinterval(SWITCH_S)
     # uvicorn raises the signal that stopped it once more when all is done; with these it ends there.
     for stop in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop, lambda *_: None)

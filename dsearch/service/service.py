@@ -18,6 +18,7 @@ from dsearch.service.catalogue import Catalogue
 from dsearch.service.deadline import in_time
 from dsearch.service.errors import NotReady
 from dsearch.service.impressions import Impressions
+from dsearch.service.lag import Lag
 from dsearch.service.metrics import Metrics
 from dsearch.service.readings import readings_of
 from dsearch.service.task_jobs import OpenEngine, open_default
@@ -85,9 +86,10 @@ class Service:
         )
         self.watchers = 0  # of tasks
         self.leaving = False
+        self.lag = Lag()
         engine.query_cache.on_encode = self.metrics.encoded
         self.metrics.read(
-            lambda: readings_of(self.catalogue, engine.query_cache, (self.searching, self.writing))
+            lambda: readings_of(self.catalogue, engine.query_cache, (self.searching, self.writing), self.lag)
         )
         self._warming: asyncio.Task[None] | None = None
 
@@ -97,6 +99,7 @@ class Service:
         self.writing.start()
         self.feedback.start()
         self.tasks.start()
+        self.lag.start()
         self._warming = asyncio.get_running_loop().create_task(self.searching.run(self._warm))
 
     def leave(self) -> None:
@@ -107,6 +110,7 @@ class Service:
     async def stop(self) -> None:
         """Finish what waits, end the workers."""
         self.leave()
+        await self.lag.stop()
         for worker in (self.searching, self.writing, self.feedback):
             await run_in_threadpool(worker.stop)
         await run_in_threadpool(self.tasks.stop)

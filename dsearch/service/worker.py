@@ -85,7 +85,7 @@ class Worker:
         name: of the thread.
         waiting: jobs that may wait; one more is refused.
         waiting_characters: the size of what may wait, together. A larger job is taken when nothing waits.
-        waiting_s: how long a job may have to wait, by the pace of the last batches; one that would wait longer
+        waiting_s: how long a job may have to wait, by the pace of the last batches; one that would wait more
             is refused, unless fewer than eight wait. None: however long.
         finishes: whether a job that was begun is finished and answered whatever the deadline says: a write
             must not be answered with an error and be there all the same.

@@ -18,6 +18,7 @@ from test_service_worker import Double, held, hold_encoder, soon, with_worker
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import create_app, deadline
 from dsearch.service.errors import DeadlinePassed, Overloaded
+from dsearch.service.lag import Lag
 from dsearch.service.worker import Worker
 
 URL = "/v1/collections/papers"
@@ -263,3 +264,42 @@ def test_the_work_of_a_client_that_leaves_is_dropped(
     assert sent == []
     assert client.post(f"{URL}/search", json={"query": "river"}).status_code == 200
     assert encoder.batches == [1, 1]  # cat, river
+
+
+# ---- a server that is late before any queue
+
+
+def test_of_late_requests_a_share_is_refused_and_never_all() -> None:
+    lag = Lag()
+    for seconds, least, most in ((0.0, 0, 0), (0.2, 0, 0), (0.9, 45, 55), (1.5, 85, 95), (60.0, 85, 95)):
+        lag.seconds = seconds
+        assert least <= sum(lag.refuses() for _ in range(100)) <= most
+
+
+def test_a_late_event_loop_is_noticed_and_forgotten() -> None:
+    async def scenario() -> None:
+        lag = Lag()
+        lag.start()
+        await asyncio.sleep(0.05)
+        time.sleep(0.5)
+        await asyncio.sleep(0.03)
+        assert lag.seconds > 0.3
+        for _ in range(500):
+            if lag.seconds < 0.3:
+                break
+            await asyncio.sleep(0.02)
+        assert lag.seconds < 0.3
+        await lag.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_late_server_refuses_searches_but_says_how_it_is(
+    app: FastAPI, client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.state.service.lag, "refuses", lambda: True)
+    answered = client.post(f"{URL}/search", json={"query": "cat"})
+    assert (answered.status_code, answered.json()["code"]) == (503, "overloaded")
+    assert answered.headers["retry-after"] == "1"
+    assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
+    assert 'dsearch_rejections_total{reason="overloaded",worker="server"} 1.0' in client.get("/metrics").text

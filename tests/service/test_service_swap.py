@@ -124,3 +124,20 @@ def test_a_canary_is_asked_by_name(client: TestClient, papers: Collection, route
     for version in ("v0", "v1"):
         answered = client.post(f"/v1/collections/papers/{route}", json={**body, "model": version})
         assert answered.json()["model"] == version
+
+
+def test_rolled_back_and_deleted_versions(client: TestClient, papers: Collection) -> None:
+    url = "/v1/collections/papers/models"
+    nothing = client.post(f"{url}/rollback")
+    assert (nothing.status_code, nothing.json()["code"]) == (409, "conflict")
+    for seed in (1, 2):
+        papers.add_model(other_head(seed), {})
+        client.post(f"{url}/v{seed}/promote")
+    assert client.delete(f"{url}/v2").status_code == 409  # it answers
+    rolled = client.post(f"{url}/rollback").json()
+    assert (rolled["model"], rolled["previous"]) == ("v1", "v2")
+    assert client.post("/v1/collections/papers/search", json={"query": "cat"}).json()["model"] == "v1"
+    assert client.delete(f"{url}/v2").status_code == 204
+    assert client.delete(f"{url}/v2").json()["code"] == "model_not_found"
+    assert client.delete(f"{url}/v0").status_code == 422
+    assert [one["version"] for one in client.get(url).json()["models"]] == ["v0", "v1"]

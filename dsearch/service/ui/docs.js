@@ -7,4 +7,9 @@ SwaggerUIBundle({
   defaultModelsExpandDepth: 0,
   tryItOutEnabled: true,
   validatorUrl: null, // asks another host otherwise
+  requestInterceptor: (request) => {
+    const key = sessionStorage.getItem("dsearch-key"); // kept by the page when it is asked for one
+    if (key) request.headers.Authorization ??= `Bearer ${key}`;
+    return request;
+  },
 });
