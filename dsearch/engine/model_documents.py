@@ -19,7 +19,7 @@ import re
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,15 @@ class EncodedDocuments:
 
     Attributes:
         state: whose documents.
-        embeddings: by position; those of positions that cannot be found are not looked at.
+        embeddings: by position, a long document's first passage; those of positions that cannot be found are
+            not looked at.
+        further: of long documents, by position: where their passages stand, and the embeddings after the
+            first.
     """
 
     state: Snapshot
     embeddings: Float32[np.ndarray, "positions encoder_dim"]
+    further: Mapping[int, Passages] = field(default_factory=dict[int, Passages])
 
 
 def write_documents(
@@ -66,7 +70,7 @@ def write_documents(
     """Build the first generation of a model into its unfinished folder; size and digest of each file.
 
     Raises:
-        InvalidRequest: embeddings of another shape, or documents of several passages.
+        InvalidRequest: embeddings of another shape.
     """
     state = documents.state
     if documents.embeddings.shape != (state.positions, store.dimension):
@@ -74,23 +78,12 @@ def write_documents(
             f"embeddings of shape {list(documents.embeddings.shape)}; use one a position, "
             f"[{state.positions}, {store.dimension}]"
         )
-    if state.passages is not None:
-        raise InvalidRequest(
-            "documents of several passages cannot be kept with a model yet; train a head or the query encoder"
-        )
     visible = state.visible()
     rows = state.rows(visible)
     order = np.argsort(rows)
-    _build(
-        folder / FOLDER,
-        version,
-        FIRST,
-        store,
-        state,
-        rows[order],
-        documents.embeddings[visible[order]],
-        encoder,
-    )
+    by_row = {int(state.rows(np.array([at]))[0]): documents.further[at] for at in documents.further}
+    embeddings = documents.embeddings[visible[order]]
+    _build(folder / FOLDER, version, FIRST, store, state, rows[order], embeddings, by_row, encoder)
     found: dict[str, dict[str, Any]] = {}
     for path in files_below(folder / FOLDER):
         size, sha256 = file_digest(path)
@@ -164,14 +157,10 @@ class ModelDocuments:
         rows = state.rows(visible)
         order = np.argsort(rows)
         embeddings = state.embeddings(visible[order])
-        if state.passages is not None:
-            raise InvalidRequest(
-                f"model {version} has encoded documents of several passages, which its index cannot take in; "
-                "they are searched beside it"
-            )
+        by_row = _further_by_row(state)
         identity = self._encoders.identity_of(version)
         name = f"{int(numbers[-1]) + 1:06d}"
-        _build(folder, version, name, self._store, state, rows[order], embeddings, identity)
+        _build(folder, version, name, self._store, state, rows[order], embeddings, by_row, identity)
         for number in numbers[1:-1]:  # the first is part of the model; the last may still be read
             shutil.rmtree(folder / number)
         self.forget(version)
@@ -258,8 +247,10 @@ def _build(
     state: Snapshot,
     rows: Int64[np.ndarray, " documents"],
     embeddings: Float32[np.ndarray, "documents encoder_dim"],
+    further: Mapping[int, Passages],
     encoder: EncoderIdentity,
 ) -> None:
+    there = {row: further[row] for row in rows.tolist() if row in further}
     keys = KeyOptions.of(store)
     Generation.build(
         folder / name,
@@ -267,6 +258,7 @@ def _build(
         sequence=state.sequence,
         rows=rows,
         embeddings=embeddings,
+        passages=[passage_table(there, rows, store.dimension)],
         texts=_contents(store, rows),
         encoder=encoder.to_dict(),
         dense_kind=keys.kind,
@@ -274,6 +266,21 @@ def _build(
         memory_bytes=keys.memory_bytes,
         tokenizer=tokenizer_for(language_of(store)),
     )
+
+
+def _further_by_row(state: Snapshot) -> dict[int, Passages]:
+    """The passages of a state's long documents that can be found, by their rows."""
+    found: dict[int, Passages] = {}
+    passages = state.passages
+    if passages is None:
+        return found
+    long = np.intersect1d(passages.long, state.visible())
+    for at, row in zip(long.tolist(), state.rows(long).tolist(), strict=True):
+        numbers = np.flatnonzero(passages.owners == at)
+        keys = [at, *(state.positions + numbers).tolist()]
+        spans = [span[1:] for key in keys if (span := passages.span_of(key)) is not None]
+        found[row] = Passages(np.array(spans, np.int64), passages.embeddings(numbers))
+    return found
 
 
 def _contents(store: Store, rows: Int64[np.ndarray, " documents"]) -> Iterator[str]:

@@ -12,10 +12,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 import numpy as np
+import torch
 
 from dsearch.attention.head import Head
-from dsearch.engine import Collection, EncodedDocuments
+from dsearch.encoder import LearningEncoder
+from dsearch.engine import Collection, EncodedDocuments, Snapshot
+from dsearch.engine.cutting import Cutting, encode
 from dsearch.errors import InvalidRequest
+from dsearch.store import Passages
 from dsearch.training.examples import Examples
 from dsearch.training.finetune import OnTraining, Trained
 from dsearch.training.full import FullOptions, train_full
@@ -24,10 +28,13 @@ from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.holdout import MOST, HeldOut, split_folds
 from dsearch.training.loop import Epoch, TrainingDiverged, Watch
 from dsearch.training.moving_index import MovingIndex
+from dsearch.training.passages import FurtherPassages
 from dsearch.training.processes import Processes
 from dsearch.training.runfolder import ReadingStage, RunFolder
 from dsearch.training.student import Student
 from dsearch.types import Progress
+
+_ENCODED_AT_A_TIME = 256
 
 
 def finetune_full(
@@ -62,14 +69,12 @@ def finetune_full(
 
     Raises:
         TrainingDiverged, Cancelled: as for `finetune`.
-        InvalidRequest: an encoder that cannot be trained; documents of several passages.
+        InvalidRequest: an encoder that cannot be trained.
+
+    Long documents learn by their first passage, which is what fits the encoder; all passages are encoded at
+    the end, judged by, and served.
     """
     options, processes = options or FullOptions(), processes or Processes()
-    if examples.snapshot.passages is not None:
-        raise InvalidRequest(
-            "scope full trains documents of one passage, and this collection has longer ones; train a head "
-            "or the query encoder, or index the sources anew with passages left out"
-        )
     started = time.monotonic()
     start = Head(examples.states.shape[1]).eval() if start is None else start
     room = headroom(examples, start, keywords=options.keywords)
@@ -124,11 +129,12 @@ def finetune_full(
         raise
     student, index = trained.student, trained.index
     assert student.encoder is not None
-    index.renew(student.encoder, on_progress)
+    documents = _encoded(collection, state, student.encoder, index, on_progress)
     before = after = None
     if held_out is not None:
         before = held_out.answers(start)
-        after = held_out.answers(student.head, student.states(held_out.examples), index.embeddings)
+        corpus = torch.as_tensor(documents.embeddings)
+        after = held_out.answers(student.head, student.states(held_out.examples), corpus, _further(documents))
     gated = judge(before, after, gate, seed=options.seed)
     seconds = time.monotonic() - started
     record = {
@@ -146,5 +152,39 @@ def finetune_full(
     }
     if run is not None and processes.first:
         run.finish()
-    documents = EncodedDocuments(state, index.embeddings.numpy())
     return Trained(student.head, options.epochs, room, gated, seconds, record, student.change, documents)
+
+
+def _encoded(
+    collection: Collection,
+    state: Snapshot,
+    encoder: LearningEncoder,
+    index: MovingIndex,
+    on_progress: Callable[[Progress], None] | None,
+) -> EncodedDocuments:
+    """Every document by what was trained; of long ones every passage, cut as the collection's were."""
+    if state.passages is None:
+        index.renew(encoder, on_progress)
+        return EncodedDocuments(state, index.embeddings.numpy())
+    started, visible = time.monotonic(), state.visible()
+    embeddings = np.zeros((state.positions, index.embeddings.shape[1]), np.float32)
+    further: dict[int, Passages] = {}
+    for start in range(0, len(visible), _ENCODED_AT_A_TIME):
+        some = visible[start : start + _ENCODED_AT_A_TIME]
+        documents = collection.store.documents(state.rows(some))
+        embeddings[some], found = encode(encoder, documents, Cutting.of(collection.store))
+        further |= {int(some[place]): passages for place, passages in found.items()}
+        if on_progress is not None:
+            elapsed_s = time.monotonic() - started
+            on_progress(Progress("encode", start + len(some), len(visible), elapsed_s))
+    return EncodedDocuments(state, embeddings, further)
+
+
+def _further(documents: EncodedDocuments) -> FurtherPassages | None:
+    """The further passages as they are ranked by."""
+    if not documents.further:
+        return None
+    places = sorted(documents.further)
+    embeddings = np.concatenate([documents.further[at].embeddings for at in places])
+    owners = np.repeat(places, [len(documents.further[at].embeddings) for at in places])
+    return FurtherPassages(torch.as_tensor(embeddings), torch.as_tensor(owners.astype(np.int64)))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
+from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import DEPTH, Ranking, ndcg_at_10, padded, without
 
 ENOUGH = 500  # held-out queries: further folds would cost time and tell little more
@@ -84,6 +85,7 @@ class HeldOut:
         head: Head,
         states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
         corpus: Float[Tensor, "documents encoder_dim"] | None = None,
+        further: FurtherPassages | None = None,
     ) -> Answers:
         """What this head gives, with a second hop where it has a hop strength.
 
@@ -91,9 +93,15 @@ class HeldOut:
             head: of the model.
             states: the query embeddings where another encoder than the collection's gave them.
             corpus: those of the documents where another encoder did.
+            further: those of long documents' further passages, beside `corpus`.
         """
         top = self._ranking.top(
-            head, self._depth, hop_strength=head.hop_strength.item(), states=states, corpus=corpus
+            head,
+            self._depth,
+            hop_strength=head.hop_strength.item(),
+            states=states,
+            corpus=corpus,
+            further=further,
         )
         taken_out = (top[:, :, None] == self._taken_out[:, None]).any(-1)
         return Answers(

@@ -51,19 +51,23 @@ class Ranking:
         hop_strength: float = 0.0,
         states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
         corpus: Float[Tensor, "documents encoder_dim"] | None = None,
+        further: FurtherPassages | None = None,
     ) -> Int64[np.ndarray, "queries depth"]:
         """The positions of the best documents for every query, best first; with a second hop at g ≠ 0.
 
-        What is hidden from a query stands last. `states` and `corpus` take the place of the examples' query
-        embeddings and of the stored ones.
+        What is hidden from a query stands last. `states` and `corpus` (with its `further` passages) take the
+        place of the examples' query embeddings and of the stored ones.
         """
         depth = min(depth, len(self._corpus))
         states = self.examples.states if states is None else states
-        corpus = self._corpus if corpus is None else corpus
+        if corpus is None:
+            corpus, further = self._corpus, self._further
         best = np.zeros((len(self.examples), depth), np.int64)
         for start in range(0, len(best), _QUERIES_AT_A_TIME):
             which = torch.arange(start, min(start + _QUERIES_AT_A_TIME, len(best)))
-            best[start : start + len(which)] = self._block(head, states, corpus, which, depth, hop_strength)
+            best[start : start + len(which)] = self._block(
+                head, states, corpus, further, which, depth, hop_strength
+            )
         return best
 
     def _block(
@@ -71,13 +75,12 @@ class Ranking:
         head: Head,
         states: Float32[np.ndarray, "queries encoder_dim"],
         corpus: Float[Tensor, "documents encoder_dim"],
+        further: FurtherPassages | None,
         which: Int64[Tensor, " batch"],
         depth: int,
         hop_strength: float,
     ) -> Int64[np.ndarray, "batch depth"]:
         device = head.temperature.device
-        # An encoder that gave other embeddings gave one a document.
-        further = self._further if corpus is self._corpus else None
         further = None if further is None else further.to(device)
         corpus = corpus.to(device)
         keyword = None if self._keyword is None else self._keyword(which).to(device)
@@ -86,7 +89,7 @@ class Ranking:
         if hop_strength:
             found = self._mixed(head, log_heads, which).topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
             weights = log_heads.gather(2, found[:, None].expand(-1, head.heads, -1)).softmax(-1)
-            queries = self._hop(head, queries, weights, found, corpus, taken, hop_strength)
+            queries = self._hop(head, queries, weights, found, corpus, further, taken, hop_strength)
             log_heads, _ = self._log_heads(head, queries, corpus, further, keyword)
         return self._mixed(head, log_heads, which).topk(depth, dim=1).indices.cpu().numpy()
 
@@ -114,13 +117,14 @@ class Ranking:
         weights: Float[Tensor, "batch heads found"],
         found: Int64[Tensor, "batch found"],
         corpus: Float[Tensor, "documents encoder_dim"],
+        further: FurtherPassages | None,
         taken: Int64[Tensor, "batch heads documents"] | None,
         strength: float,
     ) -> Float[Tensor, "batch heads key_dim"]:
-        if taken is None or self._further is None:
+        if taken is None or further is None:
             return refine(queries, weights, head.keys(corpus[found]), strength)
         best = taken.gather(2, found[:, None].expand(-1, head.heads, -1)).cpu()
-        keys = head.keys(self._further.beside(self._corpus)[best].to(queries))
+        keys = head.keys(further.beside(corpus).cpu()[best].to(queries))
         return refine(queries.unsqueeze(2), weights.unsqueeze(2), keys, strength).squeeze(2)
 
     def _mixed(

@@ -1,0 +1,128 @@
+"""What scope full trains is judged as it is served, also where documents have several passages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_encoder import write_tiny_encoder
+
+from dsearch.encoder import Encoder
+from dsearch.engine import Collection, SearchEngine, System, make_run
+from dsearch.errors import Cancelled, InvalidRequest
+from dsearch.evaluation import evaluate
+from dsearch.training import Examples, FullOptions, RunFolder, examples_from_judgements, finetune_full
+from dsearch.training.holdout import split_folds
+from dsearch.types import Document, Mode, Query
+
+PAIRS = 30
+QUERIES = {f"q{i:02d}": f"question {i}" for i in range(PAIRS)}
+QRELS = {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)}
+OPTIONS = FullOptions(epochs=3, batch_size=8, encoder_learning_rate=1e-2, held_out=3, steps_a_round=3)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    return Encoder.load(str(write_tiny_encoder(tmp_path_factory.mktemp("tiny"))))
+
+
+def text(number: int) -> str:
+    """Every third document is longer than the encoder's 32 tokens; no two passages are alike."""
+    words = ["red", "green", "blue", "apple", "bread", "cheese"]
+    long = " ".join(f"{words[(number + i) % 6]} {(number * i) % 50}" for i in range(24))
+    return f"answer {long if number % 3 == 0 else 'red'} {number}."
+
+
+@pytest.fixture
+def numbers(tmp_path: Path, tiny: Encoder) -> Iterator[Collection]:
+    with SearchEngine(tmp_path / "home", encoder=lambda: tiny) as engine:
+        collection = engine.create("numbers")
+        collection.ingest([Document(id=f"d{i}", text=text(i)) for i in range(PAIRS)])
+        assert collection.snapshot.passages is not None
+        yield collection
+
+
+@pytest.fixture
+def examples(numbers: Collection) -> Examples:
+    return examples_from_judgements(numbers, QUERIES, QRELS)
+
+
+def ranked(collection: Collection, model: str, mode: Mode = "hybrid") -> dict[str, list[tuple[str, float]]]:
+    queries = [Query(id, text) for id, text in QUERIES.items()]
+    return make_run(collection, queries, System(mode, model), depth=40)
+
+
+def test_the_gate_judges_what_is_served(numbers: Collection, examples: Examples) -> None:
+    stages: list[str] = []
+    trained = finetune_full(
+        numbers, examples, OPTIONS, on_progress=lambda progress: stages.append(progress.stage)
+    )
+    assert stages[0] == "train"
+    assert stages[-1] == "encode"
+    assert trained.record["examples"] == 20
+    version = numbers.add_model(
+        trained.head, trained.record, encoder=trained.encoder, documents=trained.documents
+    )
+    names = [sorted(QUERIES)[i] for i in split_folds(examples, 3, 0)[0]]
+    for model, told in (("v0", "before"), (version, "after")):
+        values = evaluate(ranked(numbers, model), QRELS, ["nDCG@10"])["nDCG@10"]
+        expected = np.mean([values[name] for name in names])
+        assert getattr(trained.gate.slice("all"), told) == pytest.approx(expected, abs=1e-6), model
+    assert trained.gate.verdict in ("cannot tell", "refused")
+    state = numbers.snapshot_for(version)
+    assert state.passages is not None
+    np.testing.assert_array_equal(state.passages.owners, numbers.snapshot.passages.owners)  # type: ignore[union-attr]
+
+
+def test_long_documents_are_kept_through_writes_and_refreshes(
+    numbers: Collection, examples: Examples
+) -> None:
+    trained = finetune_full(numbers, examples, OPTIONS)
+    version = numbers.add_model(
+        trained.head, trained.record, encoder=trained.encoder, documents=trained.documents
+    )
+    numbers.promote(version)
+    numbers.upsert([Document("d3", text(33)), Document("new", text(36)), Document("short", "answer 5")])
+    numbers.delete(["d6", "d7"])
+    before = ranked(numbers, version, "dense")  # word statistics are of the last refresh
+    hit = next(hit for hit in numbers.search("question 36", limit=40).hits if hit.id == "new")
+    assert hit.passage is not None
+    numbers.refresh()
+    assert len(numbers.snapshot_for(version).fresh) == 0
+    after = ranked(numbers, version, "dense")
+    for query, hits in before.items():
+        assert [id for id, _ in after[query]] == [id for id, _ in hits]
+        np.testing.assert_allclose([s for _, s in after[query]], [s for _, s in hits], atol=1e-5)
+    again = next(hit for hit in numbers.search("question 36", limit=40).hits if hit.id == "new")
+    assert again.passage == hit.passage
+
+
+def test_it_goes_on_after_a_cancellation(numbers: Collection, examples: Examples, tmp_path: Path) -> None:
+    whole = finetune_full(numbers, examples, OPTIONS)
+    steps = 0
+
+    def after_four() -> bool:
+        nonlocal steps
+        steps += 1
+        return steps > 4
+
+    with pytest.raises(Cancelled):
+        finetune_full(numbers, examples, OPTIONS, cancelled=after_four, run=RunFolder(tmp_path / "run", {}))
+    run = RunFolder(tmp_path / "run", {}, resume=True)
+    done = finetune_full(numbers, examples, OPTIONS, run=run)
+    assert done.gate.to_dict() == whole.gate.to_dict()
+    assert done.documents is not None
+    assert whole.documents is not None
+    np.testing.assert_array_equal(done.documents.embeddings, whole.documents.embeddings)
+    assert [line["epoch"] for line in run.metrics()] == [1, 2, 3]
+    assert all(0 <= line["staleness"] <= 1 for line in run.metrics())
+
+
+def test_without_queries_held_out_nobody_can_tell(numbers: Collection, examples: Examples) -> None:
+    trained = finetune_full(numbers, examples, FullOptions(epochs=1, held_out=0))
+    assert trained.gate.verdict == "cannot tell"
+    assert trained.record["held_out"] == 0
+    with pytest.raises(InvalidRequest, match="documents without the encoder"):
+        numbers.add_model(trained.head, {}, documents=trained.documents)
