@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.scores import length, unit
@@ -127,8 +127,7 @@ class _Examples:
                     f"document {id[:80]!r} is not in the state that is searched: it has no embedding yet, or "
                     "was written after the first page; ask again, without a cursor"
                 )
-            embeddings = state.embeddings(positions)
-            self._means.append(embeddings.sum(0) / max(len(ids), 1))
+            self._means.append(_whole(state, positions).sum(0) / max(len(ids), 1))
         return state.without(np.array([*self._rows.values()], np.int64), state.sequence)
 
     def turn(self, states: Float[Tensor, "one encoder_dim"]) -> Float[Tensor, "one encoder_dim"]:
@@ -138,6 +137,21 @@ class _Examples:
         if float(length(turned)) < _SMALLEST:
             raise InvalidRequest("like and unlike cancel out; leave some of the documents out")
         return unit(turned)
+
+
+def _whole(
+    state: Snapshot, positions: Int64[np.ndarray, " documents"]
+) -> Float[np.ndarray, "documents encoder_dim"]:
+    """One embedding a document: of a long one the mean of its passages', at length 1 like the others."""
+    embeddings = state.embeddings(positions)
+    one: Int64[np.ndarray, "one documents"] = positions.reshape(1, -1)
+    beside = None if state.passages is None else state.passages.beside(one)
+    if state.passages is None or beside is None:
+        return embeddings
+    owners, further = beside
+    np.add.at(embeddings, owners[0], state.passages.embeddings(further[0]))
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return np.divide(embeddings, lengths, out=np.zeros_like(embeddings), where=lengths > 0)
 
 
 def _check_examples(like: Sequence[str], unlike: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsearch.attention.head import Head
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.attending import Attended
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document, Mode
@@ -225,6 +225,28 @@ def test_a_trained_head_and_several_hops_stay_within_the_filter(
         ).hits
         assert len(hits) == min(20, len(matching))
         assert {hit.id for hit in hits} <= matching
+
+
+def test_long_documents_are_filtered_with_all_their_passages(engine: SearchEngine) -> None:
+    collection = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
+    documents = [
+        Document(
+            f"d{i:03}",
+            " ".join(WORDS[(i + j) % 12] for j in range(4 + 30 * (i % 3 == 0))),
+            metadata={"n": i % 4},
+        )
+        for i in range(300)
+    ]
+    collection.ingest(documents[:270])
+    collection.upsert(documents[270:])
+    for mode in MODES:
+        everything = {hit.id: hit.score for hit in collection.search("kale lemon", mode=mode, limit=300).hits}
+        matching = [id for id in everything if int(id[1:]) % 4 == 1]
+        for limit in (5, 300):
+            hits = collection.search("kale lemon", mode=mode, limit=limit, filter={"n": {"eq": 1}}).hits
+            best = sorted((everything[id] for id in matching), reverse=True)[:limit]
+            assert [hit.score for hit in hits] == pytest.approx(best, abs=1e-5)
+            assert {hit.id for hit in hits} <= set(matching)
 
 
 def test_one_and_true_are_different_filters(written: tuple[Collection, dict[str, Document]]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import HashingEncoder
 
-from dsearch.engine import Collection
+from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.similar import ALPHA, BETA, GAMMA
 from dsearch.errors import DocumentNotFound, InvalidRequest
 from dsearch.types import Document
@@ -51,6 +51,27 @@ def test_scores_are_rocchios(
     assert {hit.id: pytest.approx(hit.score, abs=1e-5) for hit in result.hits} == expected
     assert [hit.score for hit in result.hits] == sorted((hit.score for hit in result.hits), reverse=True)
     assert result.query == (query or "")
+
+
+def test_a_long_document_counts_with_all_its_passages(engine: SearchEngine) -> None:
+    collection = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
+    long = Document(
+        "long", "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
+    )
+    others = [Document(word, f"{word} {word}") for word in long.text.split()]
+    collection.ingest([long, *others[:8]])
+    collection.upsert(others[8:])
+    row = collection.store.rows_of(["long"])["long"]
+    further = collection.store.passages(np.array([row]))[row].embeddings
+    whole = np.concatenate([collection.store.embeddings([row]), further]).astype(np.float64).sum(0)
+    whole /= np.linalg.norm(whole)
+    tail = collection.store.embeddings([collection.store.rows_of(["apple"])["apple"]])[0].astype(np.float64)
+    turned = (BETA * (whole + tail) / 2) / np.linalg.norm((whole + tail) / 2 * BETA)
+    found = {hit.id: hit.score for hit in collection.similar(["apple", "long"], limit=50).hits}
+    rows = collection.store.rows_of([document.id for document in others])
+    assert set(found) == set(rows) - {"apple"}
+    for id, score in found.items():
+        assert score == pytest.approx(float(collection.store.embeddings([rows[id]])[0] @ turned), abs=1e-5)
 
 
 def test_words_count_in_hybrid_search(collection: Collection) -> None:
