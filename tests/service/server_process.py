@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from functools import partial
+from pathlib import Path
 
 import torch
-from service_fakes import WordEncoder
+from service_fakes import WordEncoder, open_words
 
 from dsearch.engine import SearchEngine
 from dsearch.service import create_app
@@ -30,7 +32,7 @@ def main() -> None:
         port = server.getsockname()[1]
         engine.home.announce(f"http://127.0.0.1:{port}")
         print(port, flush=True)
-        app = create_app(engine, query_timeout_s=30)
+        app = create_app(engine, query_timeout_s=30, open_engine=partial(open_words, Path(sys.argv[1])))
         run_server(app, sockets=[server], patience=patience)
         print(app.state.service.metrics.accepted, flush=True)
 

@@ -1,6 +1,6 @@
 // Pictures of numbers, as SVG: curves, bars, points, heat maps. Each has a text that says the same.
 
-import { drawn, element } from "./dom.js";
+import { drawn, element, scrolling } from "./dom.js";
 
 const WIDTH = 560, HEIGHT = 200, LEFT = 46, BOTTOM = 26;
 
@@ -69,7 +69,7 @@ export function heatmap(rows, columns, weights, label) {
       return cell;
     }));
   })));
-  return element("div", "scroll", made);
+  return scrolling(made);
 }
 
 // Name, share from 0 to 1 and what to print behind it.

@@ -45,13 +45,20 @@ export function table(heads, rows, caption = "") {
   if (caption) made.append(element("caption", "", caption));
   const head = element("tr");
   for (const text of heads) {
-    const cell = element("th", "", text);
-    cell.scope = "col";
+    const cell = element(text ? "th" : "td", "", text);
+    if (text) cell.scope = "col";
     head.append(cell);
   }
   made.append(element("thead", "", head), element("tbody", "", ...rows.map((row) =>
     element("tr", "", ...row.map((cell) => element("td", "", cell instanceof Node ? cell : String(cell)))))));
-  return element("div", "scroll", made);
+  return scrolling(made);
+}
+
+// Wider than its place: it scrolls within, by keyboard too.
+export function scrolling(content) {
+  const made = element("div", "scroll", content);
+  made.tabIndex = 0;
+  return made;
 }
 
 export function problemElement(error) {
