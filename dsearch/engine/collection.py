@@ -22,7 +22,7 @@ from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.attending import Attended, attend
 from dsearch.engine.cutting import Cutting, encode
-from dsearch.engine.given import checked_embeddings, require_encoder
+from dsearch.engine.given import checked_embeddings, is_given, require_encoder
 from dsearch.engine.indexing import (
     Ingested,
     OnProgress,
@@ -105,6 +105,11 @@ class Collection:
         encoder = self._give_encoder()
         EncoderIdentity.from_dict(self.store.encoder).require_same(encoder.identity, self.name)
         return encoder
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether texts can be encoded for it, or its embeddings are given."""
+        return not is_given(self.store)
 
     @property
     def snapshot(self) -> Snapshot:

@@ -146,11 +146,14 @@ class Service:
             return await run_in_threadpool(compute)
 
     def _warm(self) -> None:
+        encodes: list[bool] = []
         for name in self.catalogue.names():
             # A damaged collection says so when it is asked; the others are ready all the same.
             with contextlib.suppress(DsearchError), self.catalogue.using(name) as collection:
                 _ = collection.snapshot
-        self.catalogue.load_encoder()
+                encodes.append(collection.has_encoder)
+        if any(encodes) or not encodes:  # where all embeddings are given, nobody waits for an encoder
+            self.catalogue.load_encoder()
 
 
 async def _service(request: Request) -> Service:

@@ -59,7 +59,7 @@ class Awaited:
         self._runner.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two equal homes: 60 documents, two written later, two deleted; v1 has two heads, v2 one, v3 hops.
 
@@ -80,7 +80,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "served", folder / "local"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(homes: tuple[Path, Path]) -> Iterator[str]:
     """The address of a server in another process."""
     environment = {
@@ -99,7 +99,7 @@ def server(homes: tuple[Path, Path]) -> Iterator[str]:
         process.stdout.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def remote(server: str) -> Iterator[Client]:
     """A client of the server, which it has waited for: it loads its encoder first."""
     with Client(server) as client:
@@ -107,13 +107,13 @@ def remote(server: str) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def local(homes: tuple[Path, Path]) -> Iterator[LocalEngine]:
     with dsearch.open(homes[1], encoder=WordEncoder) as engine:
         yield engine
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def apis(remote: Client, local: LocalEngine) -> Iterator[dict[str, Any]]:
     """Everything that has the calls."""
     awaited = Awaited(AsyncClient(remote.url))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from safetensors.numpy import load, save
 from starlette.testclient import TestClient
 
 from dsearch.attention.head import Head
-from dsearch.engine import Collection, Question, attention_parts, head_bytes, vjp
+from dsearch.engine import Collection, Question, SearchEngine, attention_parts, head_bytes, vjp
+from dsearch.service import create_app
 from dsearch.service.answers import AttendAnswer, ModelAdded, VjpAnswer
-from dsearch.types import Stamp
+from dsearch.types import Document, Stamp
 
 URL = "/v1/collections/papers"
 TENSORS = {"Accept": "application/x-safetensors"}
@@ -116,7 +118,9 @@ def test_a_state_that_is_gone_or_never_was_is_told(client: TestClient, live: Col
     assert (gone.status_code, gone.json()["code"]) == (410, "gone")
     ahead = client.post(f"{URL}/attend", json={"queries": ["cat"], "stamp": {**stamp, "sequence": 10**9}})
     assert (ahead.status_code, ahead.json()["code"]) == (409, "conflict")
-    never = client.post(f"{URL}/attend", json={"queries": ["cat"], "stamp": {**stamp, "model": "v9"}})
+    present = client.post(f"{URL}/attend", json={"queries": ["cat"]}).json()
+    stamp = {**{name: present[name] for name in stamp}, "model": "v9"}
+    never = client.post(f"{URL}/attend", json={"queries": ["cat"], "stamp": stamp})
     assert (never.status_code, never.json()["code"]) == (404, "model_not_found")
 
 
@@ -196,3 +200,17 @@ def test_an_answer_that_would_be_too_large_is_refused(
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
     assert "at most 1000 bytes in one answer" in refused.json()["detail"]
     assert client.post(f"{URL}/attend", json=body, headers=TENSORS).status_code == 200
+
+
+def test_where_embeddings_are_given_nobody_waits_for_an_encoder(tmp_path: Path) -> None:
+    def fail() -> NoReturn:
+        raise AssertionError("the encoder was asked for")
+
+    with SearchEngine(tmp_path / "home", encoder=fail) as engine:
+        states = np.eye(4, dtype=np.float32)
+        engine.create("given", dimension=4).upsert([Document(str(i), f"image {i}") for i in range(4)], states)
+        with TestClient(create_app(engine), base_url="http://127.0.0.1") as client:
+            asked = {"vectors": states.tolist(), "stamp": None}
+            answered = client.post("/v1/collections/given/attend", json=asked)
+            assert [one["ids"][0] for one in answered.json()["results"]] == ["0", "1", "2", "3"]
+            assert client.get("/readyz").status_code == 200
