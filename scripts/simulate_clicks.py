@@ -128,7 +128,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--keys", type=int, default=50)
     parser.add_argument("--trusted", type=int, default=10, help="of the keys, so many are trusted")
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--objective", default="listwise")
+    parser.add_argument("--objective", default="judged")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--adversary", action="store_true")

@@ -54,8 +54,11 @@ def train(
     ] = None,
     encoder_learning_rate: Annotated[float | None, typer.Option(help="Of the encoder.")] = None,
     objective: Annotated[
-        str, typer.Option(help="listwise, judged, in-batch, marginal, approx-ndcg, teacher or margin.")
-    ] = "listwise",
+        str | None,
+        typer.Option(
+            help="listwise, judged (from feedback), in-batch, marginal, approx-ndcg, teacher or margin."
+        ),
+    ] = None,
     teacher: Annotated[
         Path | None, typer.Option(help="TSV of query, document, score: for the last two objectives.")
     ] = None,
@@ -119,7 +122,7 @@ def train(
 
         target = engine.collection(collection)
         given: dict[str, Any] = {
-            "objective": objective,
+            "objective": objective or (None if source is not None else "listwise"),
             "epochs": epochs,
             "learning_rate": learning_rate,
             "seed": seed,
@@ -143,8 +146,7 @@ def train(
             if not processes.first:
                 return
         elif source is not None:
-            training = _options(chosen, self_supervised=self_supervised)
-            trained, examples = train_on_feedback(target, trust, training, gate, settings.device, parent)
+            trained, examples = train_on_feedback(target, trust, chosen, gate, settings.device, parent)
         else:
             training = _options(chosen, self_supervised=self_supervised)
             if data is None:

@@ -12,7 +12,7 @@ from dsearch.types import Progress
 
 if TYPE_CHECKING:
     from dsearch.engine import Collection
-    from dsearch.training import Examples, Gate, Trained, TrainingOptions
+    from dsearch.training import Examples, Gate, Trained
 
 FEEDBACK = "feedback"
 
@@ -64,14 +64,14 @@ def trust_of(keys: str | None, data: Path | None, split: str, exclude: Path | No
 
 
 def train_on_feedback(
-    collection: Collection, trust: Trust, training: TrainingOptions, gate: Gate, device: str, parent: str
+    collection: Collection, trust: Trust, chosen: dict[str, Any], gate: Gate, device: str, parent: str
 ) -> tuple[Trained, Examples]:
     """Train, with a bar; the trained head and what it learned from.
 
     Args:
         collection: whose feedback.
         trust: what judges.
-        training: how.
+        chosen: options of the training that are not the defaults.
         gate: what is asked.
         device: where the arithmetic runs.
         parent: the version that training starts from.
@@ -79,8 +79,9 @@ def train_on_feedback(
     Raises:
         InvalidRequest: no feedback, or none of the trusted keys'.
     """
-    from dsearch.training import examples_from_feedback, finetune_from_feedback
+    from dsearch.training import examples_from_feedback, feedback_options, finetune_from_feedback
 
+    training = feedback_options(**chosen)
     source = examples_from_feedback(collection, without=trust.keys)
     say(source.to_text())
     trusted = None

@@ -14,7 +14,7 @@ from dsearch.training.full import FullOptions
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.loop import Epoch, TrainingDiverged, Watch
-from dsearch.training.options import TrainingOptions, query_options, self_supervised_options
+from dsearch.training.options import TrainingOptions, feedback_options, query_options, self_supervised_options
 from dsearch.training.propensity import Propensities, propensities_from_pages
 from dsearch.training.runfolder import RunFolder
 from dsearch.training.self_supervision import examples_from_corpus
@@ -50,6 +50,7 @@ __all__ = [
     "examples_from_corpus",
     "examples_from_feedback",
     "examples_from_judgements",
+    "feedback_options",
     "finetune",
     "finetune_from_feedback",
     "finetune_full",

@@ -26,7 +26,7 @@ from dsearch.training.finetune import OnTraining, Trained, finetune
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.headroom import Headroom
 from dsearch.training.holdout import Answers
-from dsearch.training.options import TrainingOptions
+from dsearch.training.options import TrainingOptions, feedback_options
 from dsearch.training.propensity import Propensities, even_propensities, propensities_from_pages
 from dsearch.training.ranking import DEPTH, Ranking, ndcg_at_10, without
 
@@ -157,7 +157,7 @@ def finetune_from_feedback(
     Args:
         source: what to learn from; without the trusted keys' events.
         trusted: judgements, or the feedback of trusted keys alone.
-        options: how; nothing of the feedback is held out.
+        options: how (`feedback_options` when None); nothing of the feedback is held out.
         gate: what is asked.
         start: what training starts from, as for `finetune`.
         live: what answers now and is to be beaten; `start` when None.
@@ -168,7 +168,7 @@ def finetune_from_feedback(
     Raises:
         TrainingDiverged: NaN or infinity in the loss.
     """
-    options = replace(options or TrainingOptions(), folds=0)
+    options = replace(options or feedback_options(), folds=0)
     start = Head(source.examples.states.shape[1]).eval() if start is None else start
     trained = finetune(
         source.examples,

@@ -89,3 +89,12 @@ def self_supervised_options(**chosen: Any) -> TrainingOptions:
     return TrainingOptions(
         **{"epochs": 2, "batch_size": 32, "learning_rate": 5e-4, "keywords": False, **chosen}
     )
+
+
+def feedback_options(**chosen: Any) -> TrainingOptions:
+    """The defaults for learning from clicks: softmax over the documents that somebody clicked on alone.
+
+    Clicks say nothing of what was not shown. Over the whole corpus, training on simulated clicks lost .02 on
+    queries of Cranfield that nobody had clicked on, over the clicked documents nothing.
+    """
+    return TrainingOptions(**{"objective": "judged", **chosen})
