@@ -14,6 +14,7 @@ from dsearch.attention.head import Head
 from dsearch.attention.maxp import best_passages
 from dsearch.engine import PassageOptions, Question, SearchEngine, SearchLayer, attention_parts, vjp
 from dsearch.engine.answers import covered_mass
+from dsearch.engine.certified import _inner_products
 from dsearch.engine.cutting import Cutting, encode, spans_of
 from dsearch.engine.keys import KeyOptions
 from dsearch.errors import Conflict, InvalidRequest
@@ -172,6 +173,18 @@ def test_candidates_are_the_documents_of_best_passages(engine, heads, projected)
             assert expected <= set(found.positions[query].tolist())
 
 
+def test_fresh_documents_are_proposed_by_their_best_passages(engine):
+    collection = engine.create("fresh", passages=OPTIONS)
+    collection.upsert(some(count=40))
+    assert len(collection.snapshot.fresh) == 40
+    head, states = Head(collection.store.dimension), states_of(collection)
+    dense, _, _ = brute(collection, head, states, None)
+    found = SearchLayer(collection.snapshot, head, mode="dense", candidates=4)(states).positions
+    assert [set(line) for line in found.tolist()] == [
+        set(line) for line in dense[:, 0].topk(4).indices.tolist()
+    ]
+
+
 @pytest.mark.parametrize("kind", ["HNSW", "IVF", "SQ8"])
 def test_approximate_kinds_give_as_many_documents_as_asked(engine, kind):
     collection = engine.create("kinds", passages=OPTIONS, keys=KeyOptions(kind=kind))
@@ -264,6 +277,20 @@ def test_what_is_certified_is_true(long, score):
                 proved += 1
                 assert some_of.ids[query][:2] == everything.ids[query][:2]
     assert proved > 5
+
+
+def test_bounds_on_unseen_documents_know_every_passage(long):
+    """What certificates rest on: inner products of best passages, and the lengths of all embeddings."""
+    head, states, snapshot = trained(long.store.dimension, 2), states_of(long), long.snapshot
+    dense, _, _ = brute(long, head, states, None)
+    positions = np.broadcast_to(np.array([3, 0, 12, -1]), (len(states), 4))
+    inner = _inner_products(snapshot, head.fold(head.queries(states)), positions)
+    torch.testing.assert_close(inner[..., :3], dense[..., [3, 0, 12]])
+    fresh = snapshot.fresh
+    every = [snapshot.generation.vectors, fresh.embeddings, fresh.passages.embeddings]
+    lengths = np.concatenate([np.linalg.norm(part, axis=1) for part in every])
+    assert len(lengths) > snapshot.positions
+    assert snapshot.embedding_lengths() == (lengths.min(), lengths.max())
 
 
 def test_a_score_takes_the_passage_that_is_best_by_itself(long):
