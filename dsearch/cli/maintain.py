@@ -138,6 +138,9 @@ def _left(report: Compacted) -> str:
     held = ", ".join(map(str, report.held))
     if held:
         return f"generation {held} is read by another process; end that, and run this again"
+    if report.models:
+        versions = ", ".join(report.models)
+        return f"model {versions} has an index of its own with some of them; delete it, or train again"
     if report.kept:
         return f"{report.kept} are needed by a generation; run this again"
     return "the database's log is read by another process; end that, and run this again"

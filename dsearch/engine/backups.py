@@ -23,6 +23,8 @@ from dsearch.store import GenerationRecord, ModelRecord, Store
 from dsearch.store.backup import copy_database
 from dsearch.store.feedback import FEEDBACK_FILE
 
+_ATTEMPTS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Backup:
@@ -59,9 +61,7 @@ def back_up(store: Store, path: Path) -> Backup:
         live, models = registered_in(folder)
         _refuse_damaged(store.path, models, "nothing was backed up: train again, or restore a backup")
         for model in models:
-            shutil.copytree(
-                store.path / "models" / model.version, folder / "models" / model.version, symlinks=True
-            )
+            _copy_model(store.path / "models" / model.version, folder / "models" / model.version)
             versions.append(model.version)
         if live is not None and _copy_generation(store, live, folder):
             copied.append(live.number)
@@ -100,6 +100,19 @@ def _refuse_damaged(folder: Path, models: Iterable[ModelRecord], consequence: st
     for model in models:
         for damage in damaged_model_files(folder, model):
             raise CorruptData(f"{damage}; {consequence}")
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    """Copy a model's files; a newer index that it was given of its own may take the place of an older one."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".*"))
+        except shutil.Error:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            return
 
 
 def _copy_generation(store: Store, live: GenerationRecord, folder: Path) -> bool:

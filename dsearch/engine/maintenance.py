@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dsearch.engine.indexing import OnProgress
+from dsearch.engine.model_documents import FOLDER
 from dsearch.engine.retirement import clear, retire
+from dsearch.store import Store
 
 if TYPE_CHECKING:
     from dsearch.engine.collection import Collection
@@ -24,6 +28,7 @@ class Compacted:
         rows: deleted rows that are gone for good.
         kept: deleted rows that a generation in `held` still has.
         held: generations that another reader holds, so that they could not go.
+        models: versions whose own index of the documents, as old as they are, has some that are gone.
         overwritten: whether SQLite's write-ahead log was emptied, too; a reader that is at work prevents it.
     """
 
@@ -33,12 +38,13 @@ class Compacted:
     rows: int
     kept: int
     held: tuple[int, ...]
+    models: tuple[str, ...]
     overwritten: bool
 
     @property
     def complete(self) -> bool:
         """Whether nothing that was deleted is left in any file of the collection."""
-        return not self.kept and not self.held and self.overwritten
+        return not self.kept and not self.held and not self.models and self.overwritten
 
 
 def compact(
@@ -47,7 +53,8 @@ def compact(
     """Build a generation of what is there now, let all others go, and write the database without free space.
 
     What was deleted or replaced is then in none of the files. A reader in another process that holds an older
-    generation, or is in the middle of reading, prevents that: `Compacted.complete` tells.
+    generation, or is in the middle of reading, prevents that, and so does a model of scope `full`, which has
+    the documents of its training: `Compacted.complete` tells. Feedback and backups are not looked at.
 
     Args:
         collection: open for writing.
@@ -74,8 +81,22 @@ def compact(
         report.rows,
         report.kept,
         held,
+        tuple(models_holding_deleted(store)),
         report.overwritten,
     )
+
+
+def models_holding_deleted(store: Store) -> list[str]:
+    """Versions with an index of their own (model_documents.py) in which there are rows that are not live."""
+    there = store.rows()
+    found: list[str] = []
+    for model in store.models():
+        of_model = store.path / "models" / model.version / FOLDER
+        for path in sorted(of_model.glob("*/rows.npy")):
+            if len(np.setdiff1d(np.load(path, allow_pickle=False), there)):
+                found.append(model.version)
+                break
+    return found
 
 
 def folder_bytes(folder: Path) -> int:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.maintenance import compact
+from dsearch.engine.retirement import retire
 from dsearch.errors import (
     CollectionExists,
     CollectionNotFound,
@@ -93,6 +96,25 @@ def test_a_reader_can_back_up_while_another_process_writes(
             checked = other.verify("food")
             assert checked.ok, checked.damage
             assert report.generation is None or report.generation in checked.generations
+
+
+def test_what_is_copied_is_not_retired_meanwhile(
+    engine: SearchEngine, trained: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = trained.refresh()
+    copytree = shutil.copytree
+
+    def late(source: Path | str, *given: Any, **named: Any) -> None:
+        if Path(source).parent.name == "generations":
+            for _ in range(5):
+                trained.refresh()
+            gc.collect()
+            retire(trained.store)
+        copytree(source, *given, **named)
+
+    monkeypatch.setattr(shutil, "copytree", late)
+    assert engine.backup("food", tmp_path / "copy").generation == number
+    assert number in retire(trained.store)
 
 
 def test_feedback_comes_along(

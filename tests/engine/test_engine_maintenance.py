@@ -143,6 +143,30 @@ def test_a_reader_of_an_older_generation_keeps_what_was_deleted_and_that_is_told
     assert holding(collection.store.path, SECRET) == []
 
 
+def test_a_model_with_an_index_of_its_own_that_has_deleted_documents_is_told(collection: Collection) -> None:
+    collection.ingest([Document(id="secret", text=SECRET)])
+    store = collection.store
+    version = collection.add_model(collection.head("v0"), {})
+    state = store.snapshot()
+    Generation.build(
+        store.path / "models" / version / "documents" / "000001",
+        number=1_000_001,
+        sequence=state.sequence,
+        rows=state.rows,
+        embeddings=store.embeddings(state.rows),
+        texts=store.contents(state.rows),
+        encoder=store.encoder,
+    )
+    assert compact(collection).complete
+    collection.delete(["secret"])
+    report = compact(collection)
+    assert not report.complete
+    assert report.models == (version,)
+    collection.delete_model(version)
+    assert compact(collection).complete
+    assert holding(store.path, SECRET) == []
+
+
 def test_compacting_takes_less_space_and_finds_the_same(collection: Collection) -> None:
     collection.ingest([Document(id=f"n{i}", text=f"number{i} apple " + "word " * 50) for i in range(300)])
     collection.delete([f"n{i}" for i in range(0, 300, 2)])

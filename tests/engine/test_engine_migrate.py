@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dsearch.engine import Collection, SearchEngine, migrate
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.migrate import migrating_folder
 from dsearch.errors import Cancelled, Conflict, EncoderMismatch, Unavailable
+from dsearch.store import ModelRecord, Store
 from dsearch.types import Document, Progress
 
 SCRIPT = Path(__file__).parent / "interrupted_maintenance.py"
@@ -148,6 +150,37 @@ def test_a_write_to_the_replaced_one_is_refused_not_lost(
         collection.upsert([Document(id="late", text="apple")])
     with pytest.raises(Unavailable):
         collection.delete(["d1"])
+
+
+def test_a_write_just_before_the_switch_comes_along(
+    engine: SearchEngine, collection: Collection, newer: HashingEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = Collection.writing_stopped
+
+    def late(self: Collection) -> AbstractContextManager[None]:
+        self.upsert([Document(id="d3", text="changed at last")])  # as many documents as before
+        return stopped(self)
+
+    monkeypatch.setattr(Collection, "writing_stopped", late)
+    engine.migrate("food", newer)
+    assert engine.collection("food").store.get("d3").text == "changed at last"
+
+
+def test_a_writer_that_waited_for_the_switch_is_refused(
+    engine: SearchEngine, collection: Collection, newer: HashingEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = type(collection.store).models
+    refused: list[Unavailable] = []
+
+    def late(store: Store) -> list[ModelRecord]:
+        with pytest.raises(Unavailable) as caught:
+            collection.upsert([Document(id="late", text="apple")])
+        refused.append(caught.value)
+        return models(store)
+
+    monkeypatch.setattr(type(collection.store), "models", late)  # asked for after the switch, before all else
+    engine.migrate("food", newer)
+    assert refused
 
 
 def test_another_process_reads_the_old_one_until_it_is_done(

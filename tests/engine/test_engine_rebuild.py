@@ -156,6 +156,7 @@ def test_closing_cancels(served: SearchEngine, monkeypatch: pytest.MonkeyPatch) 
     assert started.wait(60)
     assert food.rebuilder.status()["running"]
     food.upsert(some(10, 20))  # one at a time
+    assert food.rebuilder._next is None  # pyright: ignore[reportPrivateUsage]
     assert len([thread for thread in threading.enumerate() if thread.name == "rebuild food"]) == 1
     served.close()
     assert food.rebuilder.status()["problem"] is None

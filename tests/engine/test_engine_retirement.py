@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import subprocess
@@ -185,6 +186,27 @@ with SearchEngine({home!r}, readonly=True, encoder=HashingEncoder) as engine:
 for one in sorted(seen):
     print(*one)
 """
+
+
+def test_one_retired_between_opening_its_folder_and_leasing_it_is_not_opened(
+    engine: SearchEngine, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = collection.snapshot.generation.number
+    lock = fcntl.flock
+
+    def late(file: int, operation: int) -> None:
+        if operation == fcntl.LOCK_SH:
+            monkeypatch.setattr(fcntl, "flock", lock)
+            for _ in range(KEEP + 1):
+                collection.refresh()
+            gc.collect()
+            assert before in retire(collection.store) or before not in registered(collection)
+        lock(file, operation)
+
+    with SearchEngine(engine.home.path, readonly=True, encoder=HashingEncoder) as other:
+        reading = other.collection("food")
+        monkeypatch.setattr(fcntl, "flock", late)
+        assert reading.snapshot.generation.number == before + KEEP + 1
 
 
 @pytest.mark.slow

@@ -81,6 +81,18 @@ def test_every_state_is_as_if_it_had_been_loaded(writes: list[tuple[str, object]
             assert [before.documents, before.embeddings(before.visible()).tolist()] == was  # type: ignore[attr-defined]
 
 
+def test_rows_that_are_encoded_after_later_ones_are_found_and_deleted(
+    engine: SearchEngine, collection: Collection, encoder: HashingEncoder
+) -> None:
+    collection.store.upsert([Document(id="early", text="apple banana")])
+    collection.upsert([Document(id=f"n{i}", text=f"apple number{i}") for i in range(5)])
+    write(collection, "encode", None)
+    assert collection.search("banana", limit=1).hits[0].id == "early"
+    collection.delete(["n2", "early"])
+    with SearchEngine(engine.home.path, readonly=True, encoder=lambda: encoder) as other:
+        assert answers(collection) == answers(other.collection("food"))
+
+
 def test_a_write_reads_what_it_brings_and_no_more(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

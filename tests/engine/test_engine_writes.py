@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -206,7 +208,7 @@ def test_one_process_writes(tmp_path: Path, engine: SearchEngine) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", code, str(home)], capture_output=True, text=True, check=True
     )
-    assert "is being written by process" in answer.stdout
+    assert f"is being written by process {os.getpid()} on {socket.gethostname()} (" in answer.stdout
     engine.close()
     answer = subprocess.run(
         [sys.executable, "-c", code, str(home)], capture_output=True, text=True, check=True
