@@ -237,6 +237,7 @@ def test_the_work_of_a_client_that_leaves_is_dropped(
         "scheme": "http",
     }
     sent: list[Any] = []
+    left: list[bool] = []
     searching = app.state.service.searching
 
     async def leave() -> None:
@@ -252,7 +253,9 @@ def test_the_work_of_a_client_that_leaves_is_dropped(
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await asyncio.wait_for(app(scope, receive, send), 20)
+        answering = asyncio.ensure_future(app(scope, receive, send))
+        done, _ = await asyncio.wait({answering}, timeout=20)
+        left.append(bool(done))
 
     encoder.batches.clear()
     client.portal.call(leave)  # type: ignore[union-attr]
@@ -261,6 +264,7 @@ def test_the_work_of_a_client_that_leaves_is_dropped(
     deadline_s = time.monotonic() + 20
     while searching.depth and time.monotonic() < deadline_s:
         time.sleep(0.002)
+    assert left == [True]
     assert sent == []
     assert client.post(f"{URL}/search", json={"query": "river"}).status_code == 200
     assert encoder.batches == [1, 1]  # cat, river
