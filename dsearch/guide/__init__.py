@@ -9,7 +9,17 @@ from dsearch.errors import NotFound
 
 _FOLDER = Path(__file__).parent
 # In reading order; a file that is not named here comes after them.
-_ORDER = ("concepts", "finding", "indexes", "training", "differentiable", "operating", "scaling", "attention", "errors")
+_ORDER = (
+    "concepts",
+    "finding",
+    "indexes",
+    "training",
+    "differentiable",
+    "operating",
+    "scaling",
+    "attention",
+    "errors",
+)
 
 
 @dataclass(frozen=True, slots=True)
