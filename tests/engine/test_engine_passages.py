@@ -18,6 +18,7 @@ from dsearch.engine.certified import _inner_products
 from dsearch.engine.cutting import Cutting, encode, spans_of
 from dsearch.engine.keys import KeyOptions
 from dsearch.errors import Conflict, InvalidRequest
+from dsearch.store import Passages
 from dsearch.types import Document
 
 OPTIONS = PassageOptions(tokens=16, overlap=4)
@@ -286,11 +287,13 @@ def test_bounds_on_unseen_documents_know_every_passage(long):
     positions = np.broadcast_to(np.array([3, 0, 12, -1]), (len(states), 4))
     inner = _inner_products(snapshot, head.fold(head.queries(states)), positions)
     torch.testing.assert_close(inner[..., :3], dense[..., [3, 0, 12]])
-    fresh = snapshot.fresh
-    every = [snapshot.generation.vectors, fresh.embeddings, fresh.passages.embeddings]
-    lengths = np.concatenate([np.linalg.norm(part, axis=1) for part in every])
-    assert len(lengths) > snapshot.positions
-    assert snapshot.embedding_lengths() == (lengths.min(), lengths.max())
+    (one,) = long.encoder.encode_documents(["one"])
+    spans = np.array([[0, 9], [9, 20]])
+    for length in (0.5, 2.0):  # of a further passage; first ones have length 1
+        odd = Document(f"odd{length}", words(9, 1))
+        long.store.upsert([odd], one[None], passages={0: Passages(spans, length * one[None])})
+    long.refresh()
+    assert long.snapshot.embedding_lengths() == pytest.approx((0.5, 2.0))
 
 
 def test_a_score_takes_the_passage_that_is_best_by_itself(long):
