@@ -11,7 +11,7 @@ import pytest
 from fakes import HashingEncoder
 
 from dsearch.corpus import read_sources
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.exporting import export_beir, export_lines
 from dsearch.engine.indexing import generation_folder
 from dsearch.engine.maintenance import compact
@@ -101,6 +101,28 @@ def test_an_index_of_other_rows_than_the_stores_is_found(collection: Collection,
         "row too much": "1 of its rows were not in the store",
     }
     assert any(expected[wrong] in one for one in damage)
+
+
+def test_passages_are_held_against_the_stores(engine: SearchEngine) -> None:
+    made = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
+    made.ingest([Document(id=f"d{i}", text=f"word{i} " * (10 + 25 * (i % 2))) for i in range(6)])
+    assert len(made.snapshot.generation.passages)
+    assert engine.verify("long").ok
+    engine.backup("long", engine.home.path.with_name("copy"))
+    store, state = made.store, made.store.snapshot()
+    number = store.next_generation_number()
+    manifest = Generation.build(  # as one of an older release would be
+        generation_folder(store, number),
+        number=number,
+        sequence=state.sequence,
+        rows=state.rows,
+        embeddings=store.embeddings(state.rows),
+        texts=store.contents(state.rows),
+        encoder=store.encoder,
+    )
+    store.add_generation(number, manifest_digest=manifest.digest, rows=6, snapshot=state.sequence)
+    (damage,) = engine.verify("long").damage
+    assert f"generation {number}: passages of rows 1 to 6 are not those of the store" in damage
 
 
 def test_purged_text_is_in_no_file(engine: SearchEngine, collection: Collection) -> None:
