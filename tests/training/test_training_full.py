@@ -250,9 +250,9 @@ def test_it_learns_and_tells_how_stale_its_index_is(
         return True
 
     options = FullOptions(
-        epochs=60,
+        epochs=30,
         batch_size=8,
-        encoder_learning_rate=1e-2,
+        encoder_learning_rate=2e-2,
         negatives=2,
         margin=5.0,
         steps_a_round=6,
@@ -260,7 +260,7 @@ def test_it_learns_and_tells_how_stale_its_index_is(
     )
     trained = train_full(examples, contents, options, encoder=tiny, on_epoch=on_epoch)
     assert all(torch.equal(a, b) for a, b in zip(tiny.parameters(), weights, strict=True))
-    assert len(told) == 60
+    assert len(told) == 30
     assert 0 < max(told) <= 1
     trained.index.renew(trained.student.encoder)  # type: ignore[arg-type]
     held_out = HeldOut(examples, examples)
