@@ -20,6 +20,18 @@ ui/             the page: static, no build step
 
 from __future__ import annotations
 
-from dsearch.service.app import create_app
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsearch.service.app import create_app
 
 __all__ = ["create_app"]
+
+
+def __getattr__(name: str) -> Any:
+    """`create_app` is loaded when it is asked for: `dsearch keys` needs neither torch nor FastAPI."""
+    if name == "create_app":
+        from dsearch.service.app import create_app
+
+        return create_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

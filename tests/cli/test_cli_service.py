@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Protocol
@@ -92,3 +93,11 @@ def test_other_machines_are_not_served_without_a_key(dsearch: Terminal) -> None:
         assert "there is no API key; make one with: dsearch keys create" in err
     assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "", "localhost.example")] == [False] * 4
+
+
+def test_keys_load_neither_torch_nor_fastapi(tmp_path: Path) -> None:
+    code = (
+        "import sys; from dsearch.service.keys import ApiKeys; "
+        "assert not {'torch', 'fastapi', 'faiss'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
