@@ -124,6 +124,13 @@ class Stamped(BaseModel):
     sequence: int
 
 
+class Explored(BaseModel):
+    """Two positions of a page that were left to a coin."""
+
+    pair: list[int] = Field(description="counted from 1")
+    swapped: bool = Field(description="whether the documents there changed places")
+
+
 class SearchAnswer(Stamped):
     """The hits of one query."""
 
@@ -135,6 +142,7 @@ class SearchAnswer(Stamped):
     next_cursor: str | None = Field(
         description="asks for the hits behind these in the same ranking; null: these were the last"
     )
+    explored: Explored | None = Field(description="positions that were left to a coin; null: none")
     attention: Attention
 
 

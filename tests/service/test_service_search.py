@@ -62,6 +62,11 @@ def test_search_gives_what_python_gives(
             assert mine.explain.dense == theirs.explain.dense
             assert mine.explain.keyword == theirs.explain.keyword
             assert mine.explain.head_weights == theirs.explain.head_weights
+            assert mine.explain.terms == theirs.explain.terms
+            assert (mine.explain.shares, mine.explain.mixing) == (
+                theirs.explain.shares,
+                theirs.explain.mixing,
+            )
 
 
 def test_dense_search_gives_what_plain_tensors_give(client: TestClient, papers: Collection) -> None:
@@ -194,7 +199,7 @@ def test_an_older_model_answers_when_it_is_named(client: TestClient, trained: Co
         ("search", {"query": "cat", "explain": 1}, "explain=1; use true or false"),
         ("search", {"query": "cat", "hops": 9}, "hops=9; use an integer from 1 to 4"),
         ("search", {"query": "cat", "hop_strength": -1}, "hop_strength=-1; use a number from 0 to 10"),
-        ("search", {"query": "cat", "limits": 3}, "unknown field 'limits'; use limit, offset, mode"),
+        ("search", {"query": "cat", "limits": 3}, "unknown field 'limits'; use filter, limit, offset"),
         ("search", ["cat"], "a body of type array; use a JSON object"),
         ("search/batch", {"queries": []}, "queries=[]; "),
         ("search/batch", {"queries": ["a"] * 257}, "queries=a list of 257; "),
@@ -233,7 +238,7 @@ def test_bad_requests_are_told_what_is_allowed(
         ("", "q is missing"),
         ("q=cat&limit=0", "limit='0'; use an integer from 1 to 1000"),
         ("q=cat&limit=ten", "limit='ten'; use an integer from 1 to 1000"),
-        ("q=cat&query=dog", "unknown field 'query'; use limit, offset"),
+        ("q=cat&query=dog", "unknown field 'query'; use filter, limit, offset"),
     ],
 )
 def test_bad_urls_are_told_what_is_allowed(
