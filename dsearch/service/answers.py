@@ -359,8 +359,8 @@ class CollectionDescribed(Stamped):
         "one before; null: documents are not cut"
     )
     keys: dict[str, Any] | None = Field(
-        description="how the index keeps its keys, what was asked for, and recall, speed and size as measured "
-        "when it was built; null for an index of an older release"
+        description="how the index keeps its keys, what was asked for, and recall, speed and size as "
+        "measured when it was built; null for an index of an older release"
     )
 
 
