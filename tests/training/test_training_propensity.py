@@ -61,7 +61,7 @@ def log_of(
     ],
 )
 def test_the_truth_is_found_though_the_best_stand_on_top(theta: np.ndarray) -> None:
-    log = log_of(theta, 25_000)
+    log = log_of(theta, 15_000)
     estimated = propensities_from_pages(log)
     assert estimated.source == "swaps"
     assert np.abs(np.log(estimated.values / theta)).max() < 0.6
