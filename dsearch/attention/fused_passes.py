@@ -28,11 +28,12 @@ class Use(NamedTuple):
 def choose_fused(fused: bool | None, device: torch.device, *, same_width: bool) -> Use:
     """What `exact_attention(fused=…)` asks for.
 
-    On a CPU by measurement (`scripts/bench_attention.py`, the lines called fused): a float32 forward took .5
-    to .9 of the written-out one's time at every batch from 1 to 1,024. Values narrower than the keys lose
-    that, for the operator for CPU wants both as wide; so does the backward, for the operators compute the
-    gradients of keys and values wanted or not (5 products the size of the logits, written out 3); bfloat16
-    gains no more than float32, and its contexts are rounded.
+    On a CPU the forward alone: it takes less time than the written-out one (`scripts/bench_attention.py`, the
+    line called fused: .86 of it over 300,000 keys, one thread, a busy machine). Values narrower than the keys
+    lose that, for the operator for CPU wants both as wide; so does the backward, for the operators compute
+    the gradients of keys and values wanted or not (5 products the size of the logits, written out 3). With
+    bfloat16 the contexts of blocks are rounded, so it is left out. On CUDA both, by that same counting:
+    nothing was measured there.
     """
     # A traced graph cannot look at log Z to see whether the operator's precision was enough.
     if fused is False or torch.compiler.is_compiling():
