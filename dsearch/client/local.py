@@ -29,6 +29,7 @@ from dsearch.engine import (
     SearchEngine,
     attention_parts,
     head_from_bytes,
+    require_head_alone,
     vjp,
 )
 from dsearch.errors import DocumentNotFound, DsearchError, InvalidDocument, InvalidRequest
@@ -317,7 +318,7 @@ class LocalEngine:
         opened = self.engine.collection(collection)
         head, given = head_from_bytes(head_file(tensors, record), opened.store.dimension)
         parent = parent or opened.live_model
-        opened.store.model(parent)  # raises when there is none
+        require_head_alone(parent, opened.store.model(parent).record)
         version = opened.add_model(head, {"scope": "uploaded", "uploaded": given}, parent=parent)
         return answers.ModelAdded(version, parent, opened.store.sequence)
 

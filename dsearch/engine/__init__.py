@@ -11,7 +11,7 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.cutting import PassageOptions
 from dsearch.engine.engine import SearchEngine
 from dsearch.engine.gradients import AttentionParts, Gradients, Question, attention_parts, vjp
-from dsearch.engine.heads import MAX_HEADS, head_bytes, head_from_bytes
+from dsearch.engine.heads import MAX_HEADS, head_bytes, head_from_bytes, require_head_alone
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.maintenance import Compacted, compact
@@ -57,6 +57,7 @@ __all__ = [
     "head_bytes",
     "head_from_bytes",
     "make_run",
+    "require_head_alone",
     "statistics",
     "vjp",
 ]

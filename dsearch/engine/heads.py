@@ -7,6 +7,7 @@ The shapes say what head it is: `query_delta` [1, D, D] is a head with one query
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -15,7 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
 
 MAX_HEADS = 64
 _TEMPERATURES = (1e-6, 1e6)
@@ -65,6 +66,23 @@ def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, A
         raise InvalidRequest(f"a temperature of {temperature:.4g}; use {low:g} to {high:g}")
     head.load_state_dict(tensors)
     return head.eval(), _record(content)
+
+
+def require_head_alone(version: str, record: Mapping[str, Any]) -> None:
+    """Refuse a parent of which the head is only a part: a head of it by itself would answer otherwise.
+
+    Args:
+        version: the parent.
+        record: what is known of it.
+
+    Raises:
+        Conflict: it has a query encoder, or documents, of its own.
+    """
+    if "query_encoder" in record or "documents" in record:
+        raise Conflict(
+            f"model {version} has a query encoder of its own, which a head that is handed in would lose; "
+            "train from a version of scope head, or train on the server"
+        )
 
 
 def _empty_head(tensors: dict[str, Tensor], encoder_dim: int) -> Head:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from dsearch.engine import MAX_HEADS, head_bytes, head_from_bytes
+from dsearch.engine import MAX_HEADS, head_bytes, head_from_bytes, require_head_alone
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
@@ -86,7 +86,7 @@ def _add(catalogue: Catalogue, name: str, body: bytes, parent: str | None) -> di
     with catalogue.using(name) as collection:
         head, given = head_from_bytes(body, collection.store.dimension)
         parent = parent or collection.live_model
-        collection.store.model(parent)  # raises when there is none
+        require_head_alone(parent, collection.store.model(parent).record)
         if (count := len(collection.store.models())) >= MAX_MODELS:
             raise Conflict(f"collection {name!r} has {count} models, the most that may be")
         # Under a name of its own: what a client says of its head is not what a gate of ours has found.

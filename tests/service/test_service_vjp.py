@@ -191,6 +191,14 @@ def test_a_head_needs_its_type_and_a_parent_and_a_bound(client: TestClient, live
     assert (orphan.status_code, orphan.json()["code"]) == (404, "model_not_found")
 
 
+def test_a_head_alone_is_no_child_of_a_model_with_an_encoder(client: TestClient, live: Collection) -> None:
+    live.add_model(Head(32), {"query_encoder": {}}, parent="v1")
+    headers = {"Content-Type": TENSORS["Accept"]}
+    lost = client.post(f"{URL}/models?parent=v2", content=head_bytes(Head(32)), headers=headers)
+    assert (lost.status_code, lost.json()["code"]) == (409, "conflict")
+    assert "model v2 has a query encoder of its own" in lost.json()["detail"]
+
+
 def test_an_answer_that_would_be_too_large_is_refused(
     client: TestClient, live: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
