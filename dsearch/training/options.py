@@ -95,6 +95,6 @@ def feedback_options(**chosen: Any) -> TrainingOptions:
     """The defaults for learning from clicks: softmax over the documents that somebody clicked on alone.
 
     Clicks say nothing of what was not shown. Over the whole corpus, training on simulated clicks lost .02 on
-    queries of Cranfield that nobody had clicked on, over the clicked documents nothing.
+    queries of Cranfield that nobody had clicked on, over the clicked documents .006 to .011.
     """
     return TrainingOptions(**{"objective": "judged", **chosen})
