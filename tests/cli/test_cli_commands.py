@@ -100,7 +100,8 @@ def test_index_search_train_evaluate_run(dsearch: Terminal, beir: Path, tmp_path
     scores = [float(line[4]) for line in lines if line[0] == "q5"]
     assert all(a > b for a, b in pairwise(scores))
 
-    assert dsearch("refresh", "-c", "t")[1] == "t: generation 3 is live, with the keys of model v1\n"
+    refreshed = dsearch("refresh", "-c", "t")[1]
+    assert refreshed.startswith("t: generation 3 is live, with the keys of model v1: Flat, recall@10 1.000, ")
     assert dsearch("promote", "v0", "-c", "t")[0] == 0
     assert "60 documents, generation 3, model v0" in dsearch("collections")[1]
 

@@ -42,7 +42,7 @@ def test_it_shows_the_heads_weights_of_the_hits(
     assert "heads by hits" in err
     assert drawn[0].shape == (1, 4)
     assert drawn[0][0].tolist() == pytest.approx([hit["weight"] for hit in result["hits"]])
-    assert all(hit["explain"] is None for hit in result["hits"])
+    assert all("explain" not in hit for hit in result["hits"])
 
 
 def test_without_it_nothing_is_drawn_and_output_stays(indexed: Terminal, tmp_path: Path) -> None:
