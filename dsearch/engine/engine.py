@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -60,6 +61,7 @@ class SearchEngine:
         self._encoder: TextEncoder | None = None
         self.query_cache = QueryCache(query_cache_bytes)
         self._open: dict[str, Collection] = {}
+        self._opening = threading.RLock()  # two threads that ask for one collection get the same
         self._encoders: dict[str, TextEncoder] = {}  # of collections that were migrated here
         self._rebuild = check_rebuild(rebuild_share, rebuild_minimum)
         if not readonly:
@@ -83,16 +85,17 @@ class SearchEngine:
         Raises:
             CollectionNotFound, CorruptData, UnsupportedFormat, InvalidRequest (not a name).
         """
-        if name not in self._open:
-            name = self.aliases().get(name, name)
-        if name not in self._open:
-            folder = self.home.existing(name)
-            store = Store.open(folder, readonly=self.readonly)
-            if not self.readonly:
-                clear(store)
-                tidy(store)
-            self._open[name] = self._collection(store)
-        return self._open[name]
+        with self._opening:
+            if name not in self._open:
+                name = self.aliases().get(name, name)
+            if name not in self._open:
+                folder = self.home.existing(name)
+                store = Store.open(folder, readonly=self.readonly)
+                if not self.readonly:
+                    clear(store)
+                    tidy(store)
+                self._open[name] = self._collection(store)
+            return self._open[name]
 
     def create(
         self,
@@ -249,8 +252,9 @@ class SearchEngine:
         migrated = migrate(
             self.home, source, new, passages=passages, on_progress=on_progress, cancelled=cancelled
         )
-        self._encoders[source.name] = new
-        del self._open[source.name]
+        with self._opening:
+            self._encoders[source.name] = new
+            del self._open[source.name]
         source.close()
         clear_superseded(self.home)
         return migrated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -276,6 +277,8 @@ def test_killed_it_has_switched_or_goes_on(tmp_path: Path, moment: str) -> None:
         made = engine.create("papers")
         made.ingest([Document(id=f"{i}", text=f"text number{i} of {i % 7}") for i in range(COUNT)])
         documents = documents_of(made)
+    del made
+    gc.collect()  # a generation is held for as long as somebody has it
     command = [sys.executable, str(SCRIPT), "migrate", str(home), str(COUNT)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
