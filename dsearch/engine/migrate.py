@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dsearch.engine.collection import Collection
 
 _AT_A_TIME = 1000
+_SUPERSEDED = ".superseded"
 _FEW = 1000  # changes that are left for the time in which writers wait
 
 
@@ -125,10 +126,14 @@ def migrate(
 def clear_superseded(home: Home) -> list[Path]:
     """Remove editions that a newer one has replaced and that nobody reads; for the one writer of the home."""
     gone: list[Path] = []
+    for left in home.path.glob(f".*{_SUPERSEDED}"):
+        shutil.rmtree(left, ignore_errors=True)
     for name in home.names():
         for folder in home.editions(name)[:-1]:
             if _unread(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                # Renamed first: half of an edition would not be known for one, and stay.
+                doomed = folder.rename(folder.with_name(f".{folder.name}{_SUPERSEDED}"))
+                shutil.rmtree(doomed, ignore_errors=True)
                 gone.append(folder)
     return gone
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -281,7 +282,8 @@ def test_killed_it_has_switched_or_goes_on(tmp_path: Path, moment: str) -> None:
     del made
     gc.collect()  # a generation is held for as long as somebody has it
     command = [sys.executable, str(SCRIPT), "migrate", str(home), str(COUNT)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "KILLED_AT": moment}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout
         seen = []
         for line in process.stdout:
