@@ -248,4 +248,4 @@ def test_acknowledged_events_survive_a_kill(tmp_path: Path) -> None:
         found = events_of(FeedbackStore(folder))
         assert set(acknowledged) <= set(found)
         assert len(found) % 3 == 0  # a batch is there whole or not at all
-        assert len(found) - len(acknowledged) in (0, 3)
+        assert 0 <= len(found) - len(acknowledged) <= 3  # the kill may fall between two printed ids
