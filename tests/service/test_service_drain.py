@@ -78,10 +78,8 @@ def test_nothing_accepted_is_lost(tmp_path: Path, trial: int) -> None:
         while sum(client.answered for client in clients) < 20:
             time.sleep(0.01)
         time.sleep(float(np.random.default_rng(trial).uniform(0, 0.3)))
-        began = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-        assert time.monotonic() - began < 20  # 10 s, on a machine that has time
+        assert process.wait(20) == 0  # 10 s, on a machine that has time
         assert process.stdout is not None
         accepted = int(process.stdout.readline())
         for client in clients:

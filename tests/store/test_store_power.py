@@ -39,8 +39,7 @@ def test_what_a_power_cut_leaves_is_a_state_before_or_after_a_step(home, calls, 
 def test_the_check_can_fail(home, calls, tmp_path, forgotten):
     """Vacuity: with one kind of sync taken out, of files and folders or of logs, a cut does harm."""
     unsynced = [call for call in calls if call[0] != forgotten]
-    if len(unsynced) == len(calls):
-        pytest.skip(f"no {forgotten} was called")
+    assert len(unsynced) < len(calls)
 
     def check_all() -> None:
         for cut in power_loss.states(unsynced, home, every=3):
