@@ -215,7 +215,14 @@ class _Watch:
     def epoch(self, stage: str, epoch: Epoch) -> None:
         """Tell of an epoch."""
         self._report(Progress(stage, epoch.number, epoch.of, epoch.elapsed_s))
-        figures = {"stage": stage, "epoch": epoch.number, "loss": epoch.loss, "retention": epoch.retention}
+        figures = {
+            "stage": stage,
+            "epoch": epoch.number,
+            "loss": epoch.loss,
+            "retention": epoch.retention,
+            "ndcg_at_10_before": epoch.before,
+            "ndcg_at_10": epoch.after,
+        }
         self._report(Note("metric", figures))
 
 

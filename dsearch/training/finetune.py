@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -197,7 +197,7 @@ class _Session:
         stage = None if self.run is None else self.run.stage("train")
 
         def told(epoch: Epoch, student: Student) -> bool:
-            return self._tell("train", stage, epoch, student, None)
+            return self._tell("train", stage, epoch, student)
 
         return self._train(self.examples, "train", stage, epochs, told)
 
@@ -209,6 +209,7 @@ class _Session:
             ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
         held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords)
         stage = None if self.run is None else self.run.stage(f"fold-{number}")
+        before = held_out.answers(self.start)
         after: dict[int, Answers] = {}
         for epoch in checkpoints:  # of before the run was interrupted
             kept = None if stage is None else stage.answers(f"epoch-{epoch}")
@@ -216,16 +217,16 @@ class _Session:
                 after[epoch] = kept
 
         def told(epoch: Epoch, student: Student) -> bool:
-            answers = None
+            answers = held_out.answers(student.head, student.states(held_out.examples))
             if epoch.number in checkpoints:
-                answers = held_out.answers(student.head, student.states(held_out.examples))
                 after[epoch.number] = answers
                 if stage is not None:
                     stage.keep_answers(f"epoch-{epoch.number}", answers)
-            return self._tell("validate", stage, epoch, student, answers)
+            epoch = replace(epoch, before=before.means(), after=answers.means())
+            return self._tell("validate", stage, epoch, student)
 
         self._train(training, "validate", stage, None, told)
-        return _Fold(held_out.answers(self.start), [after[epoch] for epoch in checkpoints])
+        return _Fold(before, [after[epoch] for epoch in checkpoints])
 
     def _train(
         self,
@@ -254,11 +255,9 @@ class _Session:
                 error.add_note(f"the head after epoch {error.kept} is in {path}")
             raise
 
-    def _tell(
-        self, name: str, stage: Stage | None, epoch: Epoch, student: Student, answers: Answers | None
-    ) -> bool:
+    def _tell(self, name: str, stage: Stage | None, epoch: Epoch, student: Student) -> bool:
         if stage is not None:
-            stage.add_metrics(epoch, student, answers)
+            stage.add_metrics(epoch, student)
         if self.on_epoch is not None:
             self.on_epoch(name, epoch)
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
@@ -90,18 +90,19 @@ def finetune_full(
     if len(part) > MOST:
         ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
     held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords) if part else None
+    before = None if held_out is None else held_out.answers(start)
     stage = None if run is None else run.stage("train")
     keeper = None if stage is None else stage if processes.first else ReadingStage(stage)
     if stage is not None and processes.first:
         stage.forget_unfinished_metrics()
 
     def told(epoch: Epoch, student: Student, index: MovingIndex, staleness: float) -> bool:
-        answers = None
-        if held_out is not None:
+        if held_out is not None and before is not None:
             states = student.states(held_out.examples)
             answers = held_out.answers(student.head, states, index.embeddings)
+            epoch = replace(epoch, before=before.means(), after=answers.means())
         if stage is not None and processes.first:
-            stage.add_metrics(epoch, student, answers, staleness=staleness)
+            stage.add_metrics(epoch, student, staleness=staleness)
         if on_epoch is not None:
             on_epoch("train", epoch)
         return True
@@ -130,9 +131,8 @@ def finetune_full(
     student, index = trained.student, trained.index
     assert student.encoder is not None
     documents = _encoded(collection, state, student.encoder, index, on_progress)
-    before = after = None
+    after = None
     if held_out is not None:
-        before = held_out.answers(start)
         corpus = torch.as_tensor(documents.embeddings)
         after = held_out.answers(student.head, student.states(held_out.examples), corpus, _further(documents))
     gated = judge(before, after, gate, seed=options.seed)

@@ -6,7 +6,7 @@ It knows neither queries nor documents: a `Task` does a step, and says what lear
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -42,13 +42,21 @@ class TrainingDiverged(DsearchError):
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One pass over the queries: the mean losses, and the seconds since the start."""
+    """One pass over the queries: the mean losses, and the seconds since the start.
+
+    Attributes:
+        before: nDCG@10 of held-out queries before training: "all", "seen" and "unseen"; None where no query
+            was held out.
+        after: the same after this epoch.
+    """
 
     number: int
     of: int
     loss: float
     retention: float
     elapsed_s: float
+    before: Mapping[str, float | None] | None = None
+    after: Mapping[str, float | None] | None = None
 
 
 @runtime_checkable

@@ -149,13 +149,9 @@ class Stage:
         self.folder = run.path / name
         self.folder.mkdir(exist_ok=True)
 
-    def add_metrics(
-        self, epoch: Epoch, student: Student, answers: Answers | None, **more: float | None
-    ) -> None:
-        """The line of an epoch; what held-out queries say is null where they were not asked."""
-        held_out = {"all": None, "seen": None, "unseen": None}
-        if answers is not None:
-            held_out = answers.means()
+    def add_metrics(self, epoch: Epoch, student: Student, **more: float | None) -> None:
+        """The line of an epoch; what held-out queries say is null where there are none."""
+        held_out = epoch.after or {"all": None, "seen": None, "unseen": None}
         self.run.add_metrics(
             self.name,
             epoch.number,

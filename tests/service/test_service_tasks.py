@@ -96,6 +96,12 @@ def test_train_evaluate_and_refresh(client: TestClient, papers: Collection) -> N
     figures = [data for _, kind, data in told if kind == "metric"]
     assert [one["epoch"] for one in figures if one["stage"] == "train"] == [1, 2, 3]
     assert all(one["loss"] > 0 for one in figures)
+    held_out = [one for one in figures if one["stage"] == "validate"]
+    assert [one["epoch"] for one in held_out[:3]] == [1, 2, 3]
+    for one in held_out:  # each epoch says how those queries are answered that it did not learn from
+        assert {*one["ndcg_at_10"]} == {*one["ndcg_at_10_before"]} == {"all", "seen", "unseen"}
+        assert 0 <= one["ndcg_at_10"]["all"] <= 1
+    assert all(one["ndcg_at_10"] is None for one in figures if one["stage"] == "train")
     steps = [data for _, kind, data in told if kind == "progress"]
     assert steps[-1]["done"] == steps[-1]["total"]
     assert steps[-1]["eta_s"] == 0
