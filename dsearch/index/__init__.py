@@ -6,7 +6,7 @@ from dsearch.index.dense import DenseIndex
 from dsearch.index.dense_kinds import AUTO, BOUNDS, DENSE_KINDS, DenseKind
 from dsearch.index.generation import Generation, remove_unfinished
 from dsearch.index.highlight import highlights
-from dsearch.index.keyword import KeywordIndex
+from dsearch.index.keyword import CorpusStatistics, KeywordIndex
 from dsearch.index.languages import languages
 from dsearch.index.manifest import FORMAT, Manifest, manifest_schema
 from dsearch.index.passages import PassageTable
@@ -21,6 +21,7 @@ __all__ = [
     "DENSE_KINDS",
     "FORMAT",
     "TOKENIZER_VERSION",
+    "CorpusStatistics",
     "DenseIndex",
     "DenseKind",
     "Generation",

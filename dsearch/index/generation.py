@@ -103,7 +103,7 @@ class Generation:
         recall_target: float = RECALL_TARGET,
         memory_bytes: int | None = None,
         queries: np.ndarray | None = None,
-        keyword: bool = True,
+        keyword: bool | KeywordIndex = True,
         tokenizer: Tokenizer | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> Manifest:
@@ -125,7 +125,7 @@ class Generation:
             memory_bytes: what the keys may take when "auto" chooses; None for no bound.
             queries: [queries, key_dim], vectors like those that the keys will be searched with, to measure
                 and tune by; made of the keys when None.
-            keyword: whether to build BM25.
+            keyword: whether to build BM25; or an index of these documents that is there already.
             tokenizer: how texts are cut; English by default.
             on_progress: told of stages `embeddings`, `keys`, `keyword` and `digests`.
 
@@ -166,8 +166,10 @@ class Generation:
                 measured = replace(measured, bytes_per_document=per_document)
             dense.save(unfinished / "keys.faiss")
             settings = None
-            if keyword:
-                index = KeywordIndex.build(counted(texts, len(rows), report), tokenizer=tokenizer)
+            if keyword is not False:
+                index = keyword
+                if not isinstance(index, KeywordIndex):
+                    index = KeywordIndex.build(counted(texts, len(rows), report), tokenizer=tokenizer)
                 index.save(unfinished / "keyword")
                 settings = index.settings()
             manifest = Manifest(

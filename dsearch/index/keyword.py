@@ -48,6 +48,19 @@ B = 0.75
 _REMEMBERED = 64  # queries, of up to a few hundred kilobytes each
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CorpusStatistics:
+    """What fixes every score beside a document's own words and the average length.
+
+    Attributes:
+        documents: n.
+        frequencies: df of each term.
+    """
+
+    documents: int
+    frequencies: Int64[np.ndarray, " terms"]
+
+
 @dataclass(frozen=True, slots=True)
 class _QueryTerm:
     """A distinct term of a query: `term_id` −1 = in no document; `factor` = its count / the query's Σ idf."""
@@ -68,14 +81,19 @@ class KeywordIndex:
         k1: saturation of repeated terms, > 0.
         b: how much a document's length counts, 0 to 1.
         average_length: mean number of terms in a document, 0 for an empty index.
+
+    Args:
+        data: its arrays.
+        statistics: of the whole corpus, where these are only part of it; those of `data` when None.
     """
 
-    def __init__(self, data: KeywordData):
+    def __init__(self, data: KeywordData, statistics: CorpusStatistics | None = None):
         self.tokenizer = data.tokenizer
         self.k1 = data.k1
         self.b = data.b
         self.average_length = data.average_length
         self._data = data
+        self._statistics = statistics
         self._analysed: dict[str, list[_QueryTerm]] = {}  # a search looks at a query two times or more
         self._symbols = {symbol: number for number, symbol in enumerate(data.vocabulary)}
 
@@ -93,6 +111,29 @@ class KeywordIndex:
     def __len__(self) -> int:
         """The number of documents."""
         return self._data.documents
+
+    @property
+    def statistics(self) -> CorpusStatistics:
+        """What the scores of a query depend on beside the document: the corpus's n and df."""
+        if self._statistics is not None:
+            return self._statistics
+        return CorpusStatistics(len(self), np.diff(self._data.offsets))
+
+    def part(self, start: int, stop: int) -> KeywordIndex:
+        """The documents at positions `start` to `stop` − 1 as an index of their own, with equal scores."""
+        return KeywordIndex(self._data.part(start, stop), self.statistics)
+
+    def of_corpus(self, statistics: CorpusStatistics) -> KeywordIndex:
+        """These documents as part of a corpus: what `part` made, saved and loaded, needs its statistics.
+
+        Raises:
+            InvalidRequest: statistics of another vocabulary.
+        """
+        if len(statistics.frequencies) != self._data.terms:
+            raise InvalidRequest(
+                f"frequencies of {len(statistics.frequencies)} terms; this index has {self._data.terms}"
+            )
+        return KeywordIndex(self._data, statistics)
 
     def search(
         self, queries: Sequence[str], k: int, exclude: Bool[np.ndarray, " documents"] | None = None
@@ -252,7 +293,8 @@ class KeywordIndex:
             known = word.whole is None or word.whole in self._symbols
             counts.update(word.terms if known else word.terms[1:])
         ids = [self._symbols.get(term, -1) for term in counts]
-        idfs = [idf_of(self._document_frequency(term_id), len(self)) for term_id in ids]
+        documents = len(self) if self._statistics is None else self._statistics.documents
+        idfs = [idf_of(self._document_frequency(term_id), documents) for term_id in ids]
         divisor = sum(count * idf for count, idf in zip(counts.values(), idfs, strict=True))
         return [
             _QueryTerm(term, term_id, idf, np.float32(count / divisor))
@@ -260,6 +302,8 @@ class KeywordIndex:
         ]
 
     def _document_frequency(self, term_id: int) -> int:
+        if self._statistics is not None:
+            return 0 if term_id < 0 else int(self._statistics.frequencies[term_id])
         return len(self._column(term_id)[0])
 
     def _column(self, term_id: int) -> tuple[Int32[np.ndarray, " holding"], Float32[np.ndarray, " holding"]]:

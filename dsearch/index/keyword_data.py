@@ -6,7 +6,7 @@ import json
 import math
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index.bm25 import columns_of_corpus
 from dsearch.index.sequences import Sequences
 from dsearch.index.tokenize import Tokenizer
+
+_POSTINGS_AT_A_TIME = 1 << 22
 
 KEYWORD_FILES = (
     "settings.json",
@@ -96,6 +98,34 @@ class KeywordData:
             parts=parts,
             sequences=Sequences(
                 np.array(starts, np.int64), np.where(numbers < 0, len(term_ids) - 1 - numbers, numbers)
+            ),
+        )
+
+    def part(self, start: int, stop: int) -> KeywordData:
+        """The documents at positions `start` to `stop` − 1, with the vocabulary and the parts of all."""
+        before = np.zeros(len(self.offsets), np.int64)  # postings of the part that come before each column
+        kept: list[np.ndarray] = []
+        done = 0
+        for first in range(0, len(self.positions), _POSTINGS_AT_A_TIME):
+            block = self.positions[first : first + _POSTINGS_AT_A_TIME]
+            inside = (block >= start) & (block < stop)
+            ends = np.searchsorted(self.offsets, [first, first + len(block)], side="left")
+            columns = slice(int(ends[0]), int(ends[1]) + 1)
+            counted = np.concatenate([[0], np.cumsum(inside)])
+            before[columns] = done + counted[np.minimum(self.offsets[columns] - first, len(block))]
+            kept.append(first + np.flatnonzero(inside))
+            done += int(counted[-1])
+        postings = np.concatenate([*kept, np.zeros(0, np.int64)])
+        before[np.searchsorted(self.offsets, len(self.positions), side="left") :] = done
+        starts = self.sequences.starts[start : stop + 1]
+        return replace(
+            self,
+            documents=stop - start,
+            offsets=before,
+            positions=(self.positions[postings] - start).astype(np.int32),
+            parts=np.asarray(self.parts[postings]),
+            sequences=Sequences(
+                starts - starts[0], np.asarray(self.sequences.symbols[int(starts[0]) : int(starts[-1])])
             ),
         )
 
