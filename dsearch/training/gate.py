@@ -81,6 +81,7 @@ class GateReport:
     canary_overlap: float | None
     verdict: Verdict
     reason: str
+    measure: str = MEASURE
 
     @property
     def passed(self) -> bool:
@@ -96,7 +97,7 @@ class GateReport:
         return {
             "verdict": self.verdict,
             "reason": self.reason,
-            "measure": MEASURE,
+            "measure": self.measure,
             "test": "one-sided paired bootstrap and sign flips, the larger p-value",
             "p_value": self.p_value,
             "canary_overlap": self.canary_overlap,
@@ -113,7 +114,7 @@ class GateReport:
                 continue
             interval = f"[{one.difference.low:+.4f}, {one.difference.high:+.4f}]"
             lines.append(
-                f"  {one.name:<7}{one.queries:>5} held-out queries, {MEASURE} {one.before:.4f} → "
+                f"  {one.name:<7}{one.queries:>5} held-out queries, {self.measure} {one.before:.4f} → "
                 f"{one.after:.4f} ({one.difference.mean:+.4f} {interval})"
             )
         asked = f"  asked: a gain with p ≤ {self.gate.alpha:g} (one-sided)"
@@ -138,6 +139,7 @@ def judge(
     *,
     canary_overlap: float | None = None,
     need_slices: bool = True,
+    measure: str = MEASURE,
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> GateReport:
@@ -149,6 +151,7 @@ def judge(
         gate: what is asked.
         canary_overlap: see `overlap_of_canaries`; it is stated and decides nothing.
         need_slices: False: a slice of too few queries is not judged, so long as there are enough in all.
+        measure: what the answers are values of, for the report; more is better.
         samples: of each resampling.
         seed: of the resampling.
     """
@@ -156,7 +159,7 @@ def judge(
     if before is None or after is None or len(before) == 0:
         slices = [Slice(name, 0, None, None, None) for name in ("all", "seen", "unseen")]
         reason = "no query was held out, so nobody can tell whether it helps"
-        return GateReport(gate, slices, None, canary_overlap, "cannot tell", reason)
+        return GateReport(gate, slices, None, canary_overlap, "cannot tell", reason, measure)
     unseen = ~np.isnan(before.unseen)
     slices = [
         _slice("all", before.all, after.all, samples, seed),
@@ -168,16 +171,16 @@ def judge(
     p_value = max(
         whole.difference.p_one_sided, sign_flip_p_value(after.all - before.all, samples=samples, seed=seed)
     )
-    verdict, reason = _verdict(gate, slices, p_value, need_slices)
-    return GateReport(gate, slices, p_value, canary_overlap, verdict, reason)
+    verdict, reason = _verdict(gate, slices, p_value, need_slices, measure)
+    return GateReport(gate, slices, p_value, canary_overlap, verdict, reason, measure)
 
 
 def _verdict(
-    gate: Gate, slices: list[Slice], p_value: float, need_slices: bool = True
+    gate: Gate, slices: list[Slice], p_value: float, need_slices: bool = True, measure: str = MEASURE
 ) -> tuple[Verdict, str]:
     whole, seen, unseen = slices
     assert whole.difference is not None
-    change = f"held-out {MEASURE} {whole.before:.4f} → {whole.after:.4f}"
+    change = f"held-out {measure} {whole.before:.4f} → {whole.after:.4f}"
     if whole.difference.mean <= 0:
         return "refused", f"{change}: it did not rise"
     for one in (seen, unseen):
@@ -187,7 +190,7 @@ def _verdict(
             and one.queries >= gate.min_queries
         ):
             return "refused", (
-                f"on {one.name} documents {MEASURE} falls by {-one.difference.mean:.4f} "
+                f"on {one.name} documents {measure} falls by {-one.difference.mean:.4f} "
                 f"({one.before:.4f} → {one.after:.4f}; allowed {gate.margin:g})"
             )
     # Where no two queries share a document, nothing can be seen twice: that slice is empty by nature.

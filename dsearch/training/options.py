@@ -98,3 +98,49 @@ def feedback_options(**chosen: Any) -> TrainingOptions:
     queries of Cranfield that nobody had clicked on, over the clicked documents .006 to .011.
     """
     return TrainingOptions(**{"objective": "judged", **chosen})
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOptions:
+    """How a head learns to predict a field; see values.py.
+
+    Attributes:
+        epochs: passes over the documents; fewer are kept where held-out documents say so clearly.
+        batch_size: documents a step.
+        learning_rate: of the projections, Adam; the scalars learn three times as fast.
+        retention: weight of the term that keeps the ranking of stored documents: 0 gives the metric up to
+            the field, more keeps search as it was.
+        retention_batch: documents a step for it.
+        decay: weight of Σ |Δ|²: pulls projections towards the identity.
+        heads: query heads.
+        train_keys: learn the key projection too.
+        keywords: whether shared words have a part, as in hybrid search; without, its weight stays as it is.
+        folds: documents are held out in so many parts to judge by, until that is enough; 0 holds none out.
+        most_examples: documents asked about, drawn where there are more; the evidence is always all.
+        seed: of every random choice.
+    """
+
+    epochs: int = 60
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    retention: float = 0.0
+    retention_batch: int = 64
+    decay: float = 1e-3
+    heads: int = 1
+    train_keys: bool = True
+    keywords: bool = False
+    folds: int = 3
+    most_examples: int = 5000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "retention_batch", "heads", "most_examples"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 1")
+        if not 0 < self.learning_rate < 1:
+            raise InvalidRequest(f"learning_rate={self.learning_rate}; use a number between 0 and 1")
+        for name in ("retention", "decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InvalidRequest(f"{name}={getattr(self, name)}; use a number of at least 0")
+        if not (self.folds == 0 or 2 <= self.folds <= 20):
+            raise InvalidRequest(f"folds={self.folds}; use 2 to 20, or 0 to hold nothing out")

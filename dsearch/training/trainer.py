@@ -21,7 +21,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.training.examples import Examples
 from dsearch.training.loop import Course, Epoch, TrainingDiverged, Watch, run_course
 from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
-from dsearch.training.options import TrainingOptions
+from dsearch.training.options import TrainingOptions, ValueOptions
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
 from dsearch.training.student import Student
@@ -157,7 +157,7 @@ class _FrozenDocuments:
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The head's, and the encoder's at a rate of its own."""
-        groups = _head_groups(self.trained.head, self._options)
+        groups = head_groups(self.trained.head, self._options)
         if self.trained.encoder is not None:
             groups.append(
                 {"params": self.trained.encoder.learning(), "lr": self._options.encoder_learning_rate}
@@ -191,7 +191,7 @@ class _FrozenDocuments:
         """Nothing was kept."""
 
 
-def _head_groups(head: Head, options: TrainingOptions) -> list[dict[str, Any]]:
+def head_groups(head: Head, options: TrainingOptions | ValueOptions) -> list[dict[str, Any]]:
     """What learns, and how fast; values and hops have no part in this objective."""
     fusion = [head.log_temperature, *([head.keyword_weight] if options.keywords else [])]
     if options.heads > 1:
