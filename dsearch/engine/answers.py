@@ -15,9 +15,9 @@ from dsearch.engine.explaining import Explain
 from dsearch.engine.highlighting import ShowPieces
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.passages import Passages
-from dsearch.engine.snapshot import NONE
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.store import Store
-from dsearch.types import AttentionSummary, Document, Hit, Passage
+from dsearch.types import AttentionSummary, Document, Hit, Mode, Passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +125,61 @@ def covered_mass(
     snapshot, head = layer.snapshot, layer.head
     if found.positions.shape[1] and (found.positions != NONE).sum(1).min() == snapshot.documents:
         return torch.ones(len(found.positions))
-    batch, heads, _ = found.folded.shape
-    temperature = head.temperature
-    bias = torch.zeros(batch, heads, snapshot.positions).to(found.folded)
-    if texts is not None and layer.mode != "dense":
+    whole = whole_log_partition(
+        snapshot,
+        found.folded,
+        texts,
+        mode=layer.mode,
+        keyword_weight=head.keyword_weight,
+        temperature=head.temperature,
+    )
+    return mass_of(found, whole, temperature=head.temperature, mixture=head.mixture)
+
+
+def mass_of(
+    found: SearchOutput,
+    whole: Float[Tensor, "batch heads"],
+    *,
+    temperature: Float[Tensor, ""],
+    mixture: Float[Tensor, " heads"],
+) -> Float[Tensor, " batch"]:
+    """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
+    logits = (found.dense + found.keyword) / temperature
+    mask = torch.as_tensor(found.positions != NONE)[:, None]
+    part = logits.masked_fill(~mask, -torch.inf).logsumexp(-1)
+    # No document at all: −inf less −inf. Nothing is covered then.
+    shares = torch.nan_to_num(torch.exp(part - whole))
+    return torch.sum(shares * mixture, dim=-1).clamp(max=1.0)
+
+
+def whole_log_partition(
+    snapshot: Snapshot,
+    folded: Float[Tensor, "batch heads encoder_dim"],
+    texts: Sequence[str] | None,
+    *,
+    mode: Mode,
+    keyword_weight: Float[Tensor, " heads"],
+    temperature: Float[Tensor, ""],
+) -> Float[Tensor, "batch heads"]:
+    """log Σ_d exp(l_h(q, d)) over every document of a state that can be found; −inf where none can.
+
+    Args:
+        snapshot: the documents.
+        folded: the queries of all heads, against stored embeddings.
+        texts: the words of each query; None leaves the keyword part out.
+        mode: which parts logits have.
+        keyword_weight: w_h.
+        temperature: t.
+    """
+    batch, heads, _ = folded.shape
+    bias = torch.zeros(batch, heads, snapshot.positions).to(folded)
+    if texts is not None and mode != "dense":
         keyword = torch.as_tensor(snapshot.all_keyword_scores(texts)).to(bias)
-        bias = head.keyword_weight[:, None] * keyword[:, None] / temperature
+        bias = keyword_weight[:, None] * keyword[:, None] / temperature
     if snapshot.excluded is not None:
         bias = bias.masked_fill(torch.as_tensor(snapshot.excluded), -torch.inf)
-    queries = found.folded.flatten(0, 1)
-    if layer.mode == "keyword":
+    queries = folded.flatten(0, 1)
+    if mode == "keyword":
         queries = torch.zeros_like(queries)
     stored = snapshot.generation.embeddings
     if len(snapshot.fresh):
@@ -144,12 +189,7 @@ def covered_mass(
         whole = log_partition(queries, stored, bias=bias, temperature=temperature)
     else:
         whole = _log_partition_of_best(queries, stored, snapshot.passages, bias, temperature)
-    logits = (found.dense + found.keyword) / temperature
-    mask = torch.as_tensor(found.positions != NONE)[:, None]
-    part = logits.masked_fill(~mask, -torch.inf).logsumexp(-1)
-    # No document at all: −inf less −inf. Nothing is covered then.
-    shares = torch.nan_to_num(torch.exp(part - whole.reshape(batch, heads)))
-    return torch.sum(shares * head.mixture, dim=-1).clamp(max=1.0)
+    return whole.reshape(batch, heads)
 
 
 def _log_partition_of_best(

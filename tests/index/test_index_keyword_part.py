@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ def test_the_parts_of_an_index_score_as_it_does(corpus: list[str], cuts: list[in
     bounds = sorted([0, len(corpus), *(min(cut, len(corpus)) for cut in cuts)])
     keyword_data._POSTINGS_AT_A_TIME = block
     try:
-        parts = [whole.part(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
+        parts = [whole.part(start, stop) for start, stop in pairwise(bounds)]
     finally:
         keyword_data._POSTINGS_AT_A_TIME = before
     together = np.concatenate([part.scores(QUERIES) for part in parts], axis=1)
