@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -51,9 +51,27 @@ class TaskOperations:
         judgements: Mapping[str, Mapping[str, float]],
         *,
         model: str | None = None,
+        systems: Sequence[Mapping[str, str]] | None = None,
+        training: Mapping[str, Mapping[str, float]] | None = None,
     ) -> Flow[Task]:
-        """Score dense, keyword, hybrid and trained search on judgements. `POST …/evaluate`"""
-        asked = {"queries": queries, "judgements": judgements, "model": model}
+        """Score ways to search on judgements, side by side. `POST …/evaluate`
+
+        Args:
+            collection: its name.
+            queries: query id → text.
+            judgements: query id → document id → grade.
+            model: a trained version beside dense, keyword and hybrid; the live one when not given.
+            systems: what to compare in their place, such as `[{"model": "v0"}, {"model": "v1"}]`, with
+                `"mode"` where it is not hybrid; the second's wins and losses against the first are named.
+            training: judgements that were trained on, to score seen and unseen documents apart.
+        """
+        asked = {
+            "queries": queries,
+            "judgements": judgements,
+            "model": model,
+            "systems": systems,
+            "training": training,
+        }
         answer = yield replace(question(collection, "evaluate", asked), repeatable=False, writes=True)
         return reading.made(Task, reading.content_of(answer))
 

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.service.fields import Given, allowed
-from dsearch.service.requests import MAX_QUERY_CHARACTERS, Limit, Version
+from dsearch.service.requests import MAX_QUERY_CHARACTERS, Limit, SearchMode, Version
 from dsearch.service.task_store import TaskState
 
 MAX_JUDGED_QUERIES = 50_000
+MAX_SYSTEMS = 8
 
 _Text = Annotated[str, Field(max_length=MAX_QUERY_CHARACTERS)]
 _Id = Annotated[str, Field(min_length=1, max_length=512)]
@@ -98,17 +99,45 @@ class TrainRequest(Judged):
         return self.model_dump(by_alias=True)
 
 
-class EvaluateRequest(Judged):
-    """Judgements to score against."""
+class SystemGiven(Given):
+    """One way to search."""
 
-    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [_EXAMPLE]})
+    model: Version | None = Field(None, description="a version; the live one when it is not given")
+    mode: SearchMode = "hybrid"
+
+
+class EvaluateRequest(Judged):
+    """Judgements to score against, and what to score."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                _EXAMPLE,
+                {**_EXAMPLE, "systems": [{"model": "v0"}, {"model": "v0", "mode": "dense"}]},
+            ]
+        },
+    )
 
     model: Version | None = Field(None, description="a trained version; the live one when it is not given")
+    systems: Annotated[list[SystemGiven], Field(min_length=1, max_length=MAX_SYSTEMS)] | None = Field(
+        None,
+        description="what to compare, against the first of them; meaning, words, both and the trained "
+        "version when they are not given. With two or more, `comparison` in the result names the queries "
+        "that the second wins and loses",
+    )
+    training: _Judgements | None = Field(
+        None,
+        description="judgements that were trained on: queries with a document that is relevant there (seen) "
+        "and those without (unseen) are then scored apart too",
+    )
 
     @model_validator(mode="after")
     def _given(self) -> Self:
         if not self.judgements:
             raise ValueError("there is no judgement to score against; give queries and judgements")
+        if self.systems is not None and self.model is not None:
+            raise ValueError("model and systems; give the model within systems, or model alone")
         return self
 
     def to_dict(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def train_job(
     Raises:
         DsearchError: whatever training raises on purpose.
     """
-    _be_first_to_go()
+    be_first_to_go()
     from dsearch.engine import head_bytes
     from dsearch.training import Gate
 
@@ -92,34 +92,6 @@ def train_job(
         "left_out": left_out,
         "encoder": change,
     }
-
-
-def evaluate_job(
-    report: Report, open_engine: OpenEngine, name: str, request: dict[str, Any]
-) -> dict[str, Any]:
-    """Score dense, keyword, hybrid and trained search on judgements: an `EvaluationReport` as JSON."""
-    _be_first_to_go()
-    from dsearch.engine import UNTRAINED, QueryStates, System, make_run
-    from dsearch.evaluation import build_report, evaluate, without_positives
-    from dsearch.types import Query
-
-    qrels: dict[str, dict[str, float]] = request["judgements"]
-    texts = request["queries"]
-    queries = [Query(id, texts[id]) for id in qrels if texts.get(id, "").strip()]
-    with open_engine() as engine:
-        collection = engine.collection(name)
-        version = request["model"] or collection.live_model
-        systems = {"dense": System("dense"), "keyword": System("keyword"), "hybrid": System("hybrid")}
-        if version != UNTRAINED:
-            systems[f"trained {version}"] = System("hybrid", version)
-        states = QueryStates(collection, queries)
-        scores = {}
-        for done, (label, system) in enumerate(systems.items()):
-            report(Progress("evaluate", done, len(systems), 0.0))
-            run = make_run(collection, queries, system, states=states.of(system.model))
-            scores[label] = evaluate(run, qrels)
-    report(Progress("evaluate", len(systems), len(systems), 0.0))
-    return build_report(scores, baseline="hybrid", left_out=len(without_positives(qrels))).to_dict()
 
 
 def _trained(
@@ -239,7 +211,7 @@ def _start(collection: Collection) -> str:
     return live
 
 
-def _be_first_to_go() -> None:
+def be_first_to_go() -> None:
     """When the machine's memory is short, this process is ended rather than the one that serves (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -22,11 +22,11 @@ from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.processes import run_spawned
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.errors import NotReady, Overloaded
+from dsearch.service.evaluating import evaluate_job
 from dsearch.service.task_jobs import (
     HEAD_NAME,
     Note,
     OpenEngine,
-    evaluate_job,
     read_encoder_change,
     train_job,
 )

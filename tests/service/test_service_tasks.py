@@ -144,6 +144,40 @@ def test_what_cannot_be_trained_says_why(client: TestClient, papers: Collection)
     assert client.get(f"{URL}/models").json()["live"] == "v0"
 
 
+def test_two_systems_are_compared_query_by_query(client: TestClient, papers: Collection) -> None:
+    queries = JUDGED["queries"]
+    judgements = {}
+    for number, (id, text) in enumerate(queries.items()):  # relevant is what one of the two has first
+        mode = ("keyword", "dense")[number % 2]
+        hits = client.post(f"{URL}/search", json={"query": text, "mode": mode}).json()["hits"]
+        judgements[id] = {hits[0]["id"]: 1}
+    asked = {
+        "queries": queries,
+        "judgements": judgements,
+        "systems": [{"mode": "keyword"}, {"model": "v0", "mode": "dense"}],
+        "training": {"other": judgements["q0"]},
+    }
+    task = ended(client, ask(client, "evaluate", asked))
+    assert task["state"] == "done", task
+    report = task["result"]
+    assert (report["systems"], report["baseline"]) == (["v0 keyword", "v0 dense"], "v0 keyword")
+    groups = {line["group"]: line["queries"] for line in report["lines"]}
+    seen = sum(judged == judgements["q0"] for judged in judgements.values())
+    assert groups == {"all": 12, "seen": seen, "unseen": 12 - seen}
+    compared = report["comparison"]
+    whole = compared["groups"][0]
+    assert (whole["wins"], whole["losses"]) == (len(compared["wins"]), len(compared["losses"]))
+    assert compared["wins"]
+    assert compared["losses"]
+    for name, sign in (("wins", 1), ("losses", -1)):
+        gains = [sign * (row["second"] - row["first"]) for row in compared[name]]
+        assert all(gain > 0 for gain in gains)
+        assert gains == sorted(gains, reverse=True)
+        assert all(row["query"] == queries[row["id"]] for row in compared[name])
+    missing = ended(client, ask(client, "evaluate", {**JUDGED, "systems": [{"model": "v9"}]}))
+    assert (missing["state"], missing["problem"]["code"]) == ("failed", "model_not_found")
+
+
 @pytest.mark.parametrize(
     ("kind", "body", "said"),
     [
@@ -158,6 +192,8 @@ def test_what_cannot_be_trained_says_why(client: TestClient, papers: Collection)
         ("train", {"queries": {"q": "x" * 9000}, "judgements": {"q": {"d": 1}}}, "8192 characters"),
         ("evaluate", {}, "give queries and judgements"),
         ("evaluate", {**JUDGED, "model": "latest"}, "use a registered version"),
+        ("evaluate", {**JUDGED, "systems": [{"mode": "sparse"}]}, "use hybrid, dense or keyword"),
+        ("evaluate", {**JUDGED, "model": "v1", "systems": [{}]}, "give the model within systems"),
     ],
 )
 def test_what_is_no_task_is_refused(
