@@ -10,13 +10,14 @@
 | random kills | SIGKILL at random moments of one collection's life: upserts, deletions, purges, backups, … |
 | kills at calls | death on entry to system calls that change files, of several writers, evenly spread |
 | kills while creating | the same for `Store.create` |
+| kills through the engine | the same for eight scenarios of a collection (engine_scenarios.py) |
 | faults | EIO and ENOSPC from writes and syncs |
 | flips | one flipped bit in the database of a closed collection |
 | flips in the log | one flipped bit in the write-ahead log that a kill left |
 | power cuts | what any subset of the unsynced writes and names leaves of a life with two generations |
 
-The trials are those of tests/store/store_trials.py and power_loss.py, which the test suite runs in small
-numbers. Calls are chosen, and recorded, by strace.
+The trials are those of tests/store/store_trials.py, power_loss.py and tests/engine/engine_trials.py, which the
+test suite runs in small numbers. Calls are chosen, and recorded, by strace.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ import numpy as np
 from dsearch.store import Store
 from dsearch.types import Document
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "store"))
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "store"), str(TESTS / "engine")]
 import power_loss
 import store_trials as trials
 
@@ -91,6 +93,21 @@ def kills_at_calls(scratch: Path, count: int) -> dict[str, int]:
     return dict(total)
 
 
+def kills_through_the_engine(scratch: Path, count: int) -> dict[str, int]:
+    from engine_trials import Killed, kills
+
+    total: Counter[str] = Counter()
+    seed = 0
+    with Killed() as killed:
+        while total["kills"] < count:
+            seed += 1  # other documents: other pages, other numbers of calls
+            home = scratch / f"{seed}"
+            home.mkdir()
+            total.update(kills(killed, home, count - total["kills"], seed=seed))
+            shutil.rmtree(home)
+    return {name: total[name] for name in ("kills", "calls")}
+
+
 def flips(scratch: Path, count: int) -> dict[str, int]:
     folder = scratch / "papers"
     with Store.create(folder, name="papers", encoder={}, dimension=8) as store:
@@ -132,6 +149,7 @@ TRIALS: dict[str, tuple[Callable[[Path, int], dict[str, int]], int]] = {
     "random kills": (lambda scratch, count: trials.random_kills(scratch / "papers", count), 5_000),
     "kills at calls": (kills_at_calls, 2_000),
     "kills while creating": (trials.kills_while_creating, 200),
+    "kills through the engine": (kills_through_the_engine, 2_000),
     "faults": (lambda scratch, count: trials.faults(scratch / "papers", scratch, count), 500),
     "flips": (flips, 20_000),
     "flips in the log": (flips_in_the_log, 2_000),

@@ -25,6 +25,7 @@ from dsearch.engine.verifying import Verified, verify_collection
 from dsearch.errors import CollectionExists, Conflict, NotFound
 from dsearch.store import Store, validate_name
 from dsearch.store.backup import name_of_backup
+from dsearch.store.folders import aside, publish, require_empty
 
 
 class SearchEngine:
@@ -131,14 +132,18 @@ class SearchEngine:
             cutting = (passages or PassageOptions()).cutting(self.encoder)
         else:
             identity = given_identity(dimension)
-        with Store.create(
-            folder,
-            name=name,
-            encoder=identity.to_dict(),
-            dimension=identity.dimension,
-            passages=None if cutting is None else cutting.to_dict(),
-        ) as store:
-            build_generation(store, keys=keys, language=language)
+        require_empty(folder)
+        with aside(self.home.path) as unfinished:
+            made = unfinished / name
+            with Store.create(
+                made,
+                name=name,
+                encoder=identity.to_dict(),
+                dimension=identity.dimension,
+                passages=None if cutting is None else cutting.to_dict(),
+            ) as store:
+                build_generation(store, keys=keys, language=language)
+            publish(made, folder)  # killed before, there is no collection; after, one that can be searched
         return self.collection(name)
 
     def collection_or_new(

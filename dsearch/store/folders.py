@@ -44,12 +44,17 @@ def create_collection(path: Path, meta: Meta) -> None:
         raise InvalidRequest(f"the encoder's identity is not JSON ({error})") from None
     if (path / FILE_NAME).exists():
         raise CollectionExists(f"collection {meta.name!r} stands already; choose another name or delete it")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise Conflict(f"{path} has other files in it; choose another folder or empty that one")
+    require_empty(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with aside(path.parent) as folder:
         _fill(folder, meta)
         publish(folder, path)
+
+
+def require_empty(path: Path) -> None:
+    """Raises Conflict when there is something at `path` that is not an empty folder."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise Conflict(f"{path} has other files in it; choose another folder or empty that one")
 
 
 def delete_collection(path: Path) -> None:
