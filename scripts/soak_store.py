@@ -16,8 +16,8 @@
 | flips in the log | one flipped bit in the write-ahead log that a kill left |
 | power cuts | what any subset of the unsynced writes and names leaves of a life with two generations |
 
-The trials are those of tests/store/store_trials.py, power_loss.py and tests/engine/engine_trials.py, which the
-test suite runs in small numbers. Calls are chosen, and recorded, by strace.
+The trials are those of store_trials.py, power_loss.py and engine_trials.py below tests/, which the test suite
+runs in small numbers. Calls are chosen, and recorded, by strace.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ import numpy as np
 from dsearch.store import Store
 from dsearch.types import Document
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "store"), str(TESTS / "engine")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "store"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "engine"))
 import power_loss
 import store_trials as trials
 
