@@ -136,7 +136,8 @@ class AttentionSummary:
 class SearchResult:
     """The answer to one query; `next_cursor` asks for the hits behind these, in the same ranking.
 
-    `query_id` names the answer of a server in feedback.
+    `query_id` names the answer of a server in feedback. `missing` is the share of the collection's documents
+    that could not be asked: shards of a cluster that were down, where a partial answer was wanted.
     """
 
     query: str
@@ -146,6 +147,7 @@ class SearchResult:
     took_ms: float
     next_cursor: str | None = None
     query_id: str | None = None
+    missing: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

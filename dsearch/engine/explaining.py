@@ -14,12 +14,15 @@ which is 0 with one head, is called mixing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from dsearch.attention.head import Head
+from dsearch.attention.ranking import partition_by_head
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.snapshot import NONE
 from dsearch.types import Explanation
@@ -29,21 +32,33 @@ Explain = Callable[[int, int], Explanation]
 
 def explainer(found: SearchOutput, layer: SearchLayer, texts: Sequence[str] | None) -> Explain:
     """What explains the score of a candidate: its query's and its own number in `found`."""
-    raw, mask = found.dense + found.keyword, torch.as_tensor(found.positions != NONE)
-    partition = layer.partition(raw, mask)
-    logits = raw / layer.temperature - partition[..., None] + layer.head.mixture.log()[:, None]
-    shares = logits.softmax(1)
-    mixing = torch.zeros_like(found.scores)
-    if layer.head.heads > 1:
-        mixing = found.scores - (shares * raw).sum(1)
-    weights = _numbers(layer.head.keyword_weight)
-    dense, keyword, head_weights = map(_numbers, (found.dense, found.keyword, found.head_weights))
-    of_heads, rest = _numbers(shares), _numbers(mixing)
+    of_terms = explained(found, layer.head, layer.temperature)
 
     def explain(query: int, column: int) -> Explanation:
         terms: dict[str, float] = {}
         if texts is not None and layer.mode != "dense":
             terms = layer.snapshot.keyword_terms(texts[query], int(found.positions[query, column]))
+        return of_terms(query, column, terms)
+
+    return explain
+
+
+def explained(
+    found: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
+) -> Callable[[int, int, Mapping[str, float]], Explanation]:
+    """As `explainer`, for who has the share of each term in b(q, d) of that candidate."""
+    raw, mask = found.dense + found.keyword, torch.as_tensor(found.positions != NONE)
+    partition = partition_by_head(raw, mask, temperature)
+    logits = raw / temperature - partition[..., None] + head.mixture.log()[:, None]
+    shares = logits.softmax(1)
+    mixing = torch.zeros_like(found.scores)
+    if head.heads > 1:
+        mixing = found.scores - (shares * raw).sum(1)
+    weights = _numbers(head.keyword_weight)
+    dense, keyword, head_weights = map(_numbers, (found.dense, found.keyword, found.head_weights))
+    of_heads, rest = _numbers(shares), _numbers(mixing)
+
+    def explain(query: int, column: int, terms: Mapping[str, float]) -> Explanation:
         return Explanation(
             dense=dense[query, :, column].tolist(),
             keyword=keyword[query, :, column].tolist(),
