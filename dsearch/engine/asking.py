@@ -25,7 +25,7 @@ from dsearch.index import ParsedQuery, parse_query
 from dsearch.types import Mode, Stamp
 
 if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
+    from dsearch.engine.collection_reader import CollectionReader
 
 Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
 Turn = Callable[[Float[Tensor, "batch encoder_dim"]], Float[Tensor, "batch encoder_dim"]]
@@ -57,7 +57,7 @@ class _Restrictions(NamedTuple):
 
 
 def asked(
-    collection: Collection,
+    collection: CollectionReader,
     queries: Queries,
     options: LayerOptions,
     *,
@@ -133,7 +133,7 @@ def _with_mode(options: LayerOptions, mode: Mode) -> LayerOptions:
 
 
 def _states(
-    collection: Collection,
+    collection: CollectionReader,
     parsed: Sequence[ParsedQuery],
     groups: dict[_Restrictions, list[int]],
     mode: Mode,

@@ -18,7 +18,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.types import Stamp
 
 if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
+    from dsearch.engine.collection_reader import CollectionReader
 
 Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
 
@@ -37,7 +37,7 @@ class Attended:
 
 
 def attend(
-    collection: Collection,
+    collection: CollectionReader,
     queries: Queries,
     *,
     model: str | None,
@@ -56,7 +56,7 @@ def attend(
 
 
 def asked(
-    collection: Collection,
+    collection: CollectionReader,
     queries: Queries,
     model: str | None,
     filter: object | None,

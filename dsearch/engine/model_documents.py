@@ -29,10 +29,11 @@ from jaxtyping import Float32, Int64
 
 from dsearch.encoder import EncoderIdentity
 from dsearch.engine.cutting import Cutting, encode, passage_table
+from dsearch.engine.fresh import Fresh
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.language import language_of, tokenizer_for
 from dsearch.engine.model_encoders import KEPT, ModelEncoders
-from dsearch.engine.snapshot import Fresh, Snapshot
+from dsearch.engine.snapshot import Snapshot
 from dsearch.errors import CorruptData, InvalidRequest, ModelNotFound
 from dsearch.index import Generation, KeywordIndex, remove_unfinished
 from dsearch.index.durable import file_digest, files_below

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypedDict
 
 from dsearch.attention import Score
@@ -40,3 +41,47 @@ class SearchOptions(TypedDict, total=False):
     explain: bool
     highlight: bool
     coverage: bool | None
+    partial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SearchChoices:
+    """`SearchOptions`, with the defaults of those left out."""
+
+    limit: int = 10
+    offset: int = 0
+    cursor: str | None = None
+    mode: Mode = "hybrid"
+    model: str | None = None
+    hops: int | None = None
+    hop_strength: float | None = None
+    filter: object | None = None
+    operators: bool = True
+    score_threshold: float | None = None
+    weight_threshold: float | None = None
+    explain: bool = False
+    highlight: bool = False
+    coverage: bool | None = None
+    partial: bool = False  # in a cluster: whether an answer without lost shards is wanted
+
+    def ranking(self, filter: object) -> tuple[object, ...]:
+        """What, beside the query, decides which hits come in which order; `filter` is the parsed one."""
+        return (
+            filter,
+            self.operators,
+            self.mode,
+            self.model,
+            self.hops,
+            self.hop_strength,
+            self.score_threshold,
+            self.weight_threshold,
+        )
+
+    def layer(self, candidates: int) -> LayerOptions:
+        """What the layer is asked with."""
+        return {
+            "mode": self.mode,
+            "hops": self.hops,
+            "hop_strength": self.hop_strength,
+            "candidates": candidates,
+        }

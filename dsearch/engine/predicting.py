@@ -28,7 +28,7 @@ from dsearch.store import Store
 from dsearch.types import Stamp
 
 if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
+    from dsearch.engine.collection_reader import CollectionReader
 
 EVIDENCE = 10
 VALUE = "value"  # the field that is no metadata: `Document.value`
@@ -77,7 +77,7 @@ class Predicted:
 
 
 def predict(
-    collection: Collection,
+    collection: CollectionReader,
     queries: Queries,
     *,
     field: str,

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 
@@ -14,13 +14,14 @@ from dsearch.engine.answers import Page, hits_of, summaries_of
 from dsearch.engine.asking import Asked, asked
 from dsearch.engine.explaining import explainer
 from dsearch.engine.highlighting import highlighter
+from dsearch.engine.options import SearchChoices, SearchOptions
 from dsearch.engine.paging import Place
 from dsearch.errors import InvalidRequest
 from dsearch.store import parse_filter
-from dsearch.types import Mode, SearchResult, Stamp
+from dsearch.types import SearchResult, Stamp
 
 if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
+    from dsearch.engine.collection_reader import CollectionReader
 
 # Hits of one call that can be explained or highlighted: each costs a look at its text.
 MAX_DETAILED = 1000
@@ -29,64 +30,33 @@ COVERAGE_DOCUMENTS = 20_000
 
 
 def search(
-    collection: Collection,
-    queries: Sequence[str],
-    *,
-    limit: int = 10,
-    offset: int = 0,
-    cursor: str | None = None,
-    mode: Mode = "hybrid",
-    model: str | None = None,
-    hops: int | None = None,
-    hop_strength: float | None = None,
-    filter: object | None = None,
-    operators: bool = True,
-    score_threshold: float | None = None,
-    weight_threshold: float | None = None,
-    explain: bool = False,
-    highlight: bool = False,
-    coverage: bool | None = None,
+    collection: CollectionReader, queries: Sequence[str], **options: Unpack[SearchOptions]
 ) -> list[SearchResult]:
     """See `Collection.search`."""
     started = time.perf_counter()
-    blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
-    if blank is not None:
-        raise InvalidRequest(f"query {blank} is empty; give at least one word")
-    if cursor is not None and len(queries) != 1:
-        raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
-    if (explain or highlight) and len(queries) * limit > MAX_DETAILED:
-        raise InvalidRequest(
-            f"explain or highlight of {len(queries)} times {limit} hits; use at most {MAX_DETAILED} in all"
-        )
-    tree = None if filter is None else parse_filter(filter)
-    page = Page(limit, offset, score_threshold, weight_threshold)
-    rules = (tree, operators, mode, model, hops, hop_strength, score_threshold, weight_threshold)
-    places = [Place.of(cursor, limit=limit, offset=offset, question=(query, rules)) for query in queries]
+    chosen = SearchChoices(**options)
+    _check(queries, chosen)
+    tree = None if chosen.filter is None else parse_filter(chosen.filter)
+    rules = chosen.ranking(tree)
+    places = [
+        Place.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=(query, rules))
+        for query in queries
+    ]
     if not places:
         return []
     groups, stamp = asked(
         collection,
         queries,
-        {"mode": mode, "hops": hops, "hop_strength": hop_strength, "candidates": places[0].candidates},
-        model=model,
+        chosen.layer(places[0].candidates),
+        model=chosen.model,
         filter=tree,
-        operators=operators,
+        operators=chosen.operators,
         pinned=places[0].pinned,
     )
     results = [
         result
         for group in groups
-        for result in answered(
-            collection,
-            group,
-            stamp,
-            page,
-            places=places,
-            queries=queries,
-            explain=explain,
-            highlight=highlight,
-            coverage=coverage,
-        )
+        for result in answered(collection, group, stamp, chosen, places=places, queries=queries)
     ]
     order = [number for group in groups for number in group.numbers]
     took_ms = (time.perf_counter() - started) * 1000
@@ -94,33 +64,43 @@ def search(
     return [replace(by_number[number], took_ms=took_ms) for number in range(len(queries))]
 
 
+def _check(queries: Sequence[str], chosen: SearchChoices) -> None:
+    blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
+    if blank is not None:
+        raise InvalidRequest(f"query {blank} is empty; give at least one word")
+    if chosen.cursor is not None and len(queries) != 1:
+        raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
+    if (chosen.explain or chosen.highlight) and len(queries) * chosen.limit > MAX_DETAILED:
+        raise InvalidRequest(
+            f"explain or highlight of {len(queries)} times {chosen.limit} hits; "
+            f"use at most {MAX_DETAILED} in all"
+        )
+
+
 def answered(
-    collection: Collection,
+    collection: CollectionReader,
     group: Asked,
     stamp: Stamp,
-    page: Page,
+    chosen: SearchChoices,
     *,
     places: Sequence[Place],
     queries: Sequence[str],
-    explain: bool,
-    highlight: bool,
-    coverage: bool | None,
 ) -> list[SearchResult]:
     """The answers to the queries of a group, in its order; `places` and `queries` are those of the batch."""
-    layer, texts = group.layer, group.texts
+    layer, texts, coverage = group.layer, group.texts, chosen.coverage
+    page = Page(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
     with torch.inference_mode():
         found = layer(group.states, texts)
         if coverage is None:
             coverage = layer.snapshot.positions <= COVERAGE_DOCUMENTS
         summaries = summaries_of(found, layer, texts, coverage=coverage)
-        page = replace(page, offset=places[0].offset)
         hits = hits_of(
             found,
             layer,
             collection.store,
             page,
-            explain=explainer(found, layer, texts) if explain else None,
-            highlight=highlighter(layer.snapshot.keyword, texts) if highlight else None,
+            explain=explainer(found, layer, texts) if chosen.explain else None,
+            highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight else None,
         )
     reached = page.reached(found).tolist()
     return [

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -21,18 +21,17 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.scores import length, unit
-from dsearch.engine.answers import Page
 from dsearch.engine.asking import asked
-from dsearch.engine.options import LayerOptions
+from dsearch.engine.options import SearchChoices, SearchOptions
 from dsearch.engine.paging import Place
 from dsearch.engine.searching import answered
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import DocumentNotFound, InvalidRequest
 from dsearch.store import Store, parse_filter
-from dsearch.types import Mode, SearchResult
+from dsearch.types import SearchResult
 
 if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
+    from dsearch.engine.collection_reader import CollectionReader
 
 ALPHA, BETA, GAMMA = 1.0, 0.75, 0.15
 MAX_EXAMPLES = 100
@@ -41,65 +40,38 @@ _SMALLEST = 1e-6  # below, what is left of the embeddings is rounding
 
 
 def similar(
-    collection: Collection,
+    collection: CollectionReader,
     like: Sequence[str],
     *,
     unlike: Sequence[str] = (),
     query: str | None = None,
-    limit: int = 10,
-    offset: int = 0,
-    cursor: str | None = None,
-    mode: Mode = "hybrid",
-    model: str | None = None,
-    hops: int | None = None,
-    hop_strength: float | None = None,
-    filter: object | None = None,
-    operators: bool = True,
-    score_threshold: float | None = None,
-    weight_threshold: float | None = None,
-    explain: bool = False,
-    highlight: bool = False,
-    coverage: bool | None = None,
+    **options: Unpack[SearchOptions],
 ) -> SearchResult:
     """See `Collection.similar`."""
     started = time.perf_counter()
-    if mode == "keyword":
+    chosen = SearchChoices(**options)
+    if chosen.mode == "keyword":
         raise InvalidRequest("mode='keyword'; likeness is of meaning: use hybrid or dense")
     if query is not None and not query.strip():
         raise InvalidRequest("query is empty; give at least one word, or leave it out")
     _check_examples(like, unlike)
-    tree = None if filter is None else parse_filter(filter)
-    rules = (tree, operators, mode, model, hops, hop_strength, score_threshold, weight_threshold)
-    place = Place.of(cursor, limit=limit, offset=offset, question=((*like,), (*unlike,), query, rules))
-    options: LayerOptions = {
-        "mode": mode,
-        "hops": hops,
-        "hop_strength": hop_strength,
-        "candidates": place.candidates,
-    }
+    tree = None if chosen.filter is None else parse_filter(chosen.filter)
+    question = ((*like,), (*unlike,), query, chosen.ranking(tree))
+    place = Place.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=question)
     examples = _Examples(collection.store, like, unlike)
     groups, stamp = asked(
         collection,
         torch.zeros(1, collection.store.dimension) if query is None else [query],
-        options,
-        model=model,
+        chosen.layer(place.candidates),
+        model=chosen.model,
         filter=tree,
-        operators=operators,
+        operators=chosen.operators,
         pinned=place.pinned,
         narrow=examples.left_out_of,
         turn=examples.turn,
     )
-    result = answered(
-        collection,
-        groups[0],
-        stamp,
-        Page(limit, offset, score_threshold, weight_threshold),
-        places=[place],
-        queries=["" if query is None else query],
-        explain=explain,
-        highlight=highlight,
-        coverage=coverage,
-    )[0]
+    queries = ["" if query is None else query]
+    result = answered(collection, groups[0], stamp, chosen, places=[place], queries=queries)[0]
     return replace(result, took_ms=(time.perf_counter() - started) * 1000)
 
 

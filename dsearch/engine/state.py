@@ -15,13 +15,14 @@ import torch
 from jaxtyping import Float32
 
 from dsearch.engine.cutting import passage_table
+from dsearch.engine.fresh import Fresh
 from dsearch.engine.growing import GrowingMatrix
 from dsearch.engine.indexing import Built, generation_folder, publish
 from dsearch.engine.leases import open_leased, open_live
 from dsearch.engine.models import load_head
 from dsearch.engine.retirement import tidy
 from dsearch.engine.retuning import with_tuned_parameters
-from dsearch.engine.snapshot import Fresh, Snapshot
+from dsearch.engine.snapshot import Snapshot
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store

@@ -18,7 +18,7 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.service.answers import AttendAnswer, VjpAnswer
+from dsearch.service.answers_attend import AttendAnswer, VjpAnswer
 from dsearch.service.attention import (
     MAX_JSON_VECTOR_BYTES,
     MAX_TENSOR_BYTES,

@@ -7,7 +7,7 @@ from functools import partial
 from fastapi import APIRouter, Response
 
 from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest
-from dsearch.service.answers import CollectionDescribed, CollectionList
+from dsearch.service.answers_collections import CollectionDescribed, CollectionList
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.problems import documented
 from dsearch.service.requests_find import CreateRequest

@@ -23,7 +23,7 @@ from dsearch.errors import (
     InvalidDocument,
     InvalidRequest,
 )
-from dsearch.service.answers import Deleted, DocumentPage, DocumentStored, Written
+from dsearch.service.answers_documents import Deleted, DocumentPage, DocumentStored, Written
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.fields import Given, allowed, shown

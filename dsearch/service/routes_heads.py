@@ -17,7 +17,7 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.service.answers import ModelAdded
+from dsearch.service.answers_collections import ModelAdded
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaType
 from dsearch.service.fields import Given

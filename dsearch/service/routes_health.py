@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 
 from dsearch.errors import EncoderUnavailable, NotFound
 from dsearch.service import problems
-from dsearch.service.answers import Health
+from dsearch.service.answers_collections import Health
 from dsearch.service.errors import NotReady
 from dsearch.service.metrics import MEDIA_TYPE
 from dsearch.service.respond import json_answer

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 
 from dsearch.engine import UNTRAINED
 from dsearch.errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest, ModelNotFound
-from dsearch.service.answers import ModelList, Promoted
+from dsearch.service.answers_collections import ModelList, Promoted
 from dsearch.service.errors import Overloaded
 from dsearch.service.problems import documented
 from dsearch.service.respond import json_answer

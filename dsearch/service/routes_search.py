@@ -16,7 +16,8 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.service.answers import BatchAnswer, PredictAnswer, SearchAnswer
+from dsearch.service.answers import BatchAnswer, SearchAnswer
+from dsearch.service.answers_attend import PredictAnswer
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.found import search_answer
 from dsearch.service.impressions import asker

@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from dsearch.engine import Collection
-from dsearch.service.answers import AttendAnswer, PredictAnswer
+from dsearch.service.answers_attend import AttendAnswer, PredictAnswer
 from dsearch.types import Document
 
 URL = "/v1/collections/papers"

@@ -13,16 +13,8 @@ from starlette.testclient import TestClient
 from dsearch.attention.head import Head
 from dsearch.engine import Collection
 from dsearch.service import routes_documents, strict_route
-from dsearch.service.answers import (
-    CollectionDescribed,
-    CollectionList,
-    Deleted,
-    DocumentPage,
-    DocumentStored,
-    ModelList,
-    Promoted,
-    Written,
-)
+from dsearch.service.answers_collections import CollectionDescribed, CollectionList, ModelList, Promoted
+from dsearch.service.answers_documents import Deleted, DocumentPage, DocumentStored, Written
 
 URL = "/v1/collections/notes"
 NDJSON = {"Content-Type": "application/x-ndjson"}

@@ -11,7 +11,8 @@ from service_fakes import WordEncoder
 from starlette.testclient import TestClient
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.service.answers import BatchAnswer, DocumentPage, SearchAnswer
+from dsearch.service.answers import BatchAnswer, SearchAnswer
+from dsearch.service.answers_documents import DocumentPage
 from dsearch.service.answers_find import FacetsAnswer, ManyDeleted, Patched
 from dsearch.types import Document
 

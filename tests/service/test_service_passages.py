@@ -12,7 +12,8 @@ from starlette.testclient import TestClient
 
 from dsearch.engine import PassageOptions, SearchEngine
 from dsearch.service import create_app
-from dsearch.service.answers import CollectionList, SearchAnswer
+from dsearch.service.answers import SearchAnswer
+from dsearch.service.answers_collections import CollectionList
 from dsearch.types import Document
 
 LONG = " ".join(f"filler{n}" for n in range(60)) + " unique needle"

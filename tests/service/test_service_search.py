@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 
 from dsearch.attention.head import Head
 from dsearch.engine import Collection
-from dsearch.service.answers import AttendAnswer, BatchAnswer, SearchAnswer
+from dsearch.service.answers import BatchAnswer, SearchAnswer
+from dsearch.service.answers_attend import AttendAnswer
 
 URL = "/v1/collections/papers"
 MODES = ("hybrid", "dense", "keyword")

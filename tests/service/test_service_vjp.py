@@ -15,7 +15,8 @@ from starlette.testclient import TestClient
 from dsearch.attention.head import Head
 from dsearch.engine import Collection, Question, SearchEngine, attention_parts, head_bytes, vjp
 from dsearch.service import create_app
-from dsearch.service.answers import AttendAnswer, ModelAdded, VjpAnswer
+from dsearch.service.answers_attend import AttendAnswer, VjpAnswer
+from dsearch.service.answers_collections import ModelAdded
 from dsearch.types import Document, Stamp
 
 URL = "/v1/collections/papers"

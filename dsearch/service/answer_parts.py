@@ -1,0 +1,34 @@
+"""What every kind of answer is made of: its stamp, and the example that the OpenAPI document shows.
+
+Answers are written from plain objects (that is the quicker way); tests hold every answer against its model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+STAMP = {"generation": 3, "model": "v1", "sequence": 120}
+HIT = {
+    "rank": 1,
+    "id": "q-mc2",
+    "weight": 0.61,
+    "score": 0.87,
+    "title": "Queries, keys, values",
+    "text": "Attention pools values by how well their keys agree with a query.",
+    "metadata": {"year": 2017},
+}
+
+
+def example(example: Any, *others: Any) -> ConfigDict:
+    """Show these objects as examples of a model."""
+    return ConfigDict(json_schema_extra={"examples": [example, *others]})
+
+
+class Stamped(BaseModel):
+    """What an answer was computed from; equal stamps give equal answers."""
+
+    generation: int
+    model: str
+    sequence: int
