@@ -30,6 +30,7 @@ from dsearch.engine import (
     attention_parts,
     head_from_bytes,
     require_head_alone,
+    statistics,
     vjp,
 )
 from dsearch.errors import DocumentNotFound, DsearchError, InvalidDocument, InvalidRequest
@@ -83,6 +84,10 @@ class LocalEngine:
     def collection(self, name: str) -> answers.CollectionInfo:
         """What a collection is and holds."""
         return _made(answers.CollectionInfo, self.engine.collection(name).describe())
+
+    def statistics(self, name: str) -> dict[str, Any]:
+        """What it costs: generations, what has changed since, keys and their recall, bytes."""
+        return statistics(self.engine.collection(name))
 
     def create_collection(self, name: str, *, language: str | None = None) -> answers.CollectionInfo:
         """Make a collection for the engine's encoder; one that is there stays."""

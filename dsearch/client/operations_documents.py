@@ -38,6 +38,12 @@ class DocumentOperations:
         return reading.made(CollectionInfo, reading.content_of(answer))
 
     @operation
+    def statistics(self, name: str) -> Flow[dict[str, Any]]:
+        """What it costs: generations, what has changed since, keys and their recall, bytes. `GET …/stats`"""
+        answer = yield Request("GET", path_of(name, "stats"))
+        return reading.content_of(answer)
+
+    @operation
     def create_collection(self, name: str, *, language: str | None = None) -> Flow[CollectionInfo]:
         """Make a collection for the server's encoder; one that is there stays. `PUT …/{name}`
 

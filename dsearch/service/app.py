@@ -26,6 +26,7 @@ from dsearch.service import (
     routes_page,
     routes_search,
     routes_similar,
+    routes_statistics,
     routes_tasks,
 )
 from dsearch.service.access import Access, is_open
@@ -118,6 +119,7 @@ def create_app(
         routes_documents,
         routes_changes,
         routes_facets,
+        routes_statistics,
         routes_search,
         routes_similar,
         routes_attend,

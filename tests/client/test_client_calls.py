@@ -188,6 +188,8 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
             break
     assert len(ids) == len(set(ids)) == 1097
     assert asked.update_metadata(name, "d001", {"i": None, "colour": "red"}).metadata == {"colour": "red"}
+    costs = asked.statistics(name)
+    assert (costs["documents"], costs["delta"]["documents"]) == (1097, 1097)  # newer than the index
     assert asked.facets(name, ["colour"]).facets["colour"][0].documents == 1
     gone = asked.delete_many(name, ids=["d002", "none"])
     assert (gone.deleted, gone.missing) == (1, 1)

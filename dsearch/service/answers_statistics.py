@@ -1,0 +1,77 @@
+"""What the statistics of a collection look like to clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_KEYS = {
+    "kind": "IVFPQ",
+    "asked": "auto",
+    "recall_target": 0.99,
+    "memory_bytes": None,
+    "parameters": {"nprobe": 24, "k_factor": 4},
+    "recall_at_10": 0.991,
+    "queries_per_s": 1450.0,
+    "bytes_per_document": 496.2,
+}
+_STATISTICS = {
+    "name": "papers",
+    "documents": 5183,
+    "pending": 0,
+    "deleted": 12,
+    "sequence": 120,
+    "model": "v1",
+    "models": 2,
+    "delta": {"documents": 31, "share": 0.006},
+    "keys": _KEYS,
+    "generations": [{"number": 3, "live": True, "documents": 5164, "sequence": 96, "bytes": 21000000}],
+    "bytes": 42000000,
+    "bytes_per_document": 8103.4,
+    "rebuild": {"share": 0.05, "running": False, "progress": None, "problem": None},
+}
+
+
+class Delta(BaseModel):
+    """What was written or deleted since the index was built."""
+
+    documents: int
+    share: float = Field(description="of the documents that the index was built of")
+
+
+class GenerationDescribed(BaseModel):
+    """An edition of the index."""
+
+    number: int
+    live: bool
+    documents: int
+    sequence: int = Field(description="the last operation that it knows of")
+    bytes: int
+
+
+class StatisticsAnswer(BaseModel):
+    """What a collection holds and costs."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_STATISTICS]})
+
+    name: str
+    documents: int
+    pending: int = Field(description="documents without an embedding yet: not searchable")
+    deleted: int = Field(
+        description="documents that are gone but whose bytes are not; purging takes them away"
+    )
+    sequence: int
+    model: str
+    models: int
+    delta: Delta
+    keys: dict[str, Any] | None = Field(
+        description="how the live generation keeps its keys, and recall, speed and size as measured"
+    )
+    generations: list[GenerationDescribed]
+    bytes: int = Field(description="of all files")
+    bytes_per_document: float | None
+    rebuild: dict[str, Any] = Field(
+        description="the share from which on it is rebuilt by itself, whether a build runs, how far it is, "
+        "and why the last one failed"
+    )
