@@ -10,6 +10,7 @@ const of = (collection) => `/v1/collections/${encodeURIComponent(collection)}`;
 
 export const collections = async () => (await ask("/v1/collections")).collections;
 export const describe = (collection) => ask(of(collection));
+export const statistics = (collection) => ask(`${of(collection)}/stats`);
 export const search = (collection, request, signal) => post(`${of(collection)}/search`, request, signal);
 export const similar = (collection, request, signal) => post(`${of(collection)}/similar`, request, signal);
 export const attend = (collection, request, signal) => post(`${of(collection)}/attend`, request, signal);

@@ -29,9 +29,9 @@ export function curves(series, { label }) {
       picture.append(drawn("circle", { cx: x(a), cy: y(b), r: 2.5, class: `dot dot-${number}` }));
     }
   });
-  const names = series.map((one, number) =>
-    element("span", `key key-${number}`, `${one.name} ${shortNumber(one.points.at(-1)?.[1] ?? 0)}`));
-  figure.append(picture, element("figcaption", "", `${label}: `, ...names));
+  const names = series.flatMap((one, number) => // a blank between, where the line may break
+    [" ", element("span", `key key-${number}`, `${one.name} ${shortNumber(one.points.at(-1)?.[1] ?? 0)}`)]);
+  figure.append(picture, element("figcaption", "", `${label}:`, ...names));
   return figure;
 }
 

@@ -1,41 +1,84 @@
 // What a collection is and holds: figures, a map of its embeddings, its documents; put in and take out.
 
-import { attend, describe, list, removeDocument, write } from "./api.js";
+import { attend, describe, facets, list, refresh, removeDocument, statistics, write } from "./api.js";
 import { scatter } from "./charts.js";
 import { button, element, field, input, problemElement, select, table } from "./dom.js";
+import { outcome } from "./jobs.js";
 import { projected } from "./projection.js";
-import { count } from "./words.js";
+import { count, percent } from "./words.js";
 
 const PAGE = 20;
+const FACETS = 8;
+const FACET_VALUES = 10;
 const ON_THE_MAP = 300;
 
 export async function show(view, { collection, signal }) {
-  const found = await describe(collection);
-  view.append(element("h1", "", collection), figures(found));
+  const [found, costs] = await Promise.all([describe(collection), statistics(collection)]);
   const map = element("section", "", element("h2", "", "Map"));
-  view.append(map, upload(collection, view), await documents(collection));
+  view.append(element("h1", "", collection), figures(found, costs), generations(costs, collection, signal), map,
+    await fields(collection), upload(collection), await documents(collection));
   drawMap(map, collection, signal);
 }
 
-function figures(found) {
+function figures(found, costs) {
+  const { delta, keys } = costs;
   const rows = [
     ["documents", found.documents.toLocaleString("en")],
     ["waiting to be encoded", found.pending.toLocaleString("en")],
-    ["generation", found.generation],
-    ["model", found.model],
+    ["changed since the index was built", `${delta.documents.toLocaleString("en")} (${percent(delta.share)})`],
+    ["keys", keys ? describeKeys(keys) : "no index yet"],
+    ["on disk", costs.bytes_per_document === null ? bytes(costs.bytes)
+      : `${bytes(costs.bytes)}, ${bytes(costs.bytes_per_document)} a document`],
+    ["model", `${found.model}, of ${count(costs.models, "version")}`],
     ["operation", found.sequence],
     ["language", found.language ?? ""],
     ["encoder", `${found.encoder.name ?? "given embeddings"}, ${found.encoder.dimension} numbers`],
   ];
-  if (found.keys) rows.push(["keys", describeKeys(found.keys)]);
   if (found.passages) rows.push(["passages", Object.entries(found.passages).map((one) => one.join(" ")).join(", ")]);
   return table(["", ""], rows, "What it is");
 }
 
 function describeKeys(keys) {
-  const measured = keys.measured ?? {};
-  const recall = measured.recall === undefined ? "" : `, recall@10 ${measured.recall.toFixed(3)}`;
-  return `${keys.kind}${recall}`;
+  const recall = keys.recall_at_10 === null ? "" : `, recall@10 ${keys.recall_at_10.toFixed(3)} as measured`;
+  return `${keys.kind}${keys.asked === keys.kind ? "" : ` (asked for: ${keys.asked})`}${recall}`;
+}
+
+function bytes(number) {
+  const [unit, size] = [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]].find(([, least]) => number >= least) ?? ["B", 1];
+  return `${(number / size).toLocaleString("en", { maximumFractionDigits: 1 })} ${unit}`;
+}
+
+// The editions of the index, and a new one on request.
+function generations(costs, collection, signal) {
+  const rows = costs.generations.map((one) => [one.number, one.live ? "answers now" : "kept",
+    one.documents.toLocaleString("en"), one.sequence, bytes(one.bytes)]);
+  const result = element("div");
+  const build = button("Rebuild the index", async () => {
+    build.disabled = true;
+    try {
+      const task = await refresh(collection);
+      await outcome(result, task.id, signal, ({ result: made }) => element("p", "quiet",
+        `Generation ${made.generation} answers now.`));
+    } catch (error) {
+      if (error.name !== "AbortError") result.replaceChildren(problemElement(error));
+    } finally {
+      build.disabled = false;
+    }
+  }, "link");
+  return element("section", "", element("h2", "", "Generations"),
+    table(["number", "", "documents", "up to operation", "size"], rows), build, result);
+}
+
+// How many documents have which values, of the fields that the first documents have.
+async function fields(collection) {
+  const { documents: sample } = await list(collection, { limit: PAGE });
+  const names = fieldsOf(sample, ["string", "number", "boolean"]).slice(0, FACETS);
+  if (names.length === 0) return "";
+  const { facets: found } = await facets(collection, { fields: names, limit: FACET_VALUES });
+  const rows = Object.entries(found).map(([name, values]) => [name,
+    values.map((one) => `${one.value ?? "none"} (${one.documents.toLocaleString("en")})`).join(", ")]);
+  return element("section", "", element("h2", "", "Facets"),
+    table(["field", `its ${FACET_VALUES} most frequent values, with their documents`], rows));
 }
 
 // ---- the map: embeddings by their first two principal components
@@ -89,7 +132,7 @@ async function drawMap(section, collection, signal) {
     return;
   }
   around = (sample[0].title || sample[0].text).slice(0, 80);
-  for (const name of fieldsOf(sample)) {
+  for (const name of fieldsOf(sample, ["string", "boolean"])) {
     const option = element("option", "", name);
     option.value = name;
     colour.append(option);
@@ -97,9 +140,10 @@ async function drawMap(section, collection, signal) {
   await draw();
 }
 
-function fieldsOf(documents) {
+// Names of metadata whose values are of these types.
+function fieldsOf(documents, types) {
   return [...new Set(documents.flatMap((one) => Object.entries(one.metadata)
-    .filter(([, value]) => ["string", "boolean"].includes(typeof value)).map(([name]) => name)))].sort();
+    .filter(([, value]) => types.includes(typeof value)).map(([name]) => name)))].sort();
 }
 
 async function groupsOf(collection, ids, name) {
@@ -118,7 +162,7 @@ async function groupsOf(collection, ids, name) {
 
 // ---- documents
 
-function upload(collection, view) {
+function upload(collection) {
   const files = input("file", { multiple: "", accept: ".txt,.md,.jsonl,.json" });
   files.setAttribute("aria-label", "Files to add");
   const said = element("p", "quiet");

@@ -4,11 +4,12 @@ import { remember, state, versions } from "./address.js";
 import { evaluate, models, search } from "./api.js";
 import { element, field, input, problemElement, select, table } from "./dom.js";
 import { attention } from "./hits.js";
-import { judgementsForm } from "./judgements.js";
+import { judgementsForm, queriesOf } from "./judgements.js";
 import { outcome } from "./jobs.js";
-import { attentionInWords } from "./words.js";
+import { attentionInWords, count } from "./words.js";
 
 const LIMIT = 10;
+const SHOWN = 20; // wins, and losses, that are listed
 
 export async function show(view, { collection, signal }) {
   const { live, models: all } = await versions(collection, models);
@@ -24,58 +25,107 @@ export async function show(view, { collection, signal }) {
   const query = input("search", { maxlength: 8192, placeholder: "A query for both", "aria-label": "Query" });
   query.value = state().get("q") ?? "";
   const columns = element("div", "columns");
+  columns.tabIndex = -1; // where a click on a won or lost query leads to
   const form = element("form", "row", field("Left", left), field("Right", right), query,
-    submit("Compare"));
+    element("button", "main", "Compare"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     run();
   });
   view.append(element("h1", "", "Compare"), form, columns);
 
-  async function run() {
+  // Both answers to the query; `grades` of documents where it is a judged one.
+  async function run(grades = {}) {
     remember({ a: left.value, b: right.value, q: query.value.trim() || null });
     if (!query.value.trim()) return;
     columns.replaceChildren();
     try {
-      const [a, b] = await Promise.all([left.value, right.value].map((system) => {
-        const [model, mode] = system.split(" ");
-        return search(collection, { query: query.value, model, mode, limit: LIMIT }, signal);
-      }));
-      columns.replaceChildren(column(left, a, b, false), column(right, b, a, true));
+      const [a, b] = await Promise.all([left.value, right.value].map((system) =>
+        search(collection, { query: query.value, ...systemOf(system), limit: LIMIT }, signal)));
+      columns.replaceChildren(column(left, a, b, false, grades), column(right, b, a, true, grades));
     } catch (error) {
       if (error.name !== "AbortError") columns.replaceChildren(problemElement(error));
     }
   }
 
   view.append(element("h2", "", "Over judged queries"), element("p", "quiet",
-    "Every query is ranked by each system; scores come with 95 % intervals, seen and unseen documents apart."));
+    "Every query is ranked by both; scores come with 95 % intervals. Of a BEIR folder with training and test " +
+    "judgements the test ones are scored, seen and unseen documents apart."));
   view.append(judgementsForm("Evaluate", async (given, result) => {
-    const task = await evaluate(collection, given);
-    await outcome(result, task.id, signal, evaluationElement);
+    const compared = [left.value, right.value];
+    if (left.value === right.value) throw new Error("Left and right are the same; choose two to compare.");
+    const judgements = given.testing ?? given.judgements;
+    const task = await evaluate(collection, {
+      queries: queriesOf(given, judgements), judgements, systems: compared.map(systemOf),
+      ...(given.training ? { training: given.training } : {}),
+    });
+    await outcome(result, task.id, signal, (done) => evaluationElement(done, async (row) => {
+      [left.value, right.value] = compared;
+      query.value = row.query;
+      await run(judgements[row.id]);
+      columns.scrollIntoView({ block: "start" });
+      columns.focus({ preventScroll: true });
+    }));
   }));
   if (query.value.trim()) await run();
 }
 
-// Each measure of each system, its interval, and its difference to the baseline.
-function evaluationElement({ result: { systems, baseline, lines, left_out: without } }) {
+function systemOf(system) {
+  const [model, mode] = system.split(" ");
+  return { model, mode };
+}
+
+// Each measure of each system, its interval, its difference to the baseline; then query by query.
+function evaluationElement({ result }, open) {
+  const { systems, baseline, lines, left_out: without, comparison } = result;
   const rows = lines.map(({ group, queries, measure, cells }) => [`${group} (${queries})`, measure,
     ...systems.map((name) => cellText(cells[name]))]);
-  return element("div", "", table(["queries", "measure", ...systems], rows,
+  const shown = element("div", "", table(["queries", "measure", ...systems], rows,
     `Means; below, the difference to ${baseline} with its 95 % interval`),
   without ? element("p", "quiet", `${without} judged queries without a relevant document are left out.`) : "");
+  if (comparison) shown.append(...comparisonElements(comparison, open));
+  return shown;
 }
 
 function cellText({ mean, difference }) {
   const text = element("span", "", mean.toFixed(4));
   if (!difference) return text;
-  const sign = difference.mean >= 0 ? "+" : "";
   text.append(element("br"), element("span", "quiet",
-    `${sign}${difference.mean.toFixed(4)} (${difference.low.toFixed(4)} to ${difference.high.toFixed(4)})`));
+    `${signed(difference.mean)} (${difference.low.toFixed(4)} to ${difference.high.toFixed(4)})`));
   return text;
 }
 
+function comparisonElements({ first, second, measure, groups, wins, losses }, open) {
+  const verdicts = groups.map(({ name, queries, wins: won, losses: lost, p_value: p }) => element("p", "",
+    `${name}: ${second} wins ${won} and loses ${lost} of ${count(queries, "query", "queries")} against ${first}; ` +
+    `${p <= 0.05 ? "significant" : "may be chance"} (p = ${p.toFixed(3)}).`));
+  return [element("h3", "", "Wins and losses"), ...verdicts,
+    ...[["Won", wins], ["Lost", losses]].filter(([, rows]) => rows.length > 0).map(([title, rows]) =>
+      table(["query", first, second, "change"], rows.slice(0, SHOWN).map((row) => [
+        opener(row, open), row.first.toFixed(3), row.second.toFixed(3), signed(row.second - row.first)]),
+      `${title}, ${measure}: ${rows.length > SHOWN ? `the ${SHOWN} largest` : rows.length}`))];
+}
+
+// A link, so that it opens in a tab of its own too; here it keeps the list.
+function opener(row, open) {
+  const link = element("a", "", row.query);
+  const there = state();
+  there.set("q", row.query);
+  link.href = `#${there}`;
+  link.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    open(row);
+  });
+  return link;
+}
+
+function signed(number) {
+  return `${number >= 0 ? "+" : ""}${number.toFixed(4)}`;
+}
+
 // A list of hits with what the other list makes of each.
-function column(name, answer, other, arrows) {
+function column(name, answer, other, arrows, grades) {
   const ranks = new Map(other.hits.map((hit) => [hit.id, hit.rank]));
   const list = element("ol", "hits");
   for (const hit of answer.hits) {
@@ -84,12 +134,9 @@ function column(name, answer, other, arrows) {
     const moved = before === undefined ? "only here" : before === hit.rank ? "same place"
       : arrows ? `${before > hit.rank ? "▲" : "▼"} from ${before}` : `is ${before} on the right`;
     item.append(element("p", before === hit.rank ? "parts" : "parts moved", moved));
+    if (grades[hit.id] > 0) item.append(element("p", "parts judged", `judged relevant (${grades[hit.id]})`));
     list.append(item);
   }
   return element("section", "", element("h2", "", name.selectedOptions[0].textContent),
     element("p", "quiet", attentionInWords(answer)), list);
-}
-
-function submit(text) {
-  return element("button", "main", text);
 }

@@ -1,6 +1,6 @@
 // What this page asked of the server, as you would ask it yourself.
 
-import { sent, told } from "./api.js";
+import { key, sent, told } from "./api.js";
 import { button, element } from "./dom.js";
 
 export function show(view, { signal }) {
@@ -34,15 +34,23 @@ function copier(text) {
 
 export function asCurl({ method, url, body }) {
   const parts = [`curl -s ${method === "GET" ? "" : `-X ${method} `}'${location.origin}${url}'`];
+  if (key()) parts.push('-H "Authorization: Bearer $DSEARCH_API_KEY"'); // the key itself stays out of what is copied
   if (body) parts.push("-H 'content-type: application/json'", `-d '${body.replaceAll("'", "'\\''")}'`);
   return parts.join(" \\\n     ");
 }
 
 export function asPython({ method, url, body }) {
-  const lines = ["import httpx2", ""];
-  if (body) lines.push(`content = ${asLiteral(JSON.parse(body))}`);
-  lines.push(`answer = httpx2.request("${method}", "${location.origin}${url}"${body ? ", json=content" : ""})`,
-    "answer.raise_for_status()", "print(answer.json())");
+  const lines = [...(key() ? ["import os", ""] : []), "import httpx2", ""];
+  const given = [`"${method}"`, JSON.stringify(`${location.origin}${url}`)];
+  if (key()) {
+    lines.push("headers = {\"Authorization\": f\"Bearer {os.environ['DSEARCH_API_KEY']}\"}");
+    given.push("headers=headers");
+  }
+  if (body) {
+    lines.push(`content = ${asLiteral(JSON.parse(body))}`);
+    given.push("json=content");
+  }
+  lines.push(`answer = httpx2.request(${given.join(", ")})`, "answer.raise_for_status()", "print(answer.json())");
   return lines.join("\n");
 }
 

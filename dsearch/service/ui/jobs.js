@@ -3,6 +3,7 @@
 import { cancel, follow, task, tasks } from "./api.js";
 import { curves } from "./charts.js";
 import { button, element, problemElement } from "./dom.js";
+import { headroomInWords } from "./words.js";
 
 const STAGES = { validate: "some held out", train: "all examples" };
 const RUNNING = new Set(["queued", "running"]);
@@ -18,9 +19,27 @@ export async function show(view, { signal }) {
   for (const one of found) {
     const holder = element("section", "job");
     list.append(holder);
-    if (RUNNING.has(one.state)) outcome(holder, one.id, signal, () => element("span"));
-    else holder.append(...taskElements(one));
+    if (RUNNING.has(one.state)) outcome(holder, one.id, signal, () => "");
+    else holder.append(...taskElements(one), ...(one.kind === "train" ? [history(one, signal)] : []));
   }
+}
+
+// What a training that has ended had said meanwhile, when somebody wants to see it.
+function history({ id }, signal) {
+  const drawer = element("details", "why", element("summary", "", "How it went"));
+  drawer.addEventListener("toggle", async () => {
+    if (!drawer.open || drawer.childElementCount > 1) return;
+    const shown = element("div");
+    drawer.append(shown);
+    try {
+      const told = figures(shown);
+      await follow(id, told, signal);
+      if (!shown.childElementCount) shown.append(element("p", "quiet", "It ended before it had learned anything."));
+    } catch (error) {
+      if (error.name !== "AbortError") shown.append(problemElement(error));
+    }
+  });
+  return drawer;
 }
 
 // Follow a task in `holder`; when it is done, `finish` makes an element of it. Resolves with the task.
@@ -30,7 +49,7 @@ export async function outcome(holder, id, signal, finish) {
   bar.setAttribute("aria-label", "Progress");
   const said = element("p", "quiet");
   said.setAttribute("role", "status");
-  const chart = element("div");
+  const shown = element("div");
   const stop = button("Cancel", async () => {
     try {
       await cancel(id);
@@ -38,8 +57,8 @@ export async function outcome(holder, id, signal, finish) {
       said.textContent = error.message;
     }
   }, "link");
-  holder.replaceChildren(bar, said, stop, chart);
-  const measured = new Map(); // stage → [[epoch, loss], …], and held-out scores where they are told
+  holder.replaceChildren(bar, said, stop, shown);
+  const told = figures(shown);
   try {
     await follow(id, (kind, data) => {
       if (kind === "progress" && data.total) {
@@ -47,7 +66,7 @@ export async function outcome(holder, id, signal, finish) {
         const left = data.eta_s === null || data.eta_s === undefined ? "" : `, ${Math.ceil(data.eta_s)} s left`;
         said.textContent = `${data.stage}: ${data.done} of ${data.total}${left}`;
       }
-      if (kind === "metric") draw(chart, measured, data);
+      told(kind, data);
     }, signal);
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -62,20 +81,34 @@ export async function outcome(holder, id, signal, finish) {
   return done;
 }
 
-function draw(chart, measured, { stage, epoch, loss, seen, unseen }) {
-  const add = (name, value) => {
+// Hears what a training says, and draws it: what is left to gain, the loss, held-out queries beside it.
+function figures(holder) {
+  const room = element("p", "quiet"), charts = element("div", "charts");
+  const measured = new Map(); // name of a curve → [[epoch, value], …]
+  const add = (name, epoch, value) => {
     if (typeof value !== "number") return;
     const points = measured.get(name) ?? measured.set(name, []).get(name);
-    if (points.length && epoch <= points.at(-1)[0]) points.length = 0; // the next fold, or all examples
+    if (points.length && epoch <= points.at(-1)[0]) points.length = 0; // the next fold
     points.push([epoch, value]);
   };
-  add(STAGES[stage] ?? stage, loss);
-  add("nDCG@10, seen", seen);
-  add("nDCG@10, unseen", unseen);
-  const series = (wanted) => [...measured].filter(([name]) => wanted(name)).map(([name, points]) => ({ name, points }));
-  const scores = series((name) => name.startsWith("nDCG"));
-  chart.replaceChildren(curves(series((name) => !name.startsWith("nDCG")), { label: "Loss by epoch" }),
-    ...(scores.length ? [curves(scores, { label: "Held-out queries" })] : []));
+  return (kind, data) => {
+    if (kind === "headroom") {
+      room.textContent = headroomInWords(data);
+      holder.prepend(room);
+    }
+    if (kind !== "metric") return;
+    add(STAGES[data.stage] ?? data.stage, data.epoch, data.loss);
+    for (const part of ["seen", "unseen"]) {
+      if (data.epoch === 1) add(`${part} documents`, 0, data.ndcg_at_10_before?.[part]);
+      add(`${part} documents`, data.epoch, data.ndcg_at_10?.[part]);
+    }
+    const series = (heldOut) => [...measured].filter(([name]) => name.endsWith(" documents") === heldOut)
+      .map(([name, points]) => ({ name, points }));
+    const scores = series(true);
+    charts.replaceChildren(curves(series(false), { label: "Loss by epoch" }),
+      ...(scores.length ? [curves(scores, { label: "nDCG@10 of held-out queries" })] : []));
+    holder.append(charts);
+  };
 }
 
 function taskElements({ kind, collection, state, created, problem, result }) {

@@ -1,11 +1,15 @@
 // Judgements that somebody drops on the page: a BEIR folder, CSV, TSV or JSONL of query, document, grade.
 
 import { button, element, input, problemElement } from "./dom.js";
+import { count } from "./words.js";
 
-// A form that hands {queries, judgements} to `use`, with the element in which to show what comes of it.
-export function judgementsForm(action, use, extra = []) {
+// A form that hands {queries, judgements, training, testing} to `use`, with the element in which to show what
+// comes of it. `training` and `testing` are null unless a BEIR folder has both.
+export function judgementsForm(action, use) {
   const files = input("file", { multiple: "", accept: ".csv,.tsv,.jsonl,.json,.txt" });
   files.setAttribute("aria-label", "Files with judgements");
+  const folder = input("file", { webkitdirectory: "" });
+  folder.setAttribute("aria-label", "Folder with judgements");
   const said = element("p", "quiet");
   said.setAttribute("role", "status");
   const result = element("div");
@@ -26,30 +30,58 @@ export function judgementsForm(action, use, extra = []) {
     }
   }, "main");
   const drop = element("div", "drop",
-    element("p", "", "Drop a BEIR folder's queries.jsonl and qrels file here, or a CSV or JSONL file with ",
-      element("code", "", "query, document, grade"), ":"), files);
+    element("p", "", "Drop a BEIR folder here, or a CSV or JSONL file with ",
+      element("code", "", "query, document, grade"), "."),
+    element("div", "row",
+      element("label", "field", element("span", "", "Files"), files),
+      element("label", "field", element("span", "", "or a folder"), folder)));
   const read = async (chosen) => {
     try {
-      given = await judgementsOf([...chosen]);
-      said.textContent = `${Object.keys(given.queries).length} queries, ` +
-        `${Object.values(given.judgements).reduce((sum, of) => sum + Object.keys(of).length, 0)} judgements.`;
+      given = await judgementsOf([...await chosen]);
+      const judged = Object.values(given.judgements).reduce((sum, of) => sum + Object.keys(of).length, 0);
+      said.textContent = `${count(Object.keys(given.queries).length, "query", "queries")}, ` +
+        `${count(judged, "judgement")}${given.testing ? ", split into training and test" : ""}.`;
     } catch (error) {
       given = null;
       said.textContent = error.message;
     }
   };
-  files.addEventListener("change", () => read(files.files));
-  drop.addEventListener("dragover", (event) => event.preventDefault());
+  for (const one of [files, folder]) one.addEventListener("change", () => read(one.files));
+  drop.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    drop.classList.add("over");
+  });
+  drop.addEventListener("dragleave", () => drop.classList.remove("over"));
   drop.addEventListener("drop", (event) => {
     event.preventDefault();
-    read(event.dataTransfer.files);
+    drop.classList.remove("over");
+    read(dropped(event.dataTransfer));
   });
-  return element("section", "", drop, said, ...extra, start, result);
+  return element("section", "", drop, said, start, result);
+}
+
+// The files that were dropped, those within folders too. Entries must be asked for before the event is over.
+function dropped(transfer) {
+  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  if (!entries.some((entry) => entry.isDirectory)) return transfer.files;
+  return Promise.all(entries.map(filesWithin)).then((found) => found.flat());
+}
+
+async function filesWithin(entry) {
+  if (entry.isFile) return [await new Promise((done, failed) => entry.file(done, failed))];
+  const reader = entry.createReader(), found = [];
+  for (;;) { // a reader gives a hundred at a time, at last none
+    const some = await new Promise((done, failed) => reader.readEntries(done, failed));
+    if (some.length === 0) break;
+    found.push(...some);
+  }
+  return (await Promise.all(found.map(filesWithin))).flat();
 }
 
 export async function judgementsOf(files) {
-  const queries = {}, judgements = {};
-  const texts = await Promise.all(files.map(async (file) => [file.name, await file.text()]));
+  const queries = {}, all = {}, bySplit = { train: {}, other: {} };
+  const useful = files.filter(({ name }) => /\.(csv|tsv|jsonl?|txt)$/.test(name) && !/^corpus\./.test(name));
+  const texts = await Promise.all(useful.map(async (file) => [file.name, await file.text()]));
   // Texts of queries first: a qrels file names them by id.
   for (const [name, text] of texts) {
     if (/queries.*\.jsonl$/.test(name)) for (const one of lines(name, text)) queries[one._id ?? one.id] = one.text;
@@ -57,16 +89,31 @@ export async function judgementsOf(files) {
   const byId = Object.keys(queries).length > 0;
   for (const [name, text] of texts) {
     if (/queries.*\.jsonl$/.test(name)) continue;
+    const split = bySplit[/^train\.tsv$/.test(name) ? "train" : "other"];
     for (const { query, document, grade } of /\.jsonl?$/.test(name) ? lines(name, text) : rows(name, text)) {
+      if (query === undefined || document === undefined) {
+        throw new Error(`${name}: a line without query or document; each needs both, and may have a grade.`);
+      }
+      const value = Number(grade ?? 1);
+      if (!Number.isFinite(value)) throw new Error(`${name}: the grade ${grade} is not a number.`);
       const id = String(query);
       if (!byId) queries[id] = id;
       if (!(id in queries)) continue; // judged, but its text is not given
-      (judgements[id] ??= {})[String(document)] = Number(grade ?? 1);
+      for (const of of [all, split]) (of[id] ??= {})[String(document)] = value;
     }
   }
-  const judged = Object.fromEntries(Object.entries(queries).filter(([id]) => id in judgements));
+  const judged = Object.fromEntries(Object.entries(queries).filter(([id]) => id in all));
   if (Object.keys(judged).length === 0) throw new Error("No judged query was found in these files.");
-  return { queries: judged, judgements };
+  const both = Object.values(bySplit).every((split) => Object.keys(split).length > 0);
+  return {
+    queries: judged, judgements: all,
+    training: both ? bySplit.train : null, testing: both ? bySplit.other : null,
+  };
+}
+
+// Of the texts those that these judgements are about.
+export function queriesOf({ queries }, judgements) {
+  return Object.fromEntries(Object.keys(judgements).map((id) => [id, queries[id]]));
 }
 
 function lines(name, text) {
@@ -82,12 +129,15 @@ function lines(name, text) {
 // Comma or tab separated, with or without a first line of names; the grade may be missing.
 function rows(name, text) {
   const all = text.split(/\r?\n/).filter((line) => line.trim());
+  if (all.length === 0) return [];
   const split = all[0].includes("\t") ? (line) => line.split("\t") : commas;
   const first = split(all[0]).map((cell) => cell.trim().toLowerCase());
   const named = first.some((cell) => /^(query|query-id|document|corpus-id|grade|score)$/.test(cell));
   return (named ? all.slice(1) : all).map((line, number) => {
     const cells = split(line);
-    if (cells.length < 2) throw new Error(`${name}, line ${number + 1}: fewer than two columns.`);
+    if (cells.length < 2) {
+      throw new Error(`${name}, line ${number + 1 + named}: one column; use query, document and, if you like, grade.`);
+    }
     return { query: cells[0], document: cells[1], grade: cells[2] };
   });
 }

@@ -1,7 +1,7 @@
 // Numbers as words. No DOM here.
 
-export function count(number, noun) {
-  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+export function count(number, noun, plural = `${noun}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? noun : plural}`;
 }
 
 export function percent(share) {
@@ -56,4 +56,12 @@ function pattern(query) {
   const words = [...new Set(query.toLowerCase().match(/[\p{L}\p{N}_]{3,}/gu) ?? [])].slice(0, 32);
   if (words.length === 0) return /(?!)/;
   return new RegExp(`(?<![\\p{L}\\p{N}_])(${words.join("|")})(?![\\p{L}\\p{N}_])`, "giu");
+}
+
+// What is left to gain before anything is trained; the server's doubts come in words already.
+export function headroomInWords({ queries, recall_at_10: shallow, recall_at_100: deep, answered_first: first, doubts }) {
+  const room = `Headroom: of ${count(queries, "query", "queries")}, ${percent(first)} are answered ` +
+    `by the first hit; of what is relevant, ${percent(shallow)} is among the first 10 hits and ${percent(deep)} ` +
+    "among the first 100.";
+  return doubts?.length ? `${room} Training is unlikely to help: ${doubts.join("; ")}.` : room;
 }
