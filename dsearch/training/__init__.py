@@ -9,18 +9,26 @@ from dsearch.training.comparison import Comparison, compare_values
 from dsearch.training.examples import Examples, examples_from_judgements
 from dsearch.training.finetune import Trained, finetune
 from dsearch.training.finetune_full import finetune_full
+from dsearch.training.finetune_values import TrainedValues, finetune_values
 from dsearch.training.from_feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
 from dsearch.training.full import FullOptions
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.loop import Epoch, TrainingDiverged, Watch
-from dsearch.training.options import TrainingOptions, feedback_options, query_options, self_supervised_options
+from dsearch.training.options import (
+    TrainingOptions,
+    ValueOptions,
+    feedback_options,
+    query_options,
+    self_supervised_options,
+)
 from dsearch.training.propensity import Propensities, propensities_from_pages
 from dsearch.training.runfolder import RunFolder
 from dsearch.training.self_supervision import examples_from_corpus
 from dsearch.training.student import Student
 from dsearch.training.trainer import train_head, train_student
 from dsearch.training.tune import Tuned, tune
+from dsearch.training.value_examples import ValueExamples, value_examples
 
 __all__ = [
     "ACTIONS",
@@ -41,9 +49,12 @@ __all__ = [
     "RunFolder",
     "Student",
     "Trained",
+    "TrainedValues",
     "TrainingDiverged",
     "TrainingOptions",
     "Tuned",
+    "ValueExamples",
+    "ValueOptions",
     "Watch",
     "checked_judgements",
     "compare_values",
@@ -54,6 +65,7 @@ __all__ = [
     "finetune",
     "finetune_from_feedback",
     "finetune_full",
+    "finetune_values",
     "graded_pages",
     "headroom",
     "judge",
@@ -63,4 +75,5 @@ __all__ = [
     "train_head",
     "train_student",
     "tune",
+    "value_examples",
 ]

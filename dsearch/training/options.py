@@ -34,6 +34,8 @@ class TrainingOptions:
         encoder_method: how it learns: "lora", or "all" of its weights.
         lora_rank: rank of what is learned beside each layer; α is twice that.
         encoder_learning_rate: of the encoder.
+        tune: choose keyword weight and hop strength first, without the queries that are held out, and train
+            from there; after training, which learns without a hop, choose the hop strength once more.
     """
 
     objective: str = DEFAULT_OBJECTIVE
@@ -52,6 +54,7 @@ class TrainingOptions:
     encoder_method: str = "lora"
     lora_rank: int = 16
     encoder_learning_rate: float = 2e-4
+    tune: bool = True
 
     def __post_init__(self) -> None:
         if self.scope not in SCOPES:
@@ -87,7 +90,14 @@ def self_supervised_options(**chosen: Any) -> TrainingOptions:
     size and learning rate were chosen on held-out sentences of the Python documentation, two seeds.
     """
     return TrainingOptions(
-        **{"epochs": 2, "batch_size": 32, "learning_rate": 5e-4, "keywords": False, **chosen}
+        **{
+            "epochs": 2,
+            "batch_size": 32,
+            "learning_rate": 5e-4,
+            "keywords": False,
+            "tune": False,
+            **chosen,
+        }
     )
 
 
@@ -97,7 +107,7 @@ def feedback_options(**chosen: Any) -> TrainingOptions:
     Clicks say nothing of what was not shown. Over the whole corpus, training on simulated clicks lost .02 on
     queries of Cranfield that nobody had clicked on, over the clicked documents .006 to .011.
     """
-    return TrainingOptions(**{"objective": "judged", **chosen})
+    return TrainingOptions(**{"objective": "judged", "tune": False, **chosen})
 
 
 @dataclass(frozen=True, slots=True)

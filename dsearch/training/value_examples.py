@@ -1,4 +1,4 @@
-"""`ValueExamples`: what is asked about, the values that are wanted, and the documents that they are pooled from."""
+"""`ValueExamples`: what is asked about, the values wanted for it, and the documents they are pooled from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIN_DOCUMENTS = 10  # with fewer there are no neighbours to speak of
 MAX_LABELS = 1000
 _READ_AT_A_TIME = 8192
 
-Value = float | bool | str | Sequence[float]
+Value = int | float | bool | str | Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,9 @@ def value_examples(
         texts = [text for text, _ in queries]
         states = collection.encoder.encode_queries(texts)
         asked = [value for _, value in queries]
-        wanted = _wanted(asked, kind, labels, np.array(present) if kind != "label" else None, scale)
+        wanted = _wanted(
+            asked, kind, labels, None if kind == "label" else np.array(present, np.float64), scale
+        )
         own = np.full(len(queries), NOT_EVIDENCE)
     content = json.dumps([field, collection.store.ids(snapshot.rows(positions)), present, queries or []])
     left_out = {"documents without the field": int((~has).sum())} if not has.all() else {}

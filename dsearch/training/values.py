@@ -120,7 +120,7 @@ def _candidates(
     """Which documents a search would pool: what any head, or any word, proposes."""
     count = min(nearest, scores.shape[-1])
     near = torch.zeros_like(scores, dtype=torch.bool)
-    near.scatter_(-1, scores.topk(count, -1).indices, True)  # noqa: FBT003
+    near.scatter_(-1, scores.topk(count, -1).indices, True)
     near = near.any(1)
     if keyword is not None:
         best = keyword.topk(count, -1)
