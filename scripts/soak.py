@@ -7,6 +7,10 @@
 Four phases: as fast as 32 connections get answers (capacity), 80 % of that, twice that, and half of it again.
 Requests are sent when they are due, whether earlier ones were answered or not: a client that waits for its
 answers slows down with the server and hides what it does to the others.
+
+Where there are two cores or more, the last one is the client's and the others are the server's, so that
+neither takes from the other. What a third party takes shows in the columns "CPU" (processor seconds that the
+server got in each second) and "late" (how much later than due requests were sent, p99).
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -44,7 +49,9 @@ class Phase:
     refused_ms: list[float] = field(default_factory=list)
     without_retry_after: int = 0
     other: dict[str, int] = field(default_factory=dict)
+    late_ms: list[float] = field(default_factory=list)
     memory_mib: float = 0.0
+    processor: float = 0.0
 
     def row(self) -> list[str]:
         """As a row of the table."""
@@ -59,12 +66,14 @@ class Phase:
             str(self.without_retry_after),
             ", ".join(f"{count} {what}" for what, count in sorted(self.other.items())) or "0",
             f"{self.memory_mib:.0f}",
+            f"{self.processor:.2f}",
+            _quantile(self.late_ms, 99),
         ]
 
 
 HEADINGS = [
     *("phase", "sent/s", "answered/s", "p50 ms", "p99 ms", "refused", "p99 ms of refusals"),
-    *("without Retry-After", "other", "MiB"),
+    *("without Retry-After", "other", "MiB", "CPU", "late ms"),
 ]
 
 
@@ -74,11 +83,11 @@ class Connections:
     def __init__(self, port: int, collection: str):
         self._port, self._path = port, f"/v1/collections/{collection}/search"
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-        self._draw = np.random.default_rng(0)
+        self._draw = random.Random(0)
 
     async def ask(self, phase: Phase) -> None:
         """One search, noted in `phase`."""
-        body = json.dumps({"query": " ".join(self._draw.choice(WORDS, 5)), "limit": 10}).encode()
+        body = json.dumps({"query": " ".join(self._draw.choices(WORDS, k=5)), "limit": 10}).encode()
         request = (
             f"POST {self._path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
@@ -136,7 +145,10 @@ async def closed_loop(connections: Connections, name: str, seconds: float) -> Ph
 
     async def one() -> None:
         while time.perf_counter() - started < seconds:
+            refused = len(phase.refused_ms)
             await connections.ask(phase)
+            if len(phase.refused_ms) > refused:
+                await asyncio.sleep(0.02)
 
     await asyncio.gather(*(one() for _ in range(CONNECTIONS)))
     phase.seconds = time.perf_counter() - started
@@ -152,6 +164,7 @@ async def open_loop(connections: Connections, name: str, rate: float, seconds: f
         wait = started + number / rate - time.perf_counter()
         if wait > 0:
             await asyncio.sleep(wait)
+        phase.late_ms.append((time.perf_counter() - started - number / rate) * 1000)
         task = asyncio.create_task(connections.ask(phase))
         running.add(task)
         task.add_done_callback(running.discard)
@@ -164,9 +177,12 @@ async def soak(port: int, process: int, collection: str, seconds: float) -> list
     connections = Connections(port, collection)
     await closed_loop(connections, "warm-up", min(5.0, seconds))
     phases: list[Phase] = []
+    used = [processor_s(process)]
 
     def note(phase: Phase) -> Phase:
         phase.memory_mib = memory_mib(process)
+        used.append(processor_s(process))
+        phase.processor = (used[-1] - used[-2]) / phase.seconds
         phases.append(phase)
         print(f"{phase.name}: {len(phase.accepted_ms)} of {phase.sent} answered", file=sys.stderr, flush=True)
         return phase
@@ -190,12 +206,14 @@ def main() -> None:
         home = Path(folder) / "home"
         build(home, chosen.documents, chosen.fake)
         process, port = serve(home, chosen.fake)
+        share_cores(process.pid)
         try:
             phases = asyncio.run(soak(port, process.pid, "soak", chosen.seconds))
         finally:
             process.terminate()
             status = process.wait(60)
     rows = [HEADINGS, *(phase.row() for phase in phases)]
+    print(f"load {', '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores\n")
     print("\n".join("| " + " | ".join(row) + " |" for row in [rows[0], ["---"] * len(HEADINGS), *rows[1:]]))
     print()
     for said, kept in promises(phases, status):
@@ -275,6 +293,27 @@ def _fake_encoder() -> object:
     from fakes import HashingEncoder
 
     return HashingEncoder()
+
+
+def share_cores(server: int) -> None:
+    """The last core for this process, the others for the server."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    *others, last = sorted(os.sched_getaffinity(0))
+    if not others:
+        return
+    for thread in os.listdir(f"/proc/{server}/task"):
+        os.sched_setaffinity(int(thread), others)
+    os.sched_setaffinity(0, {last})
+
+
+def processor_s(process: int) -> float:
+    """Processor seconds that a process has had; 0 where they cannot be read."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mib(process: int) -> float:

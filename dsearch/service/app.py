@@ -149,7 +149,7 @@ def create_app(
         origins=origins,
         metrics=service.metrics,
         leaving=lambda: service.leaving,
-        lag=service.lag,
+        admission=service.admission,
     )
     return app
 

@@ -15,12 +15,13 @@ from collections.abc import Callable, Collection
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsearch.errors import DsearchError
 from dsearch.service import logs
+from dsearch.service.admission import Admission
 from dsearch.service.errors import HostNotAllowed, OriginNotAllowed, Overloaded
-from dsearch.service.lag import Lag
 from dsearch.service.metrics import Metrics
 from dsearch.service.problems import problem, problem_of
 from dsearch.service.telemetry import Spans
@@ -49,10 +50,9 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+_REFUSED = "more is being answered than can be in time; try again after the seconds in Retry-After"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
-MAX_IN_FLIGHT = 1024  # far above the queues, which refuse by themselves
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Guard:
         origins: other sites whose pages may use it, such as "https://search.example".
         metrics: told of every answer.
         leaving: whether the server is about to stop: connections are then closed with their answer.
-        lag: how late the event loop is.
+        admission: says who is refused before anything is done; everybody is let in when None.
     """
 
     def __init__(
@@ -76,21 +76,35 @@ class Guard:
         origins: Collection[str] = (),
         metrics: Metrics | None = None,
         leaving: Callable[[], bool] = lambda: False,
-        lag: Lag | None = None,
+        admission: Admission | None = None,
     ):
         self.app = app
         self.hosts = frozenset(host.lower() for host in hosts)
         self.origins = frozenset(origin.lower() for origin in origins)
         self._metrics = metrics or Metrics()
         self._leaving = leaving
-        self._lag = lag or Lag()
+        self._admission = admission
         self._spans = Spans()
+        self._refusal = _prepared(problem_of(Overloaded(_REFUSED)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI has it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if self._admission is None:
+            await self._answer(scope, receive, send)
+            return
+        if self._admission.refuses(scope["path"]):
+            await self._refuse(scope, send)
+            return
+        search = self._admission.enter(scope["path"])
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._admission.leave(search)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
@@ -107,11 +121,10 @@ class Guard:
         token = logs.request_id.set(request_id)
         with (
             self._spans.of(scope["method"], headers, request_id) as finish,
-            self._metrics.in_flight() as many,
+            self._metrics.in_flight(),
         ):
             try:
                 self._require_ours(headers)
-                self._require_time(scope["path"], many)
                 await self.app(scope, receive, answer)
             except DsearchError as error:
                 await problem_of(error)(scope, receive, answer)
@@ -128,15 +141,19 @@ class Guard:
                 self._note(scope, status, time.perf_counter() - started)
                 logs.request_id.reset(token)
 
-    def _require_time(self, path: str, in_flight: int) -> None:
-        """Refuse what would be answered late, before anything is done for it."""
-        if path in _ALWAYS_ANSWERED or (in_flight <= MAX_IN_FLIGHT and not self._lag.refuses()):
-            return
-        self._metrics.rejected("server", "overloaded")
-        raise Overloaded(
-            f"{in_flight} requests are being answered already, more than can be in time; "
-            f"try again after the seconds in Retry-After"
-        )
+    async def _refuse(self, scope: Scope, send: Send) -> None:
+        """Answer with what was written down beforehand: a refusal has to cost next to nothing."""
+        self._metrics.refused()
+        start, body = self._refusal
+        headers = [*start["headers"], (b"x-request-id", uuid.uuid4().hex.encode())]
+        if self._leaving():
+            headers.append((b"connection", b"close"))
+        await send({**start, "headers": headers})
+        await send(body)
+        if logs.access.isEnabledFor(logging.INFO):
+            logs.access.info(
+                "refused", extra={"fields": {"method": scope["method"], "status": start["status"]}}
+            )
 
     def _note(self, scope: Scope, status: int, took_s: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "other"
@@ -178,6 +195,14 @@ def _name(host: str) -> str:
 def _route(scope: Scope) -> str:
     """The route as it is declared, without what is in its place: ids are nobody else's business."""
     return getattr(scope.get("route"), "path", "") or "none"
+
+
+def _prepared(response: Response) -> tuple[Message, Message]:
+    """The messages of an answer, without what differs from one request to the next."""
+    start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+    _add_headers(start, "", close=False)
+    start["headers"] = [header for header in start["headers"] if header[0] != b"x-request-id"]
+    return start, {"type": "http.response.body", "body": response.body}
 
 
 def _add_headers(start: Message, request_id: str, *, close: bool) -> None:

@@ -73,6 +73,7 @@ class Metrics:
             buckets=_NATS,
             registry=self.registry,
         )
+        self._overloaded = self._rejections.labels("server", "overloaded")
         self.accepted = 0
         self._present = 0
         self._readings: list[Callable[[], Sequence[Reading]]] = []
@@ -80,12 +81,12 @@ class Metrics:
         self.registry.register(self)
 
     @contextmanager
-    def in_flight(self) -> Generator[int]:
-        """Around each request; gives how many are being answered, this one included."""
+    def in_flight(self) -> Generator[None]:
+        """Around each request that is not refused at the door."""
         self.accepted += 1  # by the event loop alone
         self._present += 1
         try:
-            yield self._present
+            yield
         finally:
             self._present -= 1
 
@@ -101,6 +102,10 @@ class Metrics:
             queue.observe(waited)
         self._stages.labels(worker, "batch").observe(took_s)
         self._sizes.labels(worker).observe(len(waited_s))
+
+    def refused(self) -> None:
+        """A request was refused at the door."""
+        self._overloaded.inc()
 
     def rejected(self, worker: str, reason: str) -> None:
         """See `Observer`."""

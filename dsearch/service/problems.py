@@ -77,6 +77,16 @@ def kinds() -> dict[str, tuple[int, str]]:
     return dict(sorted(found.items()))
 
 
+def _kind(code: str) -> tuple[int, str]:
+    # The tree grows when a module is imported that adds to it; walking it is what an error would cost most.
+    if code not in _known:
+        _known.update(kinds())
+    return _known[code]
+
+
+_known: dict[str, tuple[int, str]] = {}
+
+
 def error_table() -> str:
     """Every code as a Markdown table: what stands in the guide "errors"."""
     import dsearch.training  # its errors are what a task can fail with
@@ -120,7 +130,7 @@ def problem(
     code: str, detail: str, *, status: int | None = None, headers: dict[str, str] | None = None, **more: Any
 ) -> Response:
     """A problem document as an answer; members of `more` that are None are left out."""
-    known_status, title = kinds()[code]
+    known_status, title = _kind(code)
     content = {"type": f"/problems/{code}", "title": title, "status": status or known_status, "code": code}
     content |= {"detail": detail} | {name: value for name, value in more.items() if value is not None}
     return Response(orjson.dumps(content), status or known_status, headers, MEDIA_TYPE)

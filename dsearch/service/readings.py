@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dsearch.encoder import QueryCache
 from dsearch.engine import Collection
 from dsearch.errors import DsearchError
+from dsearch.service.admission import Admission
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.lag import Lag
 from dsearch.service.metrics import Reading
@@ -14,7 +15,7 @@ from dsearch.service.worker import Worker
 
 
 def readings_of(
-    catalogue: Catalogue, cache: QueryCache, workers: Sequence[Worker], lag: Lag
+    catalogue: Catalogue, cache: QueryCache, workers: Sequence[Worker], lag: Lag, admission: Admission
 ) -> list[Reading]:
     """Queue depths, the cache, and of every collection that is open what it shows."""
     readings: list[Reading] = [
@@ -23,6 +24,7 @@ def readings_of(
     ]
     readings += [
         ("dsearch_event_loop_lag_seconds", "How late the event loop is.", {}, lag.seconds),
+        ("dsearch_searches_admitted", "Searches that may be in the service at once.", {}, admission.limit),
         ("dsearch_query_cache_hits_total", "Queries whose embedding was kept.", {}, cache.hits),
         ("dsearch_query_cache_misses_total", "Queries that were encoded.", {}, cache.misses),
         ("dsearch_query_cache_bytes", "Bytes of kept embeddings.", {}, cache.bytes),

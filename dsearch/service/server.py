@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import sys
@@ -25,6 +26,7 @@ LEAVING_S = 0.5  # together below the 10 s in which a supervisor expects an end
 KEEP_ALIVE_S = 5
 SWITCH_S = 0.0005
 MAX_HEADER_BYTES = 64 * 1024
+_GARBAGE = (10_000, 20, 50)  # new objects before Python looks for cycles among them; young and old ones
 _OPEN_FILES = 8192
 
 
@@ -81,16 +83,30 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         looking = asyncio.create_task(look_after(self.server_state.connections, self._patience))
+        settling = asyncio.create_task(_settle(self._service))
         try:
             await super().main_loop()
         finally:
             looking.cancel()
+            settling.cancel()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.leave()
         if not self.force_exit:
             await asyncio.sleep(LEAVING_S)
         await super().shutdown(sockets)
+
+
+async def _settle(service: Service) -> None:
+    """When all is loaded, take it out of what Python's search for cycles goes through.
+
+    Libraries, indexes and the encoder are some hundred thousand objects that stay, and a look at all of them
+    stops every thread for a tenth of a second, several times a minute under load.
+    """
+    await service.warm()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE)
 
 
 def _allow_open_files() -> None:

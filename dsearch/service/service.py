@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import DsearchError
+from dsearch.service.admission import LONG_S, Admission
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.deadline import in_time
 from dsearch.service.errors import NotReady
@@ -26,7 +27,6 @@ from dsearch.service.tasks import Tasks
 from dsearch.service.worker import Worker
 
 SEARCHES_WAITING = 256
-SEARCH_WAITING_S = 0.5
 SEARCH_CHARACTERS_WAITING = 1024 * 1024
 WRITES_WAITING = 64
 WRITE_CHARACTERS_WAITING = 32 * 1024 * 1024
@@ -66,7 +66,7 @@ class Service:
             "search",
             waiting=SEARCHES_WAITING,
             waiting_characters=SEARCH_CHARACTERS_WAITING,
-            waiting_s=SEARCH_WAITING_S,
+            waiting_s=LONG_S,
             observer=self.metrics,
         )
         self.writing = Worker(
@@ -87,9 +87,12 @@ class Service:
         self.watchers = 0  # of tasks
         self.leaving = False
         self.lag = Lag()
+        self.admission = Admission(lambda: self.searching.pace_s, self.lag)
         engine.query_cache.on_encode = self.metrics.encoded
         self.metrics.read(
-            lambda: readings_of(self.catalogue, engine.query_cache, (self.searching, self.writing), self.lag)
+            lambda: readings_of(
+                self.catalogue, engine.query_cache, (self.searching, self.writing), self.lag, self.admission
+            )
         )
         self._warming: asyncio.Task[None] | None = None
 
@@ -117,6 +120,11 @@ class Service:
         if self._warming is not None:
             with contextlib.suppress(BaseException):
                 await self._warming
+
+    async def warm(self) -> None:
+        """Return when encoder and indexes are loaded, or could not be: `require_ready` says which."""
+        if self._warming is not None:
+            await asyncio.wait([self._warming])
 
     def require_ready(self) -> None:
         """Return if searches are answered now.

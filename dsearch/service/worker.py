@@ -23,6 +23,7 @@ from dsearch.service.errors import DeadlinePassed, NotReady, Overloaded
 
 UNBOUNDED = 1 << 62
 _ALWAYS_WAITING = 8
+_LATELY = 8
 
 Item = TypeVar("Item", contravariant=True)
 Result = TypeVar("Result", covariant=True)
@@ -90,6 +91,10 @@ class Worker:
         finishes: whether a job that was begun is finished and answered whatever the deadline says: a write
             must not be answered with an error and be there all the same.
         observer: told of batches and refusals.
+
+    Attributes:
+        pace_s: seconds that a job of the last batches took, of the quickest of eight batches; 0 before the
+            first. The quickest, since a slow start or a busy neighbour is no overload.
     """
 
     def __init__(
@@ -107,7 +112,8 @@ class Worker:
         self.waiting_characters = waiting_characters
         self.waiting_s = waiting_s
         self._finishes = finishes
-        self._paces: deque[float] = deque(maxlen=8)
+        self._paces: deque[float] = deque(maxlen=_LATELY)
+        self.pace_s = 0.0
         self._observer = observer
         self._queue: deque[_Job] = deque()
         self._characters = 0
@@ -204,10 +210,12 @@ class Worker:
         return not waiting or self._characters + characters <= self.waiting_characters
 
     def _too_slow(self, waiting: int) -> bool:
-        """Whether one more would wait too long. The best pace of late counts: a slow start is no overload."""
-        if self.waiting_s is None or waiting < _ALWAYS_WAITING or not self._paces:
-            return False
-        return waiting * min(self._paces) > self.waiting_s
+        """Whether one more would wait too long."""
+        return (
+            self.waiting_s is not None
+            and waiting >= _ALWAYS_WAITING
+            and waiting * self.pace_s > self.waiting_s
+        )
 
     def _drop(self, job: _Job, reason: str) -> bool:
         """Give a job up unless it must be finished; whether it was."""
@@ -228,6 +236,7 @@ class Worker:
             took_s = time.perf_counter() - started
             if not isinstance(batch[0].work, _Once):
                 self._paces.append(took_s / len(batch))
+                self.pace_s = min(self._paces)
             _deliver(batch)
             if self._observer is not None:
                 self._observer.batch(self.name, [started - job.submitted for job in batch], took_s)

@@ -1,0 +1,80 @@
+"""`Admission`: whether a request is let in, asked before anything else is done for it.
+
+The queue of searches is bounded where searches were parsed: a flood would be parsed to be refused, and cost
+half as much as if it were answered. Here a search costs a comparison. What is in a busy service, times its
+pace, is its latency (Little's law), so counting what is in there bounds how late answers are.
+
+A burst passes: it may wait. A load that stays above what can be answered does not pass, and waiting makes all
+of it late. So the bound is generous until it is met, and from then on tight, until nobody had to be refused
+for a second. Tight means one batch that is computed and one that waits.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from dsearch.service.lag import Lag
+
+BURST = 64
+TWO_BATCHES = 20  # of ten: half the size costs a tenth more a search, twice the size saves as little
+SHORT_S = 0.025  # of waiting disturbs nobody: where it is more than two batches, more are let in
+LONG_S = 0.5  # of waiting is too long: where it is less than a burst, fewer are let in
+LEAST, MOST = 8, 256
+CALM_S = 1.0
+MAX_IN_FLIGHT = 1024  # of all requests; far above the queues of the others, which refuse by themselves
+
+_ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
+_SEARCHES = re.compile(r"/v1/collections/[^/]+/(search|search/batch|similar|attend|vjp|predict)")
+
+
+class Admission:
+    """Counts what is in the service; used by the event loop alone.
+
+    Args:
+        pace_s: seconds that a search takes of late; 0 when not known.
+        lag: how late the event loop is.
+        clock: seconds.
+    """
+
+    def __init__(self, pace_s: Callable[[], float], lag: Lag, clock: Callable[[], float] = time.monotonic):
+        self.searches = 0
+        self.requests = 0
+        self._pace_s = pace_s
+        self._lag = lag
+        self._clock = clock
+        self._tight_until = 0.0
+
+    @property
+    def limit(self) -> int:
+        """Searches that may be in the service."""
+        limit = TWO_BATCHES if self._clock() < self._tight_until else BURST
+        pace_s = self._pace_s()
+        if not pace_s:
+            return limit
+        most, least = min(MOST, SHORT_S / pace_s), max(LEAST, LONG_S / pace_s)
+        return int(min(max(limit, most), least))
+
+    def refuses(self, path: str) -> bool:
+        """Whether a request for `path` is to be refused."""
+        if path in _ALWAYS_ANSWERED:
+            return False
+        if self.requests >= MAX_IN_FLIGHT or self._lag.refuses():
+            return True
+        if self.searches < self.limit or _SEARCHES.fullmatch(path) is None:
+            return False
+        self._tight_until = self._clock() + CALM_S
+        return True
+
+    def enter(self, path: str) -> bool:
+        """A request is let in; whether it is a search, which `leave` wants to know."""
+        search = _SEARCHES.fullmatch(path) is not None
+        self.requests += 1
+        self.searches += search
+        return search
+
+    def leave(self, search: bool) -> None:
+        """It was answered."""
+        self.requests -= 1
+        self.searches -= search
