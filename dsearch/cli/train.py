@@ -13,13 +13,14 @@ from dsearch.cli.full import train_full_with_progress
 from dsearch.cli.runs import interruptible, run_folder, training_processes
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
 from dsearch.cli.train_feedback import require_feedback, train_on_feedback, trust_of
+from dsearch.cli.train_values import VALUE, require_field, train_values
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from dsearch.attention.head import Head
     from dsearch.encoder import TextEncoder
     from dsearch.engine import Collection
-    from dsearch.training import Examples, Gate, RunFolder, Trained, TrainingOptions, Tuned
+    from dsearch.training import Examples, Gate, RunFolder, Trained, TrainedValues, TrainingOptions, Tuned
 
 HELD_BACK = 3  # the exit code when the gate did not let a model answer
 
@@ -56,7 +57,13 @@ def train(
     objective: Annotated[
         str | None,
         typer.Option(
-            help="listwise, judged (from feedback), in-batch, marginal, approx-ndcg, teacher or margin."
+            help="listwise, judged (from feedback), in-batch, marginal, approx-ndcg, teacher, margin, value."
+        ),
+    ] = None,
+    field: Annotated[
+        str | None,
+        typer.Option(
+            help="Metadata, or value: what --objective value learns to predict; --data only judges, then."
         ),
     ] = None,
     teacher: Annotated[
@@ -103,6 +110,48 @@ def train(
     Documents are encoded again by scope full alone; that one may be started by torchrun, too. Interrupted,
     it goes on with --resume. Exit code 3: trained and kept, but the gate did not let it answer.
     """
+    if objective == VALUE or field is not None:
+        refused = {
+            "--from": source,
+            "--trusted-keys": trusted_keys,
+            "--self-supervised": self_supervised,
+            "--teacher": teacher,
+            f"--scope {scope}": scope != "head",
+            "--encoder-training": encoder_training,
+            "--encoder-learning-rate": encoder_learning_rate,
+            "--precision": precision,
+            "--compile": compiled,
+        }
+        require_field(objective, field, refused)
+        assert field is not None  # it was asked for
+        from dsearch.training import Gate
+
+        train_values(
+            collection,
+            field,
+            home=home,
+            encoder=encoder,
+            device=device,
+            threads=threads,
+            data=data,
+            split=split,
+            exclude=exclude,
+            chosen={
+                "epochs": epochs,
+                "learning_rate": learning_rate,
+                "batch_size": batch_size,
+                "heads": heads,
+                "seed": seed,
+            },
+            gate=Gate(alpha=alpha, margin=margin),
+            run=run,
+            resume=resume,
+            strict=strict,
+            promote=promote,
+            accept=accept,
+            json=json,
+        )
+        return
     if source is not None or trusted_keys is not None:
         require_feedback(source, self_supervised=self_supervised, scope=scope, teacher=teacher)
     elif (data is None) == (not self_supervised):
@@ -228,7 +277,7 @@ def train_with_progress(
 
 def keep(
     collection: Collection,
-    trained: Trained | Tuned,
+    trained: Trained | Tuned | TrainedValues,
     *,
     promote: bool,
     accept: bool = False,

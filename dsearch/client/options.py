@@ -75,13 +75,15 @@ class DifferentiableOptions(AttendOptions, total=False):
 class TrainOptions(TypedDict, total=False):
     """How to train. What is left out is as the server has it.
 
-    scope: "head" or "query". objective: "listwise", "judged", "in-batch", … heads, epochs, learning_rate,
-    seed. promote: whether it answers if it did better on held-out queries; accept: whatever they say. alpha:
-    the largest p-value that counts as a gain; margin: how far nDCG@10 may fall on seen or unseen documents.
+    scope: "head" or "query". objective: "listwise", "judged", "in-batch", …, or "value" with field: what to
+    predict of the documents. heads, epochs, learning_rate, seed. promote: whether it answers if it did better
+    on what was held out; accept: whatever that says. alpha: the largest p-value that counts as a gain;
+    margin: how far nDCG@10 may fall on seen or unseen documents.
     """
 
     scope: Literal["head", "query"]
     objective: str
+    field: str
     heads: int
     epochs: int
     learning_rate: float

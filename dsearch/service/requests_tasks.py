@@ -53,7 +53,14 @@ class TrainRequest(Judged):
 
     model_config = ConfigDict(
         strict=True,
-        json_schema_extra={"examples": [_EXAMPLE, {"self_supervised": True}, {"from": "feedback"}]},
+        json_schema_extra={
+            "examples": [
+                _EXAMPLE,
+                {"self_supervised": True},
+                {"from": "feedback"},
+                {"objective": "value", "field": "price"},
+            ]
+        },
     )
 
     self_supervised: _Flag = Field(False, description="learn from the documents alone")
@@ -67,11 +74,18 @@ class TrainRequest(Judged):
     )
     objective: (
         Annotated[
-            Literal["listwise", "judged", "in-batch", "marginal", "approx-ndcg"],
-            allowed("listwise, judged, in-batch, marginal or approx-ndcg"),
+            Literal["listwise", "judged", "in-batch", "marginal", "approx-ndcg", "value"],
+            allowed("listwise, judged, in-batch, marginal, approx-ndcg or value"),
         ]
         | None
     ) = None
+    field: (
+        Annotated[str, Field(min_length=1, max_length=200), allowed("a metadata field, or value")] | None
+    ) = Field(
+        None,
+        description="what the objective value learns to predict, from the documents that have it; "
+        "judgements, when given, then only say what becomes of search",
+    )
     heads: Annotated[int, Field(ge=1, le=64), allowed("an integer from 1 to 64")] = 1
     epochs: Annotated[int, Field(ge=1, le=1000), allowed("an integer from 1 to 1000")] | None = None
     learning_rate: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] | None = None
@@ -87,10 +101,19 @@ class TrainRequest(Judged):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        if self.objective == "value" or self.field is not None:
+            if self.objective != "value" or self.field is None:
+                raise ValueError('"objective": "value" and "field" belong together; give both or neither')
+            if self.self_supervised or self.source is not None or self.scope != "head":
+                raise ValueError(
+                    '"objective": "value" learns from documents, in scope head; leave the rest out'
+                )
+            return self
         given = (self.judgements is not None and self.source is None) + self.self_supervised
         if given + (self.source is not None) != 1:
             raise ValueError(
-                'give one of: queries with judgements; "self_supervised": true; "from": "feedback"'
+                'give one of: queries with judgements; "self_supervised": true; "from": "feedback"; '
+                '"objective": "value" with a "field"'
             )
         return self
 

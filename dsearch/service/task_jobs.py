@@ -15,8 +15,18 @@ from dsearch.errors import DsearchError
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
+    from dsearch.attention.head import Head
     from dsearch.engine import Collection, SearchEngine
-    from dsearch.training import Epoch, Examples, Gate, Trained, TrainingOptions
+    from dsearch.training import (
+        Epoch,
+        Examples,
+        Gate,
+        Trained,
+        TrainedValues,
+        TrainingOptions,
+        ValueExamples,
+        ValueOptions,
+    )
 
 HEAD_NAME = "head.safetensors"
 ENCODER_NAME = "encoder.safetensors"
@@ -77,13 +87,14 @@ def train_job(
         trained, left_out = _trained(report, collection, parent, gate, request, folder, device)
     (folder / HEAD_NAME).write_bytes(head_bytes(trained.head))
     change = None
-    if trained.encoder is not None:
+    encoder = getattr(trained, "encoder", None)
+    if encoder is not None:
         from dataclasses import asdict
 
         from safetensors.torch import save
 
-        (folder / ENCODER_NAME).write_bytes(save(dict(trained.encoder.tensors)))
-        change = asdict(trained.encoder.training)
+        (folder / ENCODER_NAME).write_bytes(save(dict(encoder.tensors)))
+        change = asdict(encoder.training)
     return {
         "parent": parent,
         "record": trained.record,
@@ -102,7 +113,7 @@ def _trained(
     request: dict[str, Any],
     folder: Path,
     device: str,
-) -> tuple[Trained, dict[str, int]]:
+) -> tuple[Trained | TrainedValues, dict[str, int]]:
     from dsearch.training import (
         TrainingOptions,
         examples_from_corpus,
@@ -121,6 +132,8 @@ def _trained(
     judged = None
     if request["judgements"] is not None:
         judged = examples_from_judgements(collection, request["queries"], request["judgements"])
+    if request["objective"] == "value":
+        return _trained_on_values(report, collection, start, gate, request, folder, device, judged)
     if request["from"] == "feedback":
         source = examples_from_feedback(collection)
         live = collection.head(collection.live_model)
@@ -156,7 +169,35 @@ def _trained(
     return trained, examples.left_out
 
 
-def _run(folder: Path, examples: Examples, options: TrainingOptions) -> Any:
+def _trained_on_values(
+    report: Report,
+    collection: Collection,
+    start: Head,
+    gate: Gate,
+    request: dict[str, Any],
+    folder: Path,
+    device: str,
+    judged: Examples | None,
+) -> tuple[TrainedValues, dict[str, int]]:
+    from dsearch.training import ValueOptions, finetune_values, value_examples
+
+    names = ("heads", "epochs", "learning_rate", "seed")
+    options = ValueOptions(**{name: request[name] for name in names if request[name] is not None})
+    examples = value_examples(collection, request["field"])
+    trained = finetune_values(
+        examples,
+        options,
+        gate=gate,
+        start=start,
+        judged=judged,
+        device=device,
+        on_epoch=_Watch(report).epoch,
+        run=_run(folder, examples, options),
+    )
+    return trained, examples.left_out
+
+
+def _run(folder: Path, examples: Examples | ValueExamples, options: TrainingOptions | ValueOptions) -> Any:
     """The run's folder, gone on with where the same run lies there; begun anew where another does."""
     import shutil
     from dataclasses import asdict

@@ -124,6 +124,7 @@ def finetune_values(
     """
     options, gate = options or ValueOptions(), gate or Gate()
     start = Head(examples.states.shape[1]).eval() if start is None else start
+    examples = replace(examples, snapshot=examples.snapshot.weighed(start.keyword_weighting))
     started = time.monotonic()
     data = ValueData(examples, keywords=options.keywords, device=device)
     session = _Session(data, options, start, run, on_epoch, on_progress, cancelled)
@@ -294,7 +295,7 @@ class _Session:
         self._train("validate", f"fold-{number}", others, evidence, None, told)
         kept = [predicted[epoch] for epoch in (0, *checkpoints)]
         scores = np.stack([scores_of_values(examples, asked, one) for one in kept])
-        always = np.broadcast_to(examples.values[evidence].mean(0), kept[0].shape)
+        always = np.tile(examples.values[evidence].mean(0), (len(asked), 1))
         return _Fold(asked, scores_of_values(examples, asked, always), scores, kept)
 
     def _train(

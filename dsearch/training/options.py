@@ -124,7 +124,8 @@ class ValueOptions:
         decay: weight of Σ |Δ|²: pulls projections towards the identity.
         heads: query heads.
         train_keys: learn the key projection too.
-        keywords: whether shared words have a part, as in hybrid search; without, its weight stays as it is.
+        keywords: whether shared words have a part, as they have when texts are predicted for; none have where
+            a collection's embeddings are given.
         folds: documents are held out in so many parts to judge by, until that is enough; 0 holds none out.
         most_examples: documents asked about, drawn where there are more; the evidence is always all.
         seed: of every random choice.
@@ -138,7 +139,7 @@ class ValueOptions:
     decay: float = 1e-3
     heads: int = 1
     train_keys: bool = True
-    keywords: bool = False
+    keywords: bool = True
     folds: int = 3
     most_examples: int = 5000
     seed: int = 0

@@ -210,7 +210,7 @@ def described(examples: ValueExamples) -> Mapping[str, Any]:
     return {
         "field": examples.field,
         "kind": examples.kind,
-        "documents": len(examples.positions),
+        "evidence": len(examples.positions),
         "examples": len(examples),
         "labels": len(examples.labels) or None,
         "left_out": examples.left_out,

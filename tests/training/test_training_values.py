@@ -22,7 +22,7 @@ from dsearch.training.value_trainer import Evidence, ValueData, train_on_values
 from dsearch.training.values import log_loss, loss_of_values, pooled_values, squared_error
 from dsearch.types import Document
 
-FAST = ValueOptions(epochs=10, learning_rate=3e-2, batch_size=32)
+FAST = ValueOptions(epochs=8, learning_rate=3e-2, batch_size=32)
 
 
 def unit(*shape: int) -> torch.Tensor:
