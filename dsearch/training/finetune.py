@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+import torch
 
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments
 from dsearch.errors import InvalidRequest
+from dsearch.training.candidates import judge_candidates
 from dsearch.training.examples import Examples
 from dsearch.training.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.headroom import Headroom, headroom
@@ -21,12 +22,20 @@ from dsearch.training.holdout import ENOUGH, MOST, Answers, HeldOut, joined, spl
 from dsearch.training.loop import Epoch, TrainingDiverged, Watch
 from dsearch.training.options import TrainingOptions
 from dsearch.training.runfolder import RunFolder, Stage
+from dsearch.training.selection import FoldAnswers, Kept, chosen, halves
 from dsearch.training.student import Student
 from dsearch.training.trainer import train_student
+from dsearch.training.tune import (
+    HOP_STRENGTHS,
+    MIN_QUERIES,
+    Trials,
+    Tuned,
+    head_of,
+    setting_of,
+)
 from dsearch.types import Progress
 
 MIN_HELD_OUT = 10  # with fewer, held-out queries say nothing; all epochs are run
-MIN_SLICE = 20  # with fewer, a slice says too little to choose epochs by
 _CHECKPOINTS = 10  # of a training run, at which held-out queries are ranked
 
 OnTraining = Callable[[str, Epoch], None]
@@ -45,6 +54,8 @@ class Trained:
         record: all of this as JSON, for the model's file.
         encoder: what was changed of the encoder, in the scopes query and full.
         documents: encoded by it, in scope full.
+        tuned: the untrained search that training started from, where it is another one than answers now: a
+            candidate of its own, with what the gate says of it.
     """
 
     head: Head
@@ -55,19 +66,19 @@ class Trained:
     record: dict[str, Any]
     encoder: EncoderChange | None = None
     documents: EncodedDocuments | None = None
+    tuned: Tuned | None = None
+
+    @property
+    def goes_live(self) -> Literal["head", "tuned"] | None:
+        """What should answer from now on; None: what answers now."""
+        if self.gate.passed:
+            return "head"
+        return "tuned" if self.tuned is not None and self.tuned.gate.passed else None
 
     @property
     def verdict(self) -> tuple[bool, str]:
         """Whether it should go live, and why in words."""
         return self.gate.passed, self.gate.reason
-
-
-@dataclass(frozen=True, slots=True)
-class _Fold:
-    """One fold's answers, untrained and after each checkpoint."""
-
-    before: Answers
-    after: list[Answers]
 
 
 def finetune(
@@ -88,17 +99,22 @@ def finetune(
 
     First without the queries of a fold, to see how they are answered at each checkpoint, and so on fold by
     fold until `ENOUGH` queries were held out once. Then, with all examples, on the same schedule, up to the
-    last epoch or to an earlier checkpoint that was clearly better. Both start from `start`.
+    last epoch or to an earlier checkpoint that was clearly better.
 
-    The gate scores each fold at the checkpoint that the *other* folds would choose (a single fold: each half
-    of it): what is chosen on the queries that it is judged by looks better than it is.
+    Each training starts from the keyword weight and hop strength that tuning chooses on its own queries,
+    never on those held out for it (`options.tune`; else from `start`). It learns without a hop; which hop
+    strength serves the trained head best, held-out queries say. So there are two candidates, the tuned search
+    and the head: see candidates.py for what is asked of each.
+
+    The gate scores each fold at the checkpoint and hop strength that the *other* folds would choose (a single
+    fold: each half of it): what is chosen on the queries that it is judged by looks better than it is.
 
     Args:
         examples: queries and their documents.
         options: how.
         gate: what is asked of the head.
-        start: an untrained head with a tuned keyword weight and hop strength, to start from and to be
-            compared with; the untrained one when None.
+        start: an untrained head with a keyword weight and a hop strength: what answers now, to start from
+            and to be compared with; the untrained one when None.
         encoder: the collection's, for scope query; a copy of it learns.
         device: where the arithmetic runs.
         on_headroom: told what is left to gain, before training.
@@ -132,40 +148,81 @@ def finetune(
     room = headroom(examples, start, keywords=options.keywords)
     if on_headroom is not None:
         on_headroom(room)
+    trials = _trials(examples, options, start, on_progress)
+    choice = None if trials is None else trials.choose()
+    begin = start if choice is None else head_of(choice.setting, examples.states.shape[1])
     checkpoints = _checkpoints(options.epochs)
-    folds = session.held_out_folds(checkpoints)
-    epochs, before, after = options.epochs, None, None
+    folds = session.held_out_folds(checkpoints, trials)
+    kept = Kept(len(checkpoints))
+    now = before = after = None
     if folds:
-        chosen = _chosen(folds)
-        epochs = [0, *checkpoints][chosen]
+        kept = chosen(folds)
         if len(folds) == 1:
-            folds = _halves(folds[0], options.seed)
-        others = [_chosen(folds[:i] + folds[i + 1 :]) for i in range(len(folds))]
+            folds = halves(folds[0], options.seed)
+        others = [chosen(folds[:i] + folds[i + 1 :]) for i in range(len(folds))]
+        now = joined([fold.now for fold in folds])
         before = joined([fold.before for fold in folds])
-        after = joined([[fold.before, *fold.after][at] for fold, at in zip(folds, others, strict=True)])
+        after = joined([fold.of(of) for fold, of in zip(folds, others, strict=True)])
+    epochs = [0, *checkpoints][kept.checkpoint]
 
-    student = session.train_on_all(epochs)
+    student = session.train_on_all(epochs, begin)
     head = student.head
+    if kept.hop is not None:
+        with torch.no_grad():
+            head.hop_strength.fill_(kept.hop)
     # Canaries are stored embeddings: they say nothing of an encoder that changed.
     overlap = None
     if student.encoder is None:
         overlap = overlap_of_canaries(examples.snapshot, start, head, seed=options.seed)
-    gated = judge(before, after, gate, canary_overlap=overlap, seed=options.seed)
+    tuned = None
+    if trials is not None and choice is not None and choice.setting != trials.start:
+        tuned_report, gated = judge_candidates(
+            lambda asked: trials.judged(choice, asked),
+            now,
+            before,
+            after,
+            gate,
+            canary_overlap=overlap,
+            seed=options.seed,
+        )
+        tuned = trials.tuned(choice, tuned_report)
+    else:
+        gated = judge(now, after, gate, canary_overlap=overlap, seed=options.seed)
     seconds = time.monotonic() - started
     record = {
         "scope": options.scope,
         "options": asdict(options),
         "epochs": epochs,
+        "hop_strength": head.hop_strength.item(),
         "examples": len(examples),
         "left_out": examples.left_out,
         "data_sha256": examples.digest,
         "headroom": room.to_dict(),
+        "tuned": None if tuned is None else tuned.record,
         "gate": gated.to_dict(),
         "seconds": round(seconds, 2),
     }
     if run is not None:
         run.finish()
-    return Trained(head, epochs, room, gated, seconds, record, student.change)
+    return Trained(head, epochs, room, gated, seconds, record, student.change, tuned=tuned)
+
+
+def _trials(
+    examples: Examples,
+    options: TrainingOptions,
+    start: Head,
+    on_progress: Callable[[Progress], None] | None,
+) -> Trials | None:
+    """Settings to start from; None where none are to be tried, or too few queries are there to choose by."""
+    if not (options.tune and options.keywords) or len(examples) < MIN_QUERIES:
+        return None
+    started = time.monotonic()
+
+    def told(done: int, of: int) -> None:
+        if on_progress is not None:
+            on_progress(Progress("tune", done, of, time.monotonic() - started))
+
+    return Trials.of(examples, start=setting_of(start), seed=options.seed, on_setting=told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,26 +239,28 @@ class _Session:
     on_progress: Callable[[Progress], None] | None
     cancelled: Callable[[], bool] | None
 
-    def held_out_folds(self, checkpoints: list[int]) -> list[_Fold]:
+    def held_out_folds(self, checkpoints: list[int], trials: Trials | None) -> list[FoldAnswers]:
         examples, options = self.examples, self.options
         if options.folds == 0 or len(examples) < MIN_HELD_OUT:
             return []
-        folds: list[_Fold] = []
+        folds: list[FoldAnswers] = []
         for number, part in enumerate(split_folds(examples, options.folds, options.seed)):
             if sum(len(fold.before) for fold in folds) >= ENOUGH:
                 break
-            folds.append(self._fold(number, part, checkpoints))
+            folds.append(self._fold(number, part, checkpoints, trials))
         return folds
 
-    def train_on_all(self, epochs: int) -> Student:
+    def train_on_all(self, epochs: int, start: Head) -> Student:
         stage = None if self.run is None else self.run.stage("train")
 
         def told(epoch: Epoch, student: Student) -> bool:
             return self._tell("train", stage, epoch, student)
 
-        return self._train(self.examples, "train", stage, epochs, told)
+        return self._train(self.examples, "train", stage, epochs, start, told)
 
-    def _fold(self, number: int, part: list[int], checkpoints: list[int]) -> _Fold:
+    def _fold(
+        self, number: int, part: list[int], checkpoints: list[int], trials: Trials | None
+    ) -> FoldAnswers:
         examples, options = self.examples, self.options
         training = examples.subset(sorted(set(range(len(examples))) - set(part)))
         ranked = part
@@ -209,24 +268,37 @@ class _Session:
             ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
         held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords)
         stage = None if self.run is None else self.run.stage(f"fold-{number}")
-        before = held_out.answers(self.start)
+        now = before = held_out.answers(self.start)
+        start, strength, strengths = self.start, 0.0, []
+        if trials is not None:
+            setting = trials.choose(without=part).setting
+            start, strength = head_of(setting, examples.states.shape[1]), setting[1]
+            before = held_out.answers(start)
+            strengths = sorted({0.0, *HOP_STRENGTHS, trials.start[1]})
         after: dict[int, Answers] = {}
-        for epoch in checkpoints:  # of before the run was interrupted
-            kept = None if stage is None else stage.answers(f"epoch-{epoch}")
-            if kept is not None:
-                after[epoch] = kept
+        hops: dict[float, Answers] = {}
+        if stage is not None:  # what is there of before the run was interrupted
+            after = stage.several_answers({epoch: f"epoch-{epoch}" for epoch in checkpoints})
+            hops = stage.several_answers({of: f"hop-{of:g}" for of in strengths})
 
         def told(epoch: Epoch, student: Student) -> bool:
-            answers = held_out.answers(student.head, student.states(held_out.examples))
+            states = student.states(held_out.examples)
+            if epoch.number == checkpoints[-1] and strengths:
+                hops.update(held_out.answers_by_hop(student.head, strengths, states))
+                answers = hops[strength]
+            else:
+                answers = held_out.answers(student.head, states)
             if epoch.number in checkpoints:
                 after[epoch.number] = answers
                 if stage is not None:
                     stage.keep_answers(f"epoch-{epoch.number}", answers)
-            epoch = replace(epoch, before=before.means(), after=answers.means())
+                    for of, kept in hops.items():
+                        stage.keep_answers(f"hop-{of:g}", kept)
+            epoch = replace(epoch, before=now.means(), after=answers.means())
             return self._tell("validate", stage, epoch, student)
 
-        self._train(training, "validate", stage, None, told)
-        return _Fold(before, [after[epoch] for epoch in checkpoints])
+        self._train(training, "validate", stage, None, start, told)
+        return FoldAnswers(now, before, [after[epoch] for epoch in checkpoints], hops)
 
     def _train(
         self,
@@ -234,6 +306,7 @@ class _Session:
         name: str,
         stage: Stage | None,
         epochs: int | None,
+        start: Head,
         told: Callable[[Epoch, Student], bool],
     ) -> Student:
         if stage is not None:
@@ -243,7 +316,7 @@ class _Session:
                 examples,
                 self.options,
                 encoder=self.encoder,
-                start=self.start,
+                start=start,
                 epochs=epochs,
                 device=self.device,
                 watch=Watch(name, self.on_progress, self.cancelled, stage),
@@ -263,41 +336,7 @@ class _Session:
         return True
 
 
-def _halves(fold: _Fold, seed: int) -> list[_Fold]:
-    order = np.random.default_rng(seed).permutation(len(fold.before))
-    return [
-        _Fold(fold.before.subset(half), [one.subset(half) for one in fold.after])
-        for half in (np.sort(order[::2]), np.sort(order[1::2]))
-    ]
-
-
 def _checkpoints(epochs: int) -> list[int]:
     """Some ten epochs, the last among them."""
     count = min(epochs, _CHECKPOINTS)
     return sorted({round(epochs * (step + 1) / count) for step in range(count)})
-
-
-def _chosen(folds: list[_Fold]) -> int:
-    """The checkpoint to keep by these folds, 0 for the untrained head."""
-    before = joined([fold.before for fold in folds])
-    after = [joined(list(parts)) for parts in zip(*(fold.after for fold in folds), strict=True)]
-    return kept_checkpoint(np.stack([before.all, *(one.all for one in after)]), before.seen)
-
-
-def kept_checkpoint(
-    values: Float[np.ndarray, "checkpoints queries"], seen: Bool[np.ndarray, " queries"]
-) -> int:
-    """The last checkpoint, or an earlier one (0: untrained) that was better by twice the standard error.
-
-    The learning rate falls to zero at the end, so the last epoch has the least noise, while the best of
-    thirty noisy ones is mostly luck: on SciFact's training split (3 folds) it lost .013 against the last.
-    Seen and unseen queries count alike, however many of each there are.
-    """
-    weights = np.ones(len(seen))
-    if min(seen.sum(), (~seen).sum()) >= MIN_SLICE:
-        weights = np.where(seen, len(seen) / (2 * seen.sum()), len(seen) / (2 * (~seen).sum()))
-    weighted = values * weights
-    best = int(weighted.mean(axis=1).argmax())
-    gain = weighted[best] - weighted[-1]
-    clear = gain.mean() > 2 * gain.std() / np.sqrt(len(gain))
-    return best if clear else len(values) - 1

@@ -168,7 +168,7 @@ def finetune_from_feedback(
     Raises:
         TrainingDiverged: NaN or infinity in the loss.
     """
-    options = replace(options or feedback_options(), folds=0)
+    options = replace(options or feedback_options(), folds=0, tune=False)
     start = Head(source.examples.states.shape[1]).eval() if start is None else start
     trained = finetune(
         source.examples,

@@ -6,6 +6,7 @@ each fold and answers that fold, until enough queries have been held out once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,14 +96,24 @@ class HeldOut:
             corpus: those of the documents where another encoder did.
             further: those of long documents' further passages, beside `corpus`.
         """
-        top = self._ranking.top(
-            head,
-            self._depth,
-            hop_strength=head.hop_strength.item(),
-            states=states,
-            corpus=corpus,
-            further=further,
+        strength = head.hop_strength.item()
+        return self.answers_by_hop(head, [strength], states, corpus, further)[strength]
+
+    def answers_by_hop(
+        self,
+        head: Head,
+        hop_strengths: Sequence[float],
+        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
+        further: FurtherPassages | None = None,
+    ) -> dict[float, Answers]:
+        """What this head gives with each of these hop strengths in place of its own."""
+        tops = self._ranking.tops(
+            head, hop_strengths, self._depth, states=states, corpus=corpus, further=further
         )
+        return {strength: self._answers(top) for strength, top in zip(hop_strengths, tops, strict=True)}
+
+    def _answers(self, top: Int64[np.ndarray, "queries depth"]) -> Answers:
         taken_out = (top[:, :, None] == self._taken_out[:, None]).any(-1)
         return Answers(
             ndcg_at_10(top, self.examples.relevant),

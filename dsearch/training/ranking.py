@@ -5,7 +5,7 @@ Exact, not by candidates, and with everything that a head does not change kept b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.attention.hops import refine
+from dsearch.attention.scores import length, unit
 from dsearch.engine import Snapshot
 from dsearch.engine.layer import HOP_CANDIDATES
 from dsearch.evaluation.metrics import Judged, ndcg
@@ -58,16 +58,30 @@ class Ranking:
         What is hidden from a query stands last. `states` and `corpus` (with its `further` passages) take the
         place of the examples' query embeddings and of the stored ones.
         """
+        return self.tops(head, [hop_strength], depth, states=states, corpus=corpus, further=further)[0]
+
+    @torch.inference_mode()
+    def tops(
+        self,
+        head: Head,
+        hop_strengths: Sequence[float],
+        depth: int = DEPTH,
+        *,
+        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
+        further: FurtherPassages | None = None,
+    ) -> list[Int64[np.ndarray, "queries depth"]]:
+        """`top` at each of these hop strengths, for little more than one of them costs."""
         depth = min(depth, len(self._corpus))
         states = self.examples.states if states is None else states
         if corpus is None:
             corpus, further = self._corpus, self._further
-        best = np.zeros((len(self.examples), depth), np.int64)
-        for start in range(0, len(best), _QUERIES_AT_A_TIME):
-            which = torch.arange(start, min(start + _QUERIES_AT_A_TIME, len(best)))
-            best[start : start + len(which)] = self._block(
-                head, states, corpus, further, which, depth, hop_strength
-            )
+        best = [np.zeros((len(self.examples), depth), np.int64) for _ in hop_strengths]
+        for start in range(0, len(self.examples), _QUERIES_AT_A_TIME):
+            which = torch.arange(start, min(start + _QUERIES_AT_A_TIME, len(self.examples)))
+            found = self._block(head, states, corpus, further, which, depth, hop_strengths)
+            for of, rows in zip(best, found, strict=True):
+                of[start : start + len(which)] = rows
         return best
 
     def _block(
@@ -78,68 +92,121 @@ class Ranking:
         further: FurtherPassages | None,
         which: Int64[Tensor, " batch"],
         depth: int,
-        hop_strength: float,
-    ) -> Int64[np.ndarray, "batch depth"]:
+        hop_strengths: Sequence[float],
+    ) -> list[Int64[np.ndarray, "batch depth"]]:
         device = head.temperature.device
         further = None if further is None else further.to(device)
         corpus = corpus.to(device)
         keyword = None if self._keyword is None else self._keyword(which).to(device)
         queries = head.queries(torch.as_tensor(states[which.numpy()]).to(device))
-        log_heads, taken = self._log_heads(head, queries, corpus, further, keyword)
-        if hop_strength:
-            found = self._mixed(head, log_heads, which).topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
-            weights = log_heads.gather(2, found[:, None].expand(-1, head.heads, -1)).softmax(-1)
-            queries = self._hop(head, queries, weights, found, corpus, further, taken, hop_strength)
-            log_heads, _ = self._log_heads(head, queries, corpus, further, keyword)
-        return self._mixed(head, log_heads, which).topk(depth, dim=1).indices.cpu().numpy()
+        scores, taken = self._scores(head, queries, corpus, further)
+        logits = self._logits(head, scores, keyword)
+        first = self._mixed(head, logits, which)
+        hop = None
+        if any(hop_strengths):
+            found = first.topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
+            weights = logits.gather(2, found[:, None].expand(-1, head.heads, -1)).softmax(-1)
+            hop = _Hop(queries, scores, self._pooled(head, weights, found, corpus, further, taken))
+        tops = []
+        for strength in hop_strengths:
+            mixed = first
+            if strength and hop is not None:
+                if further is None:
+                    turned = hop.scores(strength, lambda of: head.fold(of) @ corpus.T)
+                else:  # which passage is the best one is no linear matter
+                    turned, _ = self._scores(head, hop.queries(strength), corpus, further)
+                mixed = self._mixed(head, self._logits(head, turned, keyword), which)
+            tops.append(mixed.topk(depth, dim=1).indices.cpu().numpy())
+        return tops
 
-    def _log_heads(
+    def _scores(
         self,
         head: Head,
         queries: Float[Tensor, "batch heads key_dim"],
         corpus: Float[Tensor, "documents encoder_dim"],
         further: FurtherPassages | None,
-        keyword: Float[Tensor, "batch documents"] | None,
     ) -> tuple[Float[Tensor, "batch heads documents"], Int64[Tensor, "batch heads documents"] | None]:
-        """log softmax, and the passage of each document that it is of; None where each has but one."""
-        folded, taken = head.fold(queries), None
+        """q · k, and the passage of each document that it is of; None where each has but one."""
+        folded = head.fold(queries)
         scores = folded @ corpus.T
-        if further is not None:
-            scores, taken = further.taken(folded, scores)
-        if keyword is not None:
-            scores = scores + head.keyword_weight[:, None] * keyword[:, None]
-        return (scores / head.temperature).log_softmax(-1), taken
+        return (scores, None) if further is None else further.taken(folded, scores)
 
-    def _hop(
+    def _logits(
         self,
         head: Head,
-        queries: Float[Tensor, "batch heads key_dim"],
+        scores: Float[Tensor, "batch heads documents"],
+        keyword: Float[Tensor, "batch documents"] | None,
+    ) -> Float[Tensor, "batch heads documents"]:
+        if keyword is not None:
+            scores = scores + head.keyword_weight[:, None] * keyword[:, None]
+        return scores / head.temperature
+
+    def _pooled(
+        self,
+        head: Head,
         weights: Float[Tensor, "batch heads found"],
         found: Int64[Tensor, "batch found"],
         corpus: Float[Tensor, "documents encoder_dim"],
         further: FurtherPassages | None,
         taken: Int64[Tensor, "batch heads documents"] | None,
-        strength: float,
     ) -> Float[Tensor, "batch heads key_dim"]:
+        """What the attention found, as one key for each head."""
         if taken is None or further is None:
-            return refine(queries, weights, head.keys(corpus[found]), strength)
+            return torch.einsum("bhf,bfk->bhk", weights, head.keys(corpus[found]))
         best = taken.gather(2, found[:, None].expand(-1, head.heads, -1)).cpu()
-        keys = head.keys(further.beside(corpus).cpu()[best].to(queries))
-        return refine(queries.unsqueeze(2), weights.unsqueeze(2), keys, strength).squeeze(2)
+        keys = head.keys(further.beside(corpus).cpu()[best].to(weights))
+        return torch.einsum("bhf,bhfk->bhk", weights, keys)
 
     def _mixed(
         self,
         head: Head,
-        log_heads: Float[Tensor, "batch heads documents"],
+        logits: Float[Tensor, "batch heads documents"],
         which: Int64[Tensor, " batch"],
     ) -> Float[Tensor, "batch documents"]:
-        mixed = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
+        """What orders documents: log Σ_h m_h softmax(l_h); of a single head the logits, which order alike."""
+        if head.heads == 1:
+            mixed = logits[:, 0].clone()
+        else:
+            mixed = (head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)
         if self._hidden is not None:
             mixed = mixed.masked_fill(self._hidden.to(mixed.device), -torch.inf)
         for row, query in enumerate([] if self.examples.hidden is None else which.tolist()):
             assert self.examples.hidden is not None
             mixed[row, torch.as_tensor(self.examples.hidden[query]).to(mixed.device)] = -torch.inf
         return mixed
+
+
+class _Hop:
+    """Queries turned towards what they found, `dsearch.attention.hops.refine`, at any strength.
+
+    The turned query is a combination of the query q and the pooled key c, and scores are linear in it:
+    |q| · unit(unit(q) + g · unit(c)) · k = (q · k + g |q| · unit(c) · k) / |unit(q) + g · unit(c)|. So one
+    more product with the corpus serves all strengths.
+    """
+
+    def __init__(
+        self,
+        queries: Float[Tensor, "batch heads key_dim"],
+        scores: Float[Tensor, "batch heads documents"],
+        pooled: Float[Tensor, "batch heads key_dim"],
+    ):
+        self._queries, self._scores = queries, scores
+        self._length = length(queries)
+        self._towards = unit(pooled)
+        self._along: Tensor | None = None
+
+    def queries(self, strength: float) -> Float[Tensor, "batch heads key_dim"]:
+        """The turned queries."""
+        return self._length * unit(unit(self._queries) + strength * self._towards)
+
+    def scores(
+        self, strength: float, score: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "batch heads documents"]:
+        """Their scores; `score` gives those of a query."""
+        if self._along is None:
+            self._along = score(self._length * self._towards)
+        turned = (unit(self._queries) + strength * self._towards).norm(dim=-1, keepdim=True)
+        return (self._scores + strength * self._along) / turned.clamp_min(1e-12)
 
 
 class KeywordScores:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -29,6 +30,7 @@ from dsearch.training.loop import Epoch
 from dsearch.training.student import Student
 
 FORMAT = 1
+Key = TypeVar("Key")
 _RUN, _METRICS, _CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
 
 
@@ -184,6 +186,11 @@ class Stage:
             return None
         arrays = load_file(path)
         return Answers(arrays["all"], arrays["seen"], arrays["unseen"])
+
+    def several_answers(self, names: Mapping[Key, str]) -> dict[Key, Answers]:
+        """Those of them that were kept, by key."""
+        found = {key: self.answers(name) for key, name in names.items()}
+        return {key: of for key, of in found.items() if of is not None}
 
     def keep_answers(self, name: str, answers: Answers) -> Answers:
         """Keep answers to held-out queries, at once or not at all."""

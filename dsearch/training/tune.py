@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
 from dsearch.attention.head import START_KEYWORD_WEIGHT, Head
 from dsearch.errors import InvalidRequest
@@ -30,8 +30,9 @@ KEYWORD_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, START_KEYWORD_WEIGHT, 1.3, 1.7,
 HOP_STRENGTHS = (0.25, 0.5, 1.0, 2.0, 3.0)
 MIN_QUERIES = 10
 MOST_QUERIES = 400
-_FOLDS = 5
-_WEIGHTS_WITH_HOPS = 4  # hops are tried with so many of the best weights
+_MOST_SCORES = 1 << 27  # queries times documents: beyond, fewer queries are drawn, so that seconds suffice
+_FEWEST_DRAWN = 50
+_FOLDS = 10  # what nine tenths of the queries choose is nearly what all of them do
 
 Setting = tuple[float, float]
 """(keyword weight, hop strength)"""
@@ -39,6 +40,7 @@ DEFAULT: Setting = (START_KEYWORD_WEIGHT, 0.0)
 DENSE: Setting = (0.0, 0.0)
 KEYWORD: Setting = (KEYWORDS_ALONE, 0.0)
 OnSetting = Callable[[int, int], None]
+Values = Mapping[Setting, Float[np.ndarray, " queries"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,61 +66,135 @@ class Tuned:
 
 
 def tune(
-    examples: Examples, *, gate: Gate | None = None, seed: int = 0, on_setting: OnSetting | None = None
+    examples: Examples,
+    *,
+    gate: Gate | None = None,
+    start: Setting = DEFAULT,
+    seed: int = 0,
+    on_setting: OnSetting | None = None,
 ) -> Tuned:
     """Choose keyword weight and hop strength on judged queries; nothing is published.
 
     Args:
         examples: judged queries; of more than `MOST_QUERIES`, so many are drawn.
         gate: what is asked. Two numbers remember no document, so all queries count as unseen.
+        start: what is untuned: what the gate compares with, and what stays where nothing does better.
         seed: of the draw and of the folds.
         on_setting: told how many settings are scored, of how many.
 
     Raises:
         InvalidRequest: fewer than `MIN_QUERIES` queries.
     """
-    if len(examples) < MIN_QUERIES:
-        raise InvalidRequest(
-            f"{len(examples)} judged queries; tuning needs at least {MIN_QUERIES}, better a few dozen"
-        )
-    started = time.monotonic()
-    generator = np.random.default_rng(seed)
-    drawn = np.sort(generator.permutation(len(examples))[:MOST_QUERIES])
-    values = _values(examples.subset(drawn.tolist()), on_setting)
-    fold = generator.permutation(len(drawn)) % min(_FOLDS, len(drawn))
-    crossed = np.zeros(len(drawn))
-    for number in range(fold.max() + 1):
-        without = {setting: of[fold != number] for setting, of in values.items()}
-        crossed[fold == number] = values[_best(without)][fold == number]
-    setting = _best(values)
-    leg = max((DENSE, KEYWORD), key=lambda one: values[one].mean())
-    if crossed.mean() < values[leg].mean():
-        setting, crossed = leg, values[leg]
-    if crossed.mean() < values[DEFAULT].mean():
-        setting, crossed = DEFAULT, values[DEFAULT]
-    scores = {
-        "untuned": float(values[DEFAULT].mean()),
-        "dense": float(values[DENSE].mean()),
-        "keyword": float(values[KEYWORD].mean()),
-        "tuned": float(values[setting].mean()),
-        "cross-validated": float(crossed.mean()),
-    }
-    gated = judge(_answers(values[DEFAULT]), _answers(crossed), gate, seed=seed)
-    seconds = time.monotonic() - started
-    record = {
-        "scope": "tune",
-        "measure": MEASURE,
-        "keyword_weight": setting[0],
-        "hop_strength": setting[1],
-        "scores": scores,
-        "examples": len(drawn),
-        "left_out": examples.left_out,
-        "data_sha256": examples.digest,
-        "seed": seed,
-        "gate": gated.to_dict(),
-        "seconds": round(seconds, 2),
-    }
-    return Tuned(head_of(setting, examples.states.shape[1]), setting, scores, gated, seconds, record)
+    trials = Trials.of(examples, start=start, seed=seed, on_setting=on_setting)
+    choice = trials.choose()
+    return trials.tuned(choice, trials.judged(choice, gate))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A setting, and the values that those have which the other folds would choose."""
+
+    setting: Setting
+    crossed: Float[np.ndarray, " queries"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Every setting of the grid, scored on judged queries; of any part of them one can be chosen.
+
+    Attributes:
+        examples: the judged queries.
+        drawn: which of them were scored, ascending.
+        values: nDCG@10 of each setting on those.
+        start: what stays where nothing does better.
+        seed: of the draw and of folds.
+        seconds: it took.
+    """
+
+    examples: Examples
+    drawn: Int64[np.ndarray, " drawn"]
+    values: Values
+    start: Setting
+    seed: int
+    seconds: float
+
+    @classmethod
+    def of(
+        cls,
+        examples: Examples,
+        *,
+        start: Setting = DEFAULT,
+        seed: int = 0,
+        on_setting: OnSetting | None = None,
+    ) -> Trials:
+        """Score the grid.
+
+        Raises:
+            InvalidRequest: fewer than `MIN_QUERIES` queries.
+        """
+        if len(examples) < MIN_QUERIES:
+            raise InvalidRequest(
+                f"{len(examples)} judged queries; tuning needs at least {MIN_QUERIES}, better a few dozen"
+            )
+        started = time.monotonic()
+        affordable = max(_FEWEST_DRAWN, _MOST_SCORES // max(1, examples.snapshot.positions))
+        order = np.random.default_rng(seed).permutation(len(examples))
+        drawn = np.sort(order[: min(MOST_QUERIES, affordable)])
+        values = _values(examples.subset(drawn.tolist()), start, on_setting)
+        return cls(examples, drawn, values, start, seed, time.monotonic() - started)
+
+    def choose(self, without: Sequence[int] = ()) -> Choice:
+        """The best setting by all queries but those `without`; the start where too few are left."""
+        kept = np.flatnonzero(~np.isin(self.drawn, np.asarray(without, np.int64)))
+        values = {setting: of[kept] for setting, of in self.values.items()}
+        if len(kept) < MIN_QUERIES:
+            return Choice(self.start, values[self.start])
+        fold = np.random.default_rng([self.seed, 1]).permutation(len(kept)) % min(_FOLDS, len(kept))
+        crossed = np.zeros(len(kept))
+        for number in range(fold.max() + 1):
+            others = {setting: of[fold != number] for setting, of in values.items()}
+            crossed[fold == number] = values[_best(others)][fold == number]
+        setting = _best(values)
+        leg = max((DENSE, KEYWORD), key=lambda one: values[one].mean())
+        for other in (leg, self.start):
+            if crossed.mean() < values[other].mean():
+                setting, crossed = other, values[other]
+        return Choice(setting, crossed)
+
+    def judged(self, choice: Choice, gate: Gate | None = None) -> GateReport:
+        """What the gate says of a choice by all queries: the cross-validated values against the start's."""
+        return judge(_answers(self.values[self.start]), _answers(choice.crossed), gate, seed=self.seed)
+
+    def tuned(self, choice: Choice, gate: GateReport) -> Tuned:
+        """A choice by all queries, with what a gate says of it."""
+        scores = {
+            "untuned": float(self.values[self.start].mean()),
+            "dense": float(self.values[DENSE].mean()),
+            "keyword": float(self.values[KEYWORD].mean()),
+            "tuned": float(self.values[choice.setting].mean()),
+            "cross-validated": float(choice.crossed.mean()),
+        }
+        record = {
+            "scope": "tune",
+            "measure": MEASURE,
+            "keyword_weight": choice.setting[0],
+            "hop_strength": choice.setting[1],
+            "scores": scores,
+            "examples": len(self.drawn),
+            "left_out": self.examples.left_out,
+            "data_sha256": self.examples.digest,
+            "seed": self.seed,
+            "gate": gate.to_dict(),
+            "seconds": round(self.seconds, 2),
+        }
+        head = head_of(choice.setting, self.examples.states.shape[1])
+        return Tuned(head, choice.setting, scores, gate, self.seconds, record)
+
+
+def setting_of(head: Head) -> Setting:
+    """The two numbers of an untrained head."""
+    # Rounded: as single precision 0.8 would not be the 0.8 of the grid.
+    return round(head.keyword_weight.mean().item(), 6), round(head.hop_strength.item(), 6)
 
 
 def head_of(setting: Setting, encoder_dim: int) -> Head:
@@ -130,26 +206,24 @@ def head_of(setting: Setting, encoder_dim: int) -> Head:
     return head.eval()
 
 
-def _values(examples: Examples, on_setting: OnSetting | None) -> dict[Setting, Float[np.ndarray, " queries"]]:
+def _values(
+    examples: Examples, start: Setting, on_setting: OnSetting | None
+) -> dict[Setting, Float[np.ndarray, " queries"]]:
     """nDCG@10 of every query with every setting that is tried."""
     ranking = Ranking(examples)
-    of = len(KEYWORD_WEIGHTS) + _WEIGHTS_WITH_HOPS * len(HOP_STRENGTHS)
+    weights = list(dict.fromkeys([*KEYWORD_WEIGHTS, start[0]]))
+    strengths = sorted({0.0, *HOP_STRENGTHS, start[1]})
     values: dict[Setting, Float[np.ndarray, " queries"]] = {}
-
-    def score(settings: list[Setting]) -> None:
-        for setting in settings:
-            top = ranking.top(head_of(setting, examples.states.shape[1]), hop_strength=setting[1])
-            values[setting] = ndcg_at_10(top, examples.relevant)
-            if on_setting is not None:
-                on_setting(len(values), of)
-
-    score([(weight, 0.0) for weight in KEYWORD_WEIGHTS])
-    good = sorted(KEYWORD_WEIGHTS, key=lambda weight: -values[weight, 0.0].mean())[:_WEIGHTS_WITH_HOPS]
-    score([(weight, strength) for weight in good for strength in HOP_STRENGTHS])
+    for weight in weights:
+        tops = ranking.tops(head_of((weight, 0.0), examples.states.shape[1]), strengths)
+        for strength, top in zip(strengths, tops, strict=True):
+            values[weight, strength] = ndcg_at_10(top, examples.relevant)
+        if on_setting is not None:
+            on_setting(len(values), len(weights) * len(strengths))
     return values
 
 
-def _best(values: dict[Setting, Float[np.ndarray, " queries"]]) -> Setting:
+def _best(values: Values) -> Setting:
     """The setting with the highest mean, unless hops add less than their standard error: then without.
 
     A hop costs a second search; and among many settings some look better by luck.

@@ -21,9 +21,9 @@ from dsearch.training import (
     self_supervised_options,
     train_head,
 )
-from dsearch.training.finetune import kept_checkpoint
 from dsearch.training.holdout import Answers, HeldOut, split_folds
 from dsearch.training.objectives import OBJECTIVES, retention
+from dsearch.training.selection import FoldAnswers, kept_checkpoint
 from dsearch.training.trainer import TrainingDiverged
 from dsearch.types import Document
 
@@ -290,7 +290,7 @@ def test_the_gate_scores_a_fold_at_what_other_queries_choose(
             return Answers(np.full(40, value), np.zeros(40, bool), np.full(40, value))
 
         after = [answered(0.9 if epoch == better else 0.3) for epoch in (1, 2)] + [answered(0.4)]
-        return module._Fold(answered(0.5), after)
+        return FoldAnswers(answered(0.5), answered(0.5), after, {})
 
     monkeypatch.setattr(module._Session, "held_out_folds", lambda *_: [fold(1), fold(2)])
     trained = finetune(examples(synonyms), TrainingOptions(epochs=3))

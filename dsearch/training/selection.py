@@ -1,0 +1,95 @@
+"""What held-out queries choose: the checkpoint of a training to keep, and the hop strength to serve it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from dsearch.training.holdout import Answers, joined
+
+MIN_SLICE = 20  # with fewer queries, a slice says too little to choose epochs by
+
+
+@dataclass(frozen=True, slots=True)
+class FoldAnswers:
+    """One fold's answers: of what answers now, of where training starts, and after each checkpoint.
+
+    `hops`: after the last one, with each hop strength; empty where none is chosen.
+    """
+
+    now: Answers
+    before: Answers
+    after: list[Answers]
+    hops: dict[float, Answers]
+
+    def of(self, kept: Kept) -> Answers:
+        """The answers of what was kept."""
+        return [self.before, *self.after][kept.checkpoint] if kept.hop is None else self.hops[kept.hop]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A checkpoint (0: untrained), and its hop strength; None: that which training began with."""
+
+    checkpoint: int
+    hop: float | None = None
+
+
+def chosen(folds: list[FoldAnswers]) -> Kept:
+    """The checkpoint to keep by these folds; for the last one a hop strength too."""
+    before = joined([fold.before for fold in folds])
+    after = [joined(list(parts)) for parts in zip(*(fold.after for fold in folds), strict=True)]
+    kept = kept_checkpoint(np.stack([before.all, *(one.all for one in after)]), before.seen)
+    if kept < len(after) or not folds[0].hops:
+        return Kept(kept)
+    hops = {of: joined([fold.hops[of] for fold in folds]).all for of in folds[0].hops}
+    return Kept(kept, kept_hop(hops, before.seen))
+
+
+def halves(fold: FoldAnswers, seed: int) -> list[FoldAnswers]:
+    """Its queries in two parts, drawn, so that each can be scored with what the other chooses."""
+    order = np.random.default_rng(seed).permutation(len(fold.before))
+    return [
+        FoldAnswers(
+            fold.now.subset(half),
+            fold.before.subset(half),
+            [one.subset(half) for one in fold.after],
+            {strength: one.subset(half) for strength, one in fold.hops.items()},
+        )
+        for half in (np.sort(order[::2]), np.sort(order[1::2]))
+    ]
+
+
+def kept_checkpoint(
+    values: Float[np.ndarray, "checkpoints queries"], seen: Bool[np.ndarray, " queries"]
+) -> int:
+    """The last checkpoint, or an earlier one (0: untrained) that was better by twice the standard error.
+
+    The learning rate falls to zero at the end, so the last epoch has the least noise, while the best of
+    thirty noisy ones is mostly luck: on SciFact's training split (3 folds) it lost .013 against the last.
+    Seen and unseen queries count alike, however many of each there are.
+    """
+    weighted = values * _balance(seen)
+    best = int(weighted.mean(axis=1).argmax())
+    gain = weighted[best] - weighted[-1]
+    clear = gain.mean() > 2 * gain.std() / np.sqrt(len(gain))
+    return best if clear else len(values) - 1
+
+
+def kept_hop(values: dict[float, Float[np.ndarray, " queries"]], seen: Bool[np.ndarray, " queries"]) -> float:
+    """The best hop strength, or none where it adds less than its standard error; seen and unseen alike.
+
+    A hop costs a second search; and among several strengths some look better by luck.
+    """
+    weights = _balance(seen)
+    best = max(values, key=lambda strength: (values[strength] * weights).mean())
+    gain = (values[best] - values[0.0]) * weights
+    return best if gain.mean() > gain.std() / np.sqrt(len(gain)) else 0.0
+
+
+def _balance(seen: Bool[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"]:
+    if min(seen.sum(), (~seen).sum()) < MIN_SLICE:
+        return np.ones(len(seen))
+    return np.where(seen, len(seen) / (2 * seen.sum()), len(seen) / (2 * (~seen).sum()))
