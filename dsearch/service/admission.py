@@ -15,6 +15,8 @@ import re
 import time
 from collections.abc import Callable
 
+from starlette.types import Message, Receive
+
 from dsearch.service.lag import Lag
 
 BURST = 64
@@ -67,14 +69,40 @@ class Admission:
         self._tight_until = self._clock() + CALM_S
         return True
 
-    def enter(self, path: str) -> bool:
-        """A request is let in; whether it is a search, which `leave` wants to know."""
-        search = _SEARCHES.fullmatch(path) is not None
-        self.requests += 1
-        self.searches += search
-        return search
+    def let_in(self, path: str, receive: Receive) -> Place:
+        """The place of a request that is not refused."""
+        return Place(self, path, receive)
 
-    def leave(self, search: bool) -> None:
+
+class Place:
+    """The place of one request, taken when the last of its body is there.
+
+    Earlier it costs nothing but a connection, and counting it would let those who never send theirs keep
+    everybody out.
+    """
+
+    def __init__(self, admission: Admission, path: str, receive: Receive):
+        self._admission = admission
+        self._receive = receive
+        self._search = _SEARCHES.fullmatch(path) is not None
+        self._taken = False
+
+    async def receive(self) -> Message:
+        """As ASGI's `receive`."""
+        message = await self._receive()
+        if not self._taken and message["type"] == "http.request" and not message.get("more_body", False):
+            self.take()
+        return message
+
+    def take(self) -> None:
+        """Count the request."""
+        self._taken = True
+        self._admission.requests += 1
+        self._admission.searches += self._search
+
+    def leave(self) -> None:
         """It was answered."""
-        self.requests -= 1
-        self.searches -= search
+        if self._taken:
+            self._taken = False
+            self._admission.requests -= 1
+            self._admission.searches -= self._search

@@ -98,11 +98,11 @@ class Guard:
         if self._admission.refuses(scope["path"]):
             await self._refuse(scope, send)
             return
-        search = self._admission.enter(scope["path"])
+        place = self._admission.let_in(scope["path"], receive)
         try:
-            await self._answer(scope, receive, send)
+            await self._answer(scope, place.receive, send)
         finally:
-            self._admission.leave(search)
+            place.leave()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()

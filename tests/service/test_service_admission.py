@@ -27,6 +27,7 @@ from dsearch.service.admission import (
     SHORT_S,
     TWO_BATCHES,
     Admission,
+    Place,
 )
 from dsearch.service.lag import Lag
 from dsearch.service.server import _settle
@@ -45,26 +46,31 @@ def admission(pace_s: float = 0.0, clock: Clock | None = None) -> Admission:
     return Admission(lambda: pace_s, Lag(), clock or Clock())
 
 
-def fill(door: Admission, path: str = SEARCH) -> int:
+async def nothing() -> Any:
+    return {"type": "http.disconnect"}
+
+
+def fill(door: Admission, path: str = SEARCH) -> list[Place]:
     """Requests that are let in until one is refused."""
-    entered = 0
+    places: list[Place] = []
     while not door.refuses(path):
-        door.enter(path)
-        entered += 1
-    return entered
+        places.append(door.let_in(path, nothing))
+        places[-1].take()
+    return places
 
 
 def test_a_burst_may_wait_and_a_load_that_stays_may_not() -> None:
     clock = Clock()
     door = admission(clock=clock)
     assert door.limit == BURST
-    assert fill(door) == BURST
+    places = fill(door)
+    assert len(places) == BURST
     assert door.limit == TWO_BATCHES
     for _ in range(BURST - TWO_BATCHES):
         assert door.refuses(SEARCH)
-        door.leave(True)
+        places.pop().leave()
     assert door.refuses(SEARCH)
-    door.leave(True)
+    places.pop().leave()
     assert not door.refuses(SEARCH)
     clock.now += 0.9 * CALM_S
     assert door.limit == TWO_BATCHES
@@ -107,15 +113,15 @@ def test_only_what_computes_counts_as_a_search() -> None:
         "/",
     ):
         assert not door.refuses(path)
-        assert not door.enter(path)
-        door.leave(False)
+        door.let_in(path, nothing).take()
+        assert door.searches == BURST
     for path in ("search", "search/batch", "similar", "attend", "vjp", "predict"):
         assert door.refuses(f"/v1/collections/papers/{path}")
 
 
 def test_requests_of_any_kind_are_bounded_but_for_how_it_is() -> None:
     door = admission()
-    assert fill(door, "/v1/collections/papers/documents") == MAX_IN_FLIGHT
+    assert len(fill(door, "/v1/collections/papers/documents")) == MAX_IN_FLIGHT
     for path in ("/healthz", "/readyz", "/metrics"):
         assert not door.refuses(path)
 
@@ -208,21 +214,19 @@ def test_twice_what_it_can_answer(
 
 def test_a_refusal_is_an_answer_like_others(app: FastAPI, client: TestClient, papers: Collection) -> None:
     service = app.state.service
-    for _ in range(BURST):
-        service.admission.enter(SEARCH)
+    places = fill(service.admission)
     refused, ids = client.post(SEARCH, json={"query": "cat"}), set()
     for _ in range(3):
         ids.add(client.post(SEARCH, json={"query": "cat"}).headers["x-request-id"])
-    for _ in range(BURST):
-        service.admission.leave(True)
+    for place in places:
+        place.leave()
     found = client.post(SEARCH, json={"query": "cat"})
     assert (refused.status_code, refused.json()["code"], found.status_code) == (503, "overloaded", 200)
     assert len(ids) == 3
     same = ("content-security-policy", "x-content-type-options", "cache-control", "referrer-policy")
     assert {name: refused.headers[name] for name in same} == {name: found.headers[name] for name in same}
     assert "connection" not in refused.headers
-    for _ in range(BURST):
-        service.admission.enter(SEARCH)
+    fill(service.admission)
     service.leaving = True
     assert client.post(SEARCH, json={"query": "cat"}).headers["connection"] == "close"
 
@@ -254,3 +258,30 @@ def test_what_stays_is_not_searched_for_garbage(app: FastAPI, papers: Collection
         gc.set_threshold(*thresholds)
     assert seen[0] > 100_000
     assert seen[1] > thresholds[0]
+
+
+def test_who_never_sends_the_rest_takes_nobodys_place() -> None:
+    async def scenario() -> None:
+        door = admission()
+        parts = [
+            {"type": "http.request", "body": b"{", "more_body": True},
+            {"type": "http.request", "body": b"}", "more_body": False},
+            {"type": "http.disconnect"},
+        ]
+
+        async def receive() -> Any:
+            return parts.pop(0)
+
+        place = door.let_in(SEARCH, receive)
+        counted = []
+        for _ in range(3):
+            await place.receive()
+            counted.append((door.requests, door.searches))
+        assert counted == [(0, 0), (1, 1), (1, 1)]
+        place.leave()
+        place.leave()
+        assert (door.requests, door.searches) == (0, 0)
+        door.let_in(SEARCH, nothing).leave()
+        assert (door.requests, door.searches) == (0, 0)
+
+    asyncio.run(scenario())

@@ -12,8 +12,15 @@ from urllib.parse import urlsplit
 import pytest
 
 
-def ask(origin: str, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
-    connection = http.client.HTTPConnection(urlsplit(origin).netloc, timeout=20)
+def ask(
+    origin: str,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+    timeout_s: float = 20,
+) -> Any:
+    connection = http.client.HTTPConnection(urlsplit(origin).netloc, timeout=timeout_s)
     try:
         content = json.dumps(body) if body is not None and not isinstance(body, bytes) else body
         connection.request(method, path, content, {"Content-Type": "application/json", **(headers or {})})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from service_fakes import WordEncoder, documents, serving
@@ -98,18 +100,18 @@ def _drip(connection: socket.socket, byte: bytes) -> None:
     threading.Thread(target=send, daemon=True).start()
 
 
-@pytest.mark.parametrize(
-    "dawdle",
-    [
-        nothing,
-        half_a_header,
-        a_header_byte_now_and_then,
-        a_body_that_never_comes,
-        a_body_byte_now_and_then,
-        half_a_second_request,
-        a_stream_that_stops,
-    ],
+KINDS = (
+    nothing,
+    half_a_header,
+    a_header_byte_now_and_then,
+    a_body_that_never_comes,
+    a_body_byte_now_and_then,
+    half_a_second_request,
+    a_stream_that_stops,
 )
+
+
+@pytest.mark.parametrize("dawdle", KINDS)
 def test_slow_clients_are_closed_while_others_are_answered(
     impatient: str, dawdle: Callable[[socket.socket], None]
 ) -> None:
@@ -125,6 +127,93 @@ def test_slow_clients_are_closed_while_others_are_answered(
     finally:
         for connection in slow:
             connection.close()
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """A socket is an open file, and 1024 is the usual limit."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4096:
+        pytest.skip(f"only {hard} files may be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("many_files")
+def test_a_thousand_slow_clients_are_closed_while_64_mib_come_through(
+    tmp_path: Path,
+) -> None:
+    """With the limits that are the default: 15 s for headers, a body's least rate over 10 s."""
+    with SearchEngine(tmp_path, encoder=WordEncoder) as made:
+        made.create("papers").ingest(documents(60))
+        made.create("streamed")
+    with serving(tmp_path) as (origin, _):
+        slow = [connected(origin) for _ in range(1000)]
+        stop = threading.Event()
+        with ThreadPoolExecutor(4) as pool:
+            try:
+                dripping: list[socket.socket] = []
+                for number, connection in enumerate(slow):
+                    dawdle = KINDS[number % len(KINDS)]
+                    if dawdle in (a_header_byte_now_and_then, a_body_byte_now_and_then):
+                        dripping.append(connection)
+                        connection.sendall(HEAD + b"X-Slow: ")
+                    else:
+                        dawdle(connection)
+                pool.submit(_drip_all, dripping, stop)
+                streamed = pool.submit(_stream_64_mib, origin)
+                remaining = set(slow)
+                deadline = time.monotonic() + 120
+                asked = 0
+                while (remaining or not streamed.done()) and time.monotonic() < deadline:
+                    assert ask(origin, "POST", SEARCH, {"query": "cat"})[0] == 200
+                    asked += 1
+                    remaining -= {one for one in remaining if _hung_up(one)}
+                    time.sleep(0.2)
+                assert len(remaining) == 0
+                status, _, body = streamed.result(timeout=120)
+                assert (status, json.loads(body)["inserted"]) == (200, STREAMED)
+                assert asked >= 10
+            finally:
+                stop.set()
+                for connection in slow:
+                    connection.close()
+
+
+STREAMED, LINE_BYTES = 2040, 32 * 1024  # just below 64 MiB
+
+
+def _stream_64_mib(origin: str) -> Any:
+    line = json.dumps({"id": "%05d", "text": "cat", "metadata": {"pad": ""}})
+    pad = "x" * (LINE_BYTES - len(line) - 10)
+    line = json.dumps({"id": "%05d", "text": "cat", "metadata": {"pad": pad}})
+    lines = b"".join((line % i).encode() + b"\n" for i in range(STREAMED))
+    assert 63 * 2**20 < len(lines) <= 64 * 2**20
+    headers = {"Content-Type": "application/x-ndjson", "X-Timeout-Ms": "600000"}
+    return ask(origin, "PUT", "/v1/collections/streamed/documents", lines, headers, timeout_s=300)
+
+
+def _drip_all(connections: list[socket.socket], stop: threading.Event) -> None:
+    while not stop.wait(0.5):
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.send(b"a", socket.MSG_DONTWAIT)
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    """Whether the other side has closed it; does not wait."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(65536):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def test_a_large_honest_stream_goes_through(impatient: str) -> None:
