@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, QueryCache, TextEncoder
+from dsearch.engine.clean_close import CleanClose, leave_clean_close
 from dsearch.engine.collection_reader import CollectionReader
 from dsearch.engine.cutting import Cutting, encode
 from dsearch.engine.given import checked_embeddings
@@ -46,6 +47,7 @@ class Collection(CollectionReader):
         store: its source of truth.
         encoder: gives the encoder; called when one is needed, so that a keyword search loads none.
         query_cache: keeps the embeddings of queries; none are kept when None.
+        closed: what the last writer left (clean_close.py).
         rebuild_share: see `SearchEngine`.
         rebuild_minimum: see `SearchEngine`.
     """
@@ -56,10 +58,11 @@ class Collection(CollectionReader):
         encoder: Callable[[], TextEncoder],
         query_cache: QueryCache | None = None,
         *,
+        closed: CleanClose | None = None,
         rebuild_share: float | None = None,
         rebuild_minimum: int = MINIMUM,
     ):
-        super().__init__(store, encoder, query_cache)
+        super().__init__(store, encoder, query_cache, closed=closed)
         self.rebuilder = Rebuilder(
             store, self._state, self._writing, share=rebuild_share, minimum=rebuild_minimum
         )
@@ -300,9 +303,12 @@ class Collection(CollectionReader):
         self.rebuilder.close()
         self._narrowed.forget()
         self._documents.close()
-        self._state.close()
+        closed = None if self.store.closed else self._state.close()
         self._feedback.close()
+        writable = not self.store.readonly
         self.store.close()
+        if writable and closed is not None:
+            leave_clean_close(self.store.path, closed)
 
     def _consider_rebuild(self) -> None:
         self.rebuilder.consider(partial(tuning_queries, self))

@@ -18,6 +18,7 @@ from torch import Tensor
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.attending import Attended, attend
+from dsearch.engine.clean_close import CleanClose
 from dsearch.engine.given import is_given, require_encoder
 from dsearch.engine.language import language_of
 from dsearch.engine.layer import SearchLayer
@@ -44,6 +45,7 @@ class CollectionReader:
         store: its source of truth.
         encoder: gives the encoder; called when one is needed, so that a keyword search loads none.
         query_cache: keeps the embeddings of queries; none are kept when None.
+        closed: what the last writer left (clean_close.py).
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class CollectionReader:
         store: Store,
         encoder: Callable[[], TextEncoder],
         query_cache: QueryCache | None = None,
+        *,
+        closed: CleanClose | None = None,
     ):
         self.store = store
         self._give_encoder = encoder
         self.query_cache = QueryCache(0) if query_cache is None else query_cache
         self._writing = threading.Lock()
-        self._state = LiveState(store)
+        self._state = LiveState(store, closed)
         self._heads: dict[str, Head] = {}
         self._narrowed = NarrowedStates(store)
         self._feedback = FeedbackStore(store.path)
@@ -115,6 +119,18 @@ class CollectionReader:
         return self._feedback
 
     @property
+    def verification(self) -> dict[str, Any]:
+        """As JSON: whether the files of the generation that answers are what was written.
+
+        `state` is "unopened", "running" (it answers meanwhile), "proven", or "damaged": then everything that
+        would be answered from it raises CorruptData, whose message is `problem`.
+        """
+        proof = self._state.proof
+        if proof is None:
+            return {"state": "unopened", "problem": None}
+        return {"state": proof.state, "problem": proof.problem}
+
+    @property
     def stale(self) -> bool:
         """Whether a build would hold other documents than the live generation does."""
         return self._state.stale
@@ -166,12 +182,16 @@ class CollectionReader:
             Conflict: the cursor is of a state that this collection never was in.
             ModelNotFound: no such version.
         """
-        return search(self, [query], **options)[0]
+        found = search(self, [query], **options)[0]
+        self._state.require_sound()  # damage that was found meanwhile is damage of this answer
+        return found
 
     def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
         """`search` for many queries at once, from one state; covered mass only if asked for."""
         options.setdefault("coverage", False)
-        return search(self, queries, **options)
+        found = search(self, queries, **options)
+        self._state.require_sound()
+        return found
 
     def similar(
         self,
@@ -218,7 +238,9 @@ class CollectionReader:
         Raises:
             InvalidRequest, DimensionMismatch, ModelNotFound.
         """
-        return attend(self, queries, model=model, certify=certify, filter=filter, options=options)
+        found = attend(self, queries, model=model, certify=certify, filter=filter, options=options)
+        self._state.require_sound()
+        return found
 
     def predict(
         self,

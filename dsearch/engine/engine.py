@@ -11,6 +11,7 @@ from types import TracebackType
 from dsearch.encoder import DEFAULT_ENCODER, Encoder, QueryCache, TextEncoder
 from dsearch.engine.aliases import read_aliases, write_aliases
 from dsearch.engine.backups import Backup, back_up, restore
+from dsearch.engine.clean_close import CleanClose, take_clean_close
 from dsearch.engine.collection import Collection
 from dsearch.engine.cutting import PassageOptions
 from dsearch.engine.given import given_identity
@@ -22,7 +23,7 @@ from dsearch.engine.migrate import Migrated, clear_superseded, migrate, migratin
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.engine.retirement import clear, tidy
 from dsearch.engine.verifying import Verified, verify_collection
-from dsearch.errors import CollectionExists, Conflict, NotFound
+from dsearch.errors import CollectionExists, Conflict, NotFound, Unavailable
 from dsearch.store import Store, validate_name
 from dsearch.store.backup import name_of_backup
 from dsearch.store.folders import aside, publish, require_empty
@@ -92,10 +93,15 @@ class SearchEngine:
             if name not in self._open:
                 folder = self.home.existing(name)
                 store = Store.open(folder, readonly=self.readonly)
+                try:
+                    closed = take_clean_close(store)
+                except OSError as error:
+                    store.close()
+                    raise Unavailable(f"{folder}: cannot be opened for writing ({error})") from error
                 if not self.readonly:
                     clear(store)
                     tidy(store)
-                self._open[name] = self._collection(store)
+                self._open[name] = self._collection(store, closed)
             return self._open[name]
 
     def create(
@@ -319,13 +325,14 @@ class SearchEngine:
     ) -> None:
         self.close()
 
-    def _collection(self, store: Store) -> Collection:
+    def _collection(self, store: Store, closed: CleanClose | None) -> Collection:
         share, minimum = (None, MINIMUM) if self.readonly else self._rebuild
         migrated = self._encoders.get(store.name)
         return Collection(
             store,
             (lambda: self.encoder) if migrated is None else (lambda: migrated),
             self.query_cache,
+            closed=closed,
             rebuild_share=share,
             rebuild_minimum=minimum,
         )

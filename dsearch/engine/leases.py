@@ -3,24 +3,31 @@ for that lock alone, and where it is not to be had leaves the folder.
 
 A lock of the operating system (flock) ends with the process that holds it, however that ends, and a lock on
 the folder itself needs no file, so that a home can be read where nothing may be written.
+
+A lease ends when its collection is closed, or before that with the last reference to a generation that was
+replaced meanwhile.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from weakref import finalize
+from weakref import WeakKeyDictionary, finalize
 
+from dsearch.engine.clean_close import CleanClose
 from dsearch.engine.indexing import generation_folder
 from dsearch.errors import CorruptData, Unavailable
 from dsearch.index import Generation
+from dsearch.index.durable import FileIdentity
 from dsearch.index.generation import Texts
 from dsearch.store import GenerationRecord, Store
 
 _ATTEMPTS = 20
+
+_held: WeakKeyDictionary[Generation, finalize[..., Generation]] = WeakKeyDictionary()
 
 
 class Lease:
@@ -56,8 +63,12 @@ def alone_with(folder: Path) -> Generator[bool]:
         os.close(file)
 
 
-def open_live(store: Store) -> Generation | None:
+def open_live(store: Store, closed: CleanClose | None = None) -> Generation | None:
     """The live generation, leased for as long as the object is there; None before the first.
+
+    Args:
+        store: whose it is.
+        closed: what the last writer left; what it says of large files is relied on (`Generation.unproven`).
 
     Raises:
         CorruptData: it is missing or not what was written.
@@ -66,14 +77,16 @@ def open_live(store: Store) -> Generation | None:
         live = store.live_generation()
         if live is None:
             return None
-        generation = open_registered(store, live)
+        generation = open_registered(store, live, None if closed is None else closed.files_of(live))
         if generation is not None:
             return generation
         # It was retired between the two looks: then another one is live.
     raise Unavailable(f"{store.path}: generations change faster than they can be opened; try again")
 
 
-def open_registered(store: Store, record: GenerationRecord) -> Generation | None:
+def open_registered(
+    store: Store, record: GenerationRecord, proven: Mapping[str, FileIdentity] | None = None
+) -> Generation | None:
     """A generation, leased for as long as the object is there; None when it is not registered any more.
 
     Raises:
@@ -84,7 +97,7 @@ def open_registered(store: Store, record: GenerationRecord) -> Generation | None
         return None
     try:
         folder = generation_folder(store, record.number)
-        return _open(folder, record.manifest_digest, lease, store.contents)
+        return _open(folder, record.manifest_digest, lease, store.contents, proven)
     except BaseException:
         lease.release()
         raise
@@ -127,10 +140,23 @@ def open_leased(folder: Path, digest: str) -> Generation:
         raise
 
 
-def _open(folder: Path, digest: str, lease: Lease, texts: Texts | None = None) -> Generation:
-    generation = Generation.open(folder, digest=digest, texts=texts)
-    finalize(generation, lease.release)
+def _open(
+    folder: Path,
+    digest: str,
+    lease: Lease,
+    texts: Texts | None = None,
+    proven: Mapping[str, FileIdentity] | None = None,
+) -> Generation:
+    generation = Generation.open(folder, digest=digest, texts=texts, proven=proven)
+    _held[generation] = finalize(generation, lease.release)
     return generation
+
+
+def release(generation: Generation) -> None:
+    """End the lease of an open generation now, and not when the object is gone; safe to call twice."""
+    held = _held.get(generation.original)
+    if held is not None:
+        held()
 
 
 def _registered(store: Store, record: GenerationRecord) -> bool:

@@ -92,7 +92,7 @@ class Rebuilder:
         """The delta from which on a build starts by itself."""
         if self.share is None:
             return float("inf")
-        return max(float(self.minimum), self.share * self._state.snapshot.built, 1.5 * self._failed_at)
+        return max(float(self.minimum), self.share * self._state.shown.built, 1.5 * self._failed_at)
 
     def consider(self, queries: TuningQueries) -> None:
         """Start a build in the background if one is due and none runs; returns at once."""

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import torch
 from jaxtyping import Float32
 
+from dsearch.engine.clean_close import CleanClose
 from dsearch.engine.cutting import passage_table
 from dsearch.engine.fresh import Fresh
 from dsearch.engine.growing import GrowingMatrix
 from dsearch.engine.indexing import Built, generation_folder, publish
-from dsearch.engine.leases import open_leased, open_live
+from dsearch.engine.leases import open_leased, open_live, release
 from dsearch.engine.models import load_head
+from dsearch.engine.proof import Proof
 from dsearch.engine.retirement import tidy
 from dsearch.engine.retuning import with_tuned_parameters
 from dsearch.engine.snapshot import Snapshot
-from dsearch.errors import Conflict, InvalidRequest
+from dsearch.errors import Conflict, DsearchError, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
 
@@ -36,10 +39,13 @@ class LiveState:
 
     Args:
         store: what is shown.
+        closed: what the last writer left.
     """
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, closed: CleanClose | None = None):
         self._store = store
+        self._closed = closed
+        self._proof: Proof | None = None
         self._snapshot: Snapshot | None = None
         self._recent: tuple[Snapshot, ...] = ()
         self._embeddings = GrowingMatrix(np.zeros((0, store.dimension), np.float32))
@@ -51,10 +57,31 @@ class LiveState:
         Raises:
             CorruptData: the live generation is damaged; the message names the way out.
         """
+        present = self.shown
+        self.require_sound()
+        return present
+
+    @property
+    def shown(self) -> Snapshot:
+        """The present state, even if it turned out to be damaged: not to be answered from."""
         present = self._snapshot
         if present is None:
             present = self._show(self._load())
         return present
+
+    @property
+    def proof(self) -> Proof | None:
+        """Whether the files of the generation are what was written; None before they are opened."""
+        return self._proof
+
+    def require_sound(self) -> None:
+        """Return if no damage of the generation that answers is known.
+
+        Raises:
+            CorruptData: it is damaged; the message names the way out.
+        """
+        if self._proof is not None:
+            self._proof.require()
 
     def at(self, generation: int, sequence: int) -> Snapshot | None:
         """The state of that generation and operation, if it is the present one or one of the last few."""
@@ -76,13 +103,24 @@ class LiveState:
     @property
     def delta(self) -> int:
         """Documents written or deleted since the generation was built: what a search has extra work with."""
-        present = self.snapshot
+        present = self.shown
         gone = 0 if present.excluded is None else int(present.excluded[: present.built].sum())
         return len(present.fresh) + gone
 
-    def close(self) -> None:
-        """Let go of all states, and so of the generations they are of."""
-        self._snapshot, self._recent = None, ()
+    def close(self) -> CleanClose | None:
+        """Let go of all states, and so of the generations they are of; what the next opening may rely on."""
+        closed = None
+        if self._proof is not None:
+            self._proof.cancel()
+            self._proof.wait()
+        if not self._store.failed:
+            with suppress(DsearchError):
+                closed = self._clean_close()
+        for state in (self._snapshot, *self._recent):
+            if state is not None:
+                release(state.generation)
+        self._snapshot, self._recent, self._proof = None, (), None
+        return closed
 
     def forget_recent(self) -> None:
         """Let go of all states but the present one."""
@@ -125,7 +163,7 @@ class LiveState:
 
     def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:
         """Search the keys of generation `number` with other parameters, if it is the present one."""
-        present = self.snapshot
+        present = self.shown
         if present.generation.number == number:
             self._show(replace(present, generation=present.generation.searched_with(parameters)))
 
@@ -138,10 +176,22 @@ class LiveState:
             before = (self._snapshot, *self._recent)
             self._recent = tuple(one for one in before if one.generation is state.generation)[:RECENT]
         self._snapshot = state
+        if self._proof is None or self._proof.number != state.generation.number:
+            if self._proof is not None:
+                self._proof.cancel()  # of one that answers no more
+            self._proof = Proof(state.generation, None if self._closed is None else self._closed.proven_at)
         return state
 
+    def _clean_close(self) -> CleanClose | None:
+        if self._snapshot is None or self._proof is None:  # nobody asked: what held at the opening holds
+            live, closed = self._store.live_generation(), self._closed
+            same = closed is not None and live is not None and closed.files_of(live) is not None
+            return closed.still(self._store) if closed is not None and same else None
+        proven_at = self._proof.proven_at
+        return None if proven_at is None else CleanClose.of(self._store, self._snapshot.generation, proven_at)
+
     def _load(self) -> Snapshot:
-        generation = open_live(self._store)
+        generation = open_live(self._store, self._closed)
         if generation is None:
             name = self._store.name
             raise InvalidRequest(f"collection {name!r} was never built; run: dsearch refresh -c {name}")

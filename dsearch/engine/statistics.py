@@ -51,6 +51,7 @@ def statistics(collection: Collection) -> dict[str, Any]:
         "bytes": total,
         "bytes_per_document": round(total / counts.documents, 1) if counts.documents else None,
         "rebuild": collection.rebuilder.status(),
+        "verification": collection.verification,
     }
 
 

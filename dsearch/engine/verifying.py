@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dsearch.engine.clean_close import FILE_NAME, read_clean_close
 from dsearch.engine.leases import open_registered
 from dsearch.errors import CorruptData, DsearchError, Gone, NotFound, UnsupportedFormat
 from dsearch.index import Generation
@@ -72,6 +73,11 @@ def verify_collection(path: Path) -> Verified:
             damage += _generation(store, record)
         for model in models:
             damage += damaged_model_files(path, model)
+        closed = path / FILE_NAME
+        if closed.exists() and read_clean_close(closed) is None:
+            damage.append(
+                f"{closed}: not what was written; it counts for nothing and goes at the next opening"
+            )
         return Verified(
             store.name,
             report.documents,

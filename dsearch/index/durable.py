@@ -8,15 +8,34 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+_AT_A_TIME = 1 << 20  # bytes, between two looks at whether it should end
 
-def file_digest(path: Path) -> tuple[int, str]:
-    """(size in bytes, SHA-256 in hex) of a file, read once."""
+# Size, inode, and when content and inode were changed last, in nanoseconds.
+FileIdentity = tuple[int, int, int, int]
+
+
+def file_digest(path: Path, cancelled: Callable[[], bool] | None = None) -> tuple[int, str]:
+    """(size in bytes, SHA-256 in hex) of a file, read once; of a part of it when `cancelled` says so."""
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return file.tell(), digest
+        if cancelled is None:
+            digest = hashlib.file_digest(file, "sha256")
+        else:
+            digest = hashlib.sha256()
+            while not cancelled() and (some := file.read(_AT_A_TIME)):
+                digest.update(some)
+        return file.tell(), digest.hexdigest()
+
+
+def file_identity(path: Path) -> FileIdentity:
+    """What changes when anybody writes to a file, replaces or copies it through the file system.
+
+    The last of the four numbers cannot be set by a program.
+    """
+    found = path.stat(follow_symlinks=False)
+    return found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
 def files_below(folder: Path) -> Iterator[Path]:

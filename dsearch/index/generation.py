@@ -20,7 +20,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -29,7 +31,7 @@ from jaxtyping import Float32, Int, Int64
 
 from dsearch.errors import Conflict, CorruptData, UnsupportedFormat
 from dsearch.index.dense import DenseIndex
-from dsearch.index.durable import file_digest, files_below, publish_folder
+from dsearch.index.durable import FileIdentity, file_digest, files_below, publish_folder
 from dsearch.index.inputs import checked_identity, checked_projection, checked_rows, counted, write_blocks
 from dsearch.index.keyword import KeywordIndex
 from dsearch.index.manifest import FORMAT, MANIFEST_NAME, WITHOUT_PASSAGES, Manifest
@@ -39,6 +41,8 @@ from dsearch.index.tuning import RECALL_TARGET, build_tuned
 from dsearch.types import Progress
 
 _UNFINISHED = ".building-"
+# Of files that were proven before, the smallest are all the same: so many bytes take some tenths of a second.
+_PROVEN_AT_ONCE = 64 << 20
 
 Texts = Callable[[Int64[np.ndarray, " documents"]], Iterable[str]]
 
@@ -58,9 +62,13 @@ class Generation:
         keyword: BM25, or None when the generation was built without.
         key_projection: W_g, float32 [key_dim, encoder_dim], or None for the identity.
         recut: whether `keyword` was built when this was opened; see `open`.
+        identities: what its files were when it was opened, before a byte of them was read.
+        unproven: files that were not held against their digests: they were taken to be what they had been.
     """
 
     recut = False
+    identities: Mapping[str, FileIdentity] = MappingProxyType({})
+    unproven: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -204,7 +212,7 @@ class Generation:
         folder: Path,
         *,
         digest: str | None = None,
-        verify: bool = True,
+        proven: Mapping[str, FileIdentity] | None = None,
         mmap: bool = True,
         texts: Texts | None = None,
     ) -> Generation:
@@ -212,9 +220,11 @@ class Generation:
 
         Give `digest`, the `Manifest.digest` that the store registered, to notice a folder that was exchanged.
 
-        With `verify` every file is compared with its SHA-256 before FAISS or NumPy read a byte of it: FAISS
-        loads most flipped bits without an error. Without, only the manifest is proven and
-        `manifest.verify(folder)` should follow. With `mmap` keys and postings stay on disk until they are
+        Every file is compared with its SHA-256 before FAISS or NumPy read a byte of it: FAISS loads most
+        flipped bits without an error. `proven` says what files were when that was done before: large ones
+        that nobody has written to since are taken as they are (`unproven`), and `prove` should follow.
+
+        With `mmap` keys and postings stay on disk until they are
         used, as the embeddings always do.
 
         `texts` gives the texts of rows: where they were cut into terms by another release's rules they are
@@ -230,8 +240,11 @@ class Generation:
                 f"{folder / MANIFEST_NAME}: of another generation than the store registered; "
                 "delete this folder and build the generation again"
             )
-        if verify:
-            manifest.verify(folder)
+        identities = manifest.identities(folder)
+        unproven = _large(
+            [name for name, was in (proven or {}).items() if identities.get(name) == was], manifest
+        )
+        manifest.verify(folder, sizes_alone=unproven)
         try:
             rows = np.load(folder / "rows.npy", allow_pickle=False)
             vectors = _open_matrix(folder / "embeddings.npy")
@@ -261,6 +274,7 @@ class Generation:
             key_projection=projection,
         )
         generation.recut = recut
+        generation.identities, generation.unproven = identities, unproven
         generation._check()
         return generation
 
@@ -275,6 +289,20 @@ class Generation:
             return np.full(rows.shape, -1, np.int64)
         at = np.minimum(np.searchsorted(self.rows, rows), len(self) - 1)
         return np.where(self.rows[at] == rows, at, -1)
+
+    def prove(self, cancelled: Callable[[], bool] | None = None) -> None:
+        """Hold the files that are `unproven` against their digests.
+
+        Raises:
+            CorruptData: one is not what was written; the message names it and the way out.
+        """
+        proven = [name for name in self.manifest.files if name not in self.unproven]
+        self.manifest.verify(self.folder, sizes_alone=proven, cancelled=cancelled)
+
+    @property
+    def original(self) -> Generation:
+        """What this is a twin of (`searched_with`); itself when it is none."""
+        return self if self._original is None else self._original.original
 
     def searched_with(self, parameters: Mapping[str, int]) -> Generation:
         """The same generation, its keys searched with other parameters (see `DenseIndex.using`)."""
@@ -315,6 +343,13 @@ def remove_unfinished(generations: Path) -> list[str]:
     for path in left:
         shutil.rmtree(path, ignore_errors=True)  # its builder may be ending just now; the next time it goes
     return [path.name for path in left]
+
+
+def _large(names: Iterable[str], manifest: Manifest) -> tuple[str, ...]:
+    """Those of these files that are not read at once, the smallest being read first."""
+    sizes = sorted((int(manifest.files[name]["bytes"]), name) for name in names if name in manifest.files)
+    sums = accumulate(size for size, _ in sizes)
+    return tuple(name for (_, name), bytes in zip(sizes, sums, strict=True) if bytes > _PROVEN_AT_ONCE)
 
 
 def _keyword_index(

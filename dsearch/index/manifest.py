@@ -6,16 +6,17 @@ byte in it is noticed before a byte of another file is read.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dsearch.errors import CorruptData, UnsupportedFormat
-from dsearch.index.durable import file_digest
+from dsearch.index.durable import FileIdentity, file_digest, file_identity
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 3
@@ -92,8 +93,27 @@ class Manifest:
         _check_schema(content | {"digest": digest}, path)
         return cls(**content)
 
-    def verify(self, folder: Path) -> None:
+    def identities(self, folder: Path) -> dict[str, FileIdentity]:
+        """What the files are now, to tell later whether somebody wrote to them; without missing ones."""
+        found: dict[str, FileIdentity] = {}
+        for name in self.files:
+            with contextlib.suppress(OSError):
+                found[name] = file_identity(folder / name)
+        return found
+
+    def verify(
+        self,
+        folder: Path,
+        *,
+        sizes_alone: Collection[str] = (),
+        cancelled: Callable[[], bool] | None = None,
+    ) -> None:
         """Compare size and SHA-256 of every file with what was written; all bytes are read once.
+
+        Args:
+            folder: where they lie.
+            sizes_alone: files that are not read now.
+            cancelled: asked now and then; when it says so, what is left is not looked at.
 
         Raises:
             CorruptData: names the first file that is missing, a link, or not what was written.
@@ -106,7 +126,12 @@ class Manifest:
             size = path.stat().st_size
             if size != written["bytes"]:
                 raise CorruptData(f"{path}: {size} bytes instead of {written['bytes']}; {_REBUILD}")
-            if file_digest(path)[1] != written["sha256"]:
+            if name in sizes_alone:
+                continue
+            digest = file_digest(path, cancelled)[1]
+            if cancelled is not None and cancelled():
+                return
+            if digest != written["sha256"]:
                 raise CorruptData(f"{path}: SHA-256 differs from the manifest; {_REBUILD}")
 
 

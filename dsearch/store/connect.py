@@ -63,6 +63,11 @@ class ReaderPool:
         self._lock = threading.Lock()
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """Whether no more is read."""
+        return self._closed
+
     @contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
         """Lend a connection inside a read transaction; raises CorruptData or Unavailable."""

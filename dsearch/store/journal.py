@@ -68,6 +68,11 @@ class Journal:
             self.close()
             raise
 
+    @property
+    def failed(self) -> bool:
+        """Whether no more is written: the disk failed, or this was closed."""
+        return self._failure is not None
+
     @contextmanager
     def operation(self) -> Generator[Operation]:
         """Run one operation; when the block ends without an error and changed something, it is durable."""

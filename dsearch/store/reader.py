@@ -73,6 +73,17 @@ class Reader:
         with self._readers.reading() as connection:
             return read_state(connection).sequence
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._readers.closed
+
+    def state_digest(self) -> tuple[int, bytes]:
+        """The number of the last operation, and the set digest after it: what the watermark says, too."""
+        with self._readers.reading() as connection:
+            state = read_state(connection)
+        return state.sequence, state.digest
+
     def count(self, filter: object = None) -> Counts:
         """How many documents are live, pending and deleted.
 

@@ -98,6 +98,11 @@ class Store(Reader):
         """Whether this was opened for reading alone."""
         return self._journal is None
 
+    @property
+    def failed(self) -> bool:
+        """Whether the disk failed a write, so that no more are taken."""
+        return self._journal is not None and self._journal.failed
+
     # ---- writing
 
     def upsert(

@@ -84,13 +84,17 @@ def _structure(audit: _Audit) -> None:
 
 def _documents(audit: _Audit) -> None:
     # As blobs: a flipped bit may leave text that is no UTF-8, and that is a finding, not an exception.
-    fields = ", ".join(f"CAST({name} AS BLOB)" for name in ("id", "title", "text", "metadata", "value"))
-    query = f"SELECT row, written, deleted, digest, {fields} FROM document NOT INDEXED"
-    for row, written, deleted, digest, *parts in audit.rows(query, "documents"):
+    names = ("id", "title", "text", "metadata", "value")
+    fields = ", ".join(f"CAST({name} AS BLOB)" for name in names)
+    # ... or the same bytes as a blob, which no reader takes for a text.
+    types = " AND ".join(f"typeof({name}) = 'text'" for name in names[:-1])
+    types += " AND typeof(value) IN ('text', 'null')"
+    query = f"SELECT row, written, deleted, digest, {types}, {fields} FROM document NOT INDEXED"
+    for row, written, deleted, digest, typed, *parts in audit.rows(query, "documents"):
         id = parts[0]
         shown = id[:80].decode("utf-8", "replace") if isinstance(id, bytes) else "?"
         blobs = [part if isinstance(part, bytes) else b"" for part in parts]
-        if not isinstance(digest, bytes) or document_digest(*blobs) != digest:
+        if not typed or not isinstance(digest, bytes) or document_digest(*blobs) != digest:
             audit.note(f"row {row} (id {shown!r}): text or metadata are not what was written")
             digest = document_digest(*blobs)
         if not (isinstance(row, int) and isinstance(written, int) and isinstance(deleted, int | None)):

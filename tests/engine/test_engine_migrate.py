@@ -67,6 +67,16 @@ def test_the_new_encoder_answers_and_the_old_one_is_gone(
         assert folders(again) == ["food"]
 
 
+def test_the_replaced_edition_is_gone_whoever_still_has_a_state_of_it(
+    engine: SearchEngine, collection: Collection, newer: HashingEncoder
+) -> None:
+    held = collection.snapshot
+    folder = collection.store.path
+    engine.migrate("food", newer)
+    assert not folder.exists()
+    assert held.generation.folder.is_relative_to(folder)
+
+
 def test_keys_and_names_stay_as_they_were(engine: SearchEngine, newer: HashingEncoder) -> None:
     made = engine.create("food", keys=KeyOptions("SQ8"))
     made.ingest([Document(id="a", text="apple")])

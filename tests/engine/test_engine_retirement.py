@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from fakes import HashingEncoder
 
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine import leases as leases_module
 from dsearch.engine.leases import Lease, alone_with
 from dsearch.engine.retirement import KEEP, retire
@@ -48,6 +49,36 @@ def test_a_generation_that_is_read_stays_as_long_as_it_is(collection: Collection
     assert number not in registered(collection)
     assert number not in folders(collection)
     assert layer.snapshot.generation.number in folders(collection)
+
+
+def test_closing_ends_the_leases_whoever_still_has_the_objects(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    """As a reference cycle would, or a traceback that is kept."""
+    with SearchEngine(engine.home.path, readonly=True, encoder=HashingEncoder) as other:
+        reading = other.collection("food").snapshot
+        twin = reading.generation.searched_with({})
+        for _ in range(5):
+            collection.refresh()
+        assert reading.generation.number in registered(collection)
+    collection.refresh()
+    assert reading.generation.number not in registered(collection)
+    assert twin.number == reading.generation.number
+
+
+def test_a_layer_that_was_opened_alone_holds_its_generation(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    layer = SearchLayer.open(engine.home.path, "food")
+    number = layer.snapshot.generation.number
+    for _ in range(5):
+        collection.refresh()
+    assert number in registered(collection)
+    assert (layer(torch.ones(1, 32)).positions >= 0).any()
+    del layer
+    gc.collect()
+    collection.refresh()
+    assert number not in registered(collection)
 
 
 def test_twins_with_other_parameters_share_the_lease(collection: Collection) -> None:

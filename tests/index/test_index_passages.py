@@ -100,5 +100,5 @@ def test_every_file_is_proven(tmp_path, name):
 def test_files_that_do_not_fit_each_other_are_refused(tmp_path):
     build(tmp_path / "000001", [table([1, 3])])
     np.save(tmp_path / "000001" / "passage_owners.npy", np.array([1, 3, 3]))
-    with pytest.raises(CorruptData, match="do not fit each other"):
-        Generation.open(tmp_path / "000001", verify=False)
+    with pytest.raises(ValueError, match="do not fit each other"):
+        PassageTable.load(tmp_path / "000001", np.zeros((2, 4), np.float32))

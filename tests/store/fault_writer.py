@@ -2,7 +2,7 @@
 
     python fault_writer.py FOLDER STEPS
 
-A line on standard output per write: "ack ID" or "err CODE ID".
+A line on standard output per write: "ack ID" or "err CODE ID"; "refused CODE" when it could not be opened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from dsearch.types import Document
 
 
 def main() -> None:
-    store = Store.open(Path(sys.argv[1]))
+    try:
+        store = Store.open(Path(sys.argv[1]))
+    except DsearchError as error:
+        os.write(1, f"refused {error.code}\nend\n".encode())
+        return
     acknowledged: list[str] = []
     for step in range(int(sys.argv[2])):
         document = Document(f"d{step}", f"text {step} " * 500)

@@ -213,8 +213,9 @@ def faults(folder: Path, scratch: Path, trials: int) -> dict[str, int]:
         log = lines_of(done.stdout)
         assert "end" in log, f"{call} {error} {when}: {done.stderr.decode()[-500:]}"
         verbs = [line.split()[0] for line in log[:-1]]
-        codes = {line.split()[1] for line in log if line.startswith("err")}
+        codes = {line.split()[1] for line in log if line.startswith(("err", "refused"))}
         assert codes <= {"unavailable", "insufficient_storage"}, codes
+        tally["not opened"] += "refused" in verbs
         if "err" in verbs:
             tally["errors"] += 1
             after = verbs[verbs.index("err") :]

@@ -78,6 +78,8 @@ CHANGES = {
     "a document to encode twice": "INSERT INTO pending VALUES (9, 10)",
     "a count": "UPDATE state SET documents = documents + 1",
     "a count of tombstones": "UPDATE state SET tombstones = 0",
+    "a text's type": "UPDATE document SET text = CAST(text AS BLOB) WHERE row = 9",
+    "a value's type": "UPDATE document SET value = CAST('1' AS BLOB) WHERE row = 9",
     "the live model": "DELETE FROM live WHERE kind = 'model'",
     "a model's record": "UPDATE model SET record = '{}'",
     "a generation's manifest": "UPDATE generation SET manifest_digest = 'cd'",
@@ -85,6 +87,15 @@ CHANGES = {
     "the encoder": "UPDATE meta SET value = '{}' WHERE key = 'encoder'",
     "the set digest": "UPDATE state SET digest = zeroblob(32)",
 }
+
+
+def test_a_text_that_has_become_a_blob_of_the_same_bytes_is_not_read(filled):
+    """One flipped bit in the header of SQLite's record does that."""
+    connection = sqlite3.connect(filled / "documents.db")
+    connection.executescript(CHANGES["a text's type"])
+    connection.close()
+    with Store.open(filled) as store, pytest.raises(CorruptData, match="row 9"):
+        store.get("d8")
 
 
 @pytest.mark.parametrize("change", CHANGES)
