@@ -14,6 +14,8 @@ from dsearch.errors import InvalidRequest
 # Read by the native libraries when they are loaded; afterwards only their own calls have an effect.
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
+_set: int | None = None
+
 
 def set_threads(threads: int | None = None) -> int:
     """Let every native library in this process use at most `threads` threads; returns the number.
@@ -23,6 +25,7 @@ def set_threads(threads: int | None = None) -> int:
     Raises:
         InvalidRequest: below 1.
     """
+    global _set
     threads = available_cores() if threads is None else threads
     if threads < 1:
         raise InvalidRequest(f"threads={threads}; use an integer of at least 1")
@@ -39,7 +42,16 @@ def set_threads(threads: int | None = None) -> int:
     torch.set_num_threads(threads)
     faiss.omp_set_num_threads(threads)
     threadpoolctl.threadpool_limits(limits=threads)  # what was loaded before the variables were set
+    _set = threads
     return threads
+
+
+def thread_budget() -> int:
+    """What `set_threads` allowed, for libraries that are told when they start (onnxruntime, OpenVINO).
+
+    Before it was called: every core, as the native libraries have it by themselves.
+    """
+    return available_cores() if _set is None else _set
 
 
 def available_cores() -> int:

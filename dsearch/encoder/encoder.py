@@ -75,7 +75,7 @@ class Encoder(nn.Module):
         Args:
             name: a sentence-transformers model, or the folder of one.
             device: "cpu", "cuda", "cuda:1", "mps".
-            dtype: "float32", or "bfloat16" for autocast: faster, embeddings with a cosine of about .9999.
+            dtype: "float32", or "bfloat16" for autocast: faster, embeddings with a cosine above .9999.
             max_tokens: cut longer texts; the model's own limit when None.
             batch_size: texts encoded at a time.
 
@@ -85,13 +85,13 @@ class Encoder(nn.Module):
         """
         if dtype not in _DTYPES:
             raise InvalidRequest(f"dtype={dtype!r}; use {' or '.join(_DTYPES)}")
-        _check_device(device)
+        check_device(device)
         weights = find_weights(name)
         model = _load_model(weights.folder, device, name)
         longest = model.get_max_seq_length()
         if max_tokens is not None:
-            if not 1 <= max_tokens <= (_position_limit(model) or max_tokens):
-                raise InvalidRequest(f"max_tokens={max_tokens}; {name} takes 1 to {_position_limit(model)}")
+            if not 1 <= max_tokens <= (position_limit(model) or max_tokens):
+                raise InvalidRequest(f"max_tokens={max_tokens}; {name} takes 1 to {position_limit(model)}")
             model.max_seq_length = max_tokens
         identity = EncoderIdentity(
             name=name,
@@ -179,7 +179,12 @@ def _load_model(folder: Path, device: str, name: str) -> Any:
         ) from error
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Return if torch can compute there.
+
+    Raises:
+        InvalidRequest: not a device, or not there.
+    """
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
@@ -192,7 +197,8 @@ def _check_device(device: str) -> None:
         raise InvalidRequest(f"device={device!r}; torch sees no Apple GPU here: use cpu")
 
 
-def _position_limit(model: Any) -> int | None:
+def position_limit(model: Any) -> int | None:
+    """The most tokens that a sentence-transformers model has positions for; None where there is no bound."""
     config = getattr(getattr(model[0], "auto_model", None), "config", None)
     return getattr(config, "max_position_embeddings", None)
 

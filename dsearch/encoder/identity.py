@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from dsearch.encoder.backends import CLOSE
 from dsearch.errors import CorruptData, EncoderMismatch
 
 
@@ -18,8 +19,8 @@ class EncoderIdentity:
         weights_sha256: digest over all files of weights.
         pooling: how token states became one vector, "mean" for example.
         max_tokens: longer texts are cut.
-        backend: what ran the model: "torch".
-        dtype: "float32" or "bfloat16".
+        backend: what ran the model: "torch", "onnx", "openvino".
+        dtype: "float32", "bfloat16" or "int8".
         dimension: numbers in an embedding.
     """
 
@@ -49,20 +50,27 @@ class EncoderIdentity:
         return cls(**{name: stored[name] for name in names})
 
     def require_same(self, other: EncoderIdentity, collection: str) -> None:
-        """Refuse `other` for a collection that was encoded by `self`; the name alone may differ.
+        """Refuse `other` for a collection that was encoded by `self`.
+
+        The name may differ, and who runs the model, as long as both compute in float32 or bfloat16: their
+        embeddings have a cosine above .9999. What int8 gives is compared with what the same int8 gave.
 
         Raises:
             EncoderMismatch: says which parts differ and how to go on.
         """
         theirs = other.to_dict()
+        free = {"name"}
+        if self.dtype in CLOSE and other.dtype in CLOSE:
+            free |= {"backend", "dtype"}
         differing = [
             f"{part} {value!r} there, {theirs[part]!r} here"
             for part, value in self.to_dict().items()
-            if part != "name" and value != theirs[part]
+            if part not in free and value != theirs[part]
         ]
         if differing:
+            how = "" if self.dtype in CLOSE else f" --backend {self.backend}, with DSEARCH_DTYPE={self.dtype}"
             raise EncoderMismatch(
                 f"collection {collection!r} was encoded by {self.name!r}, not by this {other.name!r}: "
-                f"{'; '.join(differing)}. Use --encoder {self.name}, or encode it anew with: "
+                f"{'; '.join(differing)}. Use --encoder {self.name}{how}, or encode it anew with: "
                 f"dsearch migrate -c {collection} --encoder {other.name}"
             )

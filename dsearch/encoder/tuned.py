@@ -19,6 +19,8 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
+from dsearch.encoder.backends import CLOSE, FLOAT, PRECISIONS, TORCH
+from dsearch.encoder.compiled import CompiledEncoder
 from dsearch.encoder.encoder import Role, TextEncoder
 from dsearch.encoder.identity import EncoderIdentity
 from dsearch.errors import CorruptData, InvalidRequest, MissingExtra
@@ -80,6 +82,7 @@ class LearningEncoder(nn.Module):
 
     def __init__(self, encoder: TextEncoder, training: EncoderTraining, *, seed: int = 0):
         super().__init__()
+        encoder = with_weights(encoder)
         if not isinstance(encoder, nn.Module) or not any(True for _ in encoder.parameters()):
             raise InvalidRequest(
                 f"encoder {encoder.identity.name!r} runs by {encoder.identity.backend!r} and has no weights "
@@ -170,6 +173,7 @@ def tuned(encoder: TextEncoder, change: EncoderChange, identity: EncoderIdentity
         CorruptData: a change that does not fit the encoder.
         InvalidRequest: an encoder without weights.
     """
+    encoder = with_weights(encoder)
     if not isinstance(encoder, nn.Module):
         raise InvalidRequest(
             f"encoder {encoder.identity.name!r} runs by {encoder.identity.backend!r}, which takes no trained "
@@ -194,6 +198,11 @@ def tuned(encoder: TextEncoder, change: EncoderChange, identity: EncoderIdentity
     return TunedEncoder(copied.requires_grad_(False).eval(), identity)
 
 
+def with_weights(encoder: TextEncoder) -> TextEncoder:
+    """The encoder whose weights can be trained: of an exported one the torch encoder that it came from."""
+    return encoder.reference if isinstance(encoder, CompiledEncoder) else encoder
+
+
 def tuned_identity(base: EncoderIdentity, change_sha256: str) -> EncoderIdentity:
     """The identity of an encoder with a change in it.
 
@@ -202,7 +211,14 @@ def tuned_identity(base: EncoderIdentity, change_sha256: str) -> EncoderIdentity
         change_sha256: digest of the file that holds the change.
     """
     digest = hashlib.sha256(f"{base.weights_sha256}{change_sha256}".encode()).hexdigest()
-    return replace(base, name=f"{base.name}+{change_sha256[:12]}", weights_sha256=digest)
+    # Whoever encoded the documents: what was trained runs by torch.
+    dtype = base.dtype if base.dtype in CLOSE else FLOAT
+    name = f"{base.name}+{change_sha256[:12]}"
+    return replace(base, name=name, weights_sha256=digest, backend=_runs_by(base), dtype=dtype)
+
+
+def _runs_by(base: EncoderIdentity) -> str:
+    return TORCH if base.backend in PRECISIONS else base.backend
 
 
 def _add_factors(encoder: Any, training: EncoderTraining, seed: int) -> None:

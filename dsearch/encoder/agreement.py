@@ -1,0 +1,55 @@
+"""How far a back end's embeddings are from those of torch in float32: cosines over texts of all lengths.
+
+The texts are the docstrings of Python's own types, which are on every machine. What int8 does to a ranking is
+tested on real collections (tests/real).
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from jaxtyping import Float32
+
+from dsearch.encoder.backends import CLOSE
+
+LEAST_CLOSE = 0.999  # the worst cosine of a back end whose embeddings may stand beside those of torch
+LEAST_INT8 = 0.98  # the mean cosine of a quantised one, whose embeddings stand by themselves
+
+
+def agrees(dtype: str, cosines: Float32[np.ndarray, " texts"]) -> bool:
+    """Whether cosines with float32 are what is expected of a precision."""
+    if not np.isfinite(cosines).all():
+        return False
+    return bool(cosines.min() >= LEAST_CLOSE if dtype in CLOSE else cosines.mean() >= LEAST_INT8)
+
+
+def cosines(
+    some: Float32[np.ndarray, "texts encoder_dim"], others: Float32[np.ndarray, "texts encoder_dim"]
+) -> Float32[np.ndarray, " texts"]:
+    """Of unit embeddings, pair by pair."""
+    return np.asarray((some * others).sum(1), np.float32)
+
+
+@cache
+def queries() -> Sequence[str]:
+    """Forty short texts: first sentences."""
+    found = dict.fromkeys(text.split(".")[0].split("\n")[0].strip()[:200] for text in _docstrings())
+    return tuple(found)[:40]
+
+
+@cache
+def documents() -> Sequence[str]:
+    """Forty texts, from a line to more than most windows hold."""
+    texts = _docstrings()
+    joined = [" ".join(texts[first : first + 8]) for first in range(0, len(texts) - 8, 8)]
+    return tuple([text[:400] for text in texts[:16]] + [text[:900] for text in joined[:16]] + joined[16:24])
+
+
+def _docstrings() -> list[str]:
+    kinds = (str, bytes, list, dict, int, float, set, type, complex, memoryview)
+    owners = [builtins, *kinds]
+    found = [getattr(member, "__doc__", None) for owner in owners for member in vars(owner).values()]
+    return list(dict.fromkeys(text for text in found if isinstance(text, str) and len(text) > 20))

@@ -1,0 +1,209 @@
+"""`auto`: the fastest installed back end that agrees with torch, measured once and written down.
+
+    <cache>/choice-<key>.json    what was measured on this machine, and what was chosen
+
+The key is over the weights, the versions, the processor and the budget of threads. Measuring takes the time
+of exporting the model and of some hundred texts, so it is done where somebody asks for it (`--backend auto`,
+`dsearch backends`), and what it found holds for whatever is started afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dsearch.encoder.agreement import documents, queries
+from dsearch.encoder.backends import (
+    CLOSE,
+    FLOAT,
+    HALF,
+    INT8,
+    OPENVINO,
+    TORCH,
+    Backend,
+    best_dtype,
+    installed,
+)
+from dsearch.encoder.encoder import TextEncoder
+from dsearch.errors import DsearchError
+from dsearch.threads import thread_budget
+
+GAIN = 1.1  # over torch in float32, below which that stays: it is what training computes with
+_ROUNDS = 3
+_QUERIES = 16  # timed one by one
+_DOCUMENTS = 32
+_LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "openvino", "onnx", "nncf")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One back end on this machine.
+
+    Attributes:
+        name: of the back end.
+        dtype: its precision.
+        queries_per_s: one at a time.
+        documents_per_s: sorted by length, in batches.
+        problem: why it cannot be used; the rates are 0 then.
+    """
+
+    name: str
+    dtype: str
+    queries_per_s: float = 0.0
+    documents_per_s: float = 0.0
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What `auto` stands for.
+
+    Attributes:
+        backend: the chosen one.
+        measured: every one that was tried.
+    """
+
+    backend: Backend
+    measured: tuple[Measured, ...]
+
+
+def candidates(dtype: str | None = None) -> list[Backend]:
+    """The back ends that `auto` tries, torch in float32 first, which is always there.
+
+    Args:
+        dtype: the precision that is wanted; when None, what gives the embeddings of float32 in effect.
+    """
+    tried = [Backend(TORCH, FLOAT)]
+    if dtype == HALF or (dtype is None and best_dtype(OPENVINO) == HALF):
+        tried.append(Backend(TORCH, HALF))
+    for name in installed():
+        wanted = {FLOAT, best_dtype(name)} if dtype is None else {dtype}
+        tried += [Backend(name, one) for one in (*CLOSE, INT8) if one in wanted and _takes(name, one)]
+    return tried
+
+
+def read_choice(cache: Path, weights_sha256: str, dtype: str | None) -> Choice | None:
+    """What was chosen here before; None where nothing was, or for another encoder, version or processor."""
+    try:
+        stored = json.loads(_file(cache, weights_sha256, dtype).read_text(encoding="utf-8"))
+        measured = tuple(Measured(**one) for one in stored["measured"])
+        backend = Backend(**stored["backend"])
+    except (OSError, ValueError, KeyError, TypeError, DsearchError):
+        return None
+    return None if backend.missing() else Choice(backend, measured)
+
+
+def choose(
+    cache: Path,
+    weights_sha256: str,
+    dtype: str | None,
+    load: Callable[[Backend], TextEncoder],
+    tell: Callable[[str], None] | None = None,
+) -> Choice:
+    """Measure the candidates, write down what is fastest, and return it.
+
+    A candidate that cannot be exported, does not agree, or fails is left out with its reason; with all of
+    them left out it is torch. Fastest is the largest geometric mean of the two rates.
+
+    Args:
+        cache: folder of exports and choices.
+        weights_sha256: the encoder's.
+        dtype: as for `candidates`.
+        load: gives the encoder as a back end runs it, or raises.
+        tell: is told what goes on.
+    """
+    tell = tell or (lambda _: None)
+    encoders: dict[Backend, TextEncoder] = {}
+    problems: dict[Backend, str] = {}
+    for backend in candidates(dtype):
+        tell(f"back end {backend}: exporting, or loading what was exported")
+        try:
+            encoders[backend] = load(backend)
+            encoders[backend].encode_documents(documents()[:_DOCUMENTS])  # shapes are compiled once
+        except Exception as error:  # whatever a library makes of this model on this machine
+            encoders.pop(backend, None)
+            problems[backend] = f"{type(error).__name__}: {error}"
+    rates = _rates(encoders)
+    measured = [Measured(one.name, one.dtype, *rates[one]) for one in rates]
+    measured += [Measured(one.name, one.dtype, problem=problem) for one, problem in problems.items()]
+    chosen = _fastest(rates)
+    choice = Choice(chosen, tuple(measured))
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs the next start a measurement
+        cache.mkdir(parents=True, exist_ok=True)
+        file = _file(cache, weights_sha256, dtype)
+        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+        unfinished.write_text(json.dumps(asdict(choice), indent=1), encoding="utf-8")
+        unfinished.replace(file)
+    tell(f"the encoder runs by {chosen} from now on")
+    return choice
+
+
+def _takes(name: str, dtype: str) -> bool:
+    with contextlib.suppress(DsearchError):
+        return not Backend(name, dtype).missing(exporting=True)
+    return False
+
+
+def _rates(encoders: dict[Backend, TextEncoder]) -> dict[Backend, tuple[float, float]]:
+    """Queries and documents a second, in rounds that go by turns: a busy moment is everybody's."""
+    asked, told = queries()[:_QUERIES], documents()[:_DOCUMENTS]
+    took: dict[Backend, list[tuple[float, float]]] = {backend: [] for backend in encoders}
+    for _ in range(_ROUNDS):
+        for backend, encoder in encoders.items():
+            each = statistics.median(_seconds(encoder, [query]) for query in asked)
+            took[backend].append((each, _seconds(encoder, told)))
+    return {
+        backend: (1 / min(one for one, _ in times), len(told) / min(all for _, all in times))
+        for backend, times in took.items()
+    }
+
+
+def _seconds(encoder: TextEncoder, texts: Sequence[str]) -> float:
+    started = time.perf_counter()
+    if len(texts) == 1:
+        encoder.encode_queries(texts)
+    else:
+        encoder.encode_documents(texts)
+    return time.perf_counter() - started
+
+
+def _fastest(rates: dict[Backend, tuple[float, float]]) -> Backend:
+    torch_alone = Backend(TORCH, FLOAT)
+    if not rates:
+        return torch_alone
+    best = max(rates, key=lambda backend: rates[backend][0] * rates[backend][1])
+    if torch_alone in rates:
+        gained = [new / old for new, old in zip(rates[best], rates[torch_alone], strict=True)]
+        if (gained[0] * gained[1]) ** 0.5 < GAIN:
+            return torch_alone
+    return best
+
+
+def _file(cache: Path, weights_sha256: str, dtype: str | None) -> Path:
+    from dsearch.encoder.export import versions
+
+    parts = {
+        "weights": weights_sha256,
+        "dtype": dtype,
+        "versions": versions(*_LIBRARIES),
+        "processor": _processor(),
+        "threads": thread_budget(),
+    }
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return cache / f"choice-{key}.json"
+
+
+def _processor() -> str:
+    """The processor and what it can: a home may be carried to another machine."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags"))}))
+    return f"{platform.machine()} {platform.processor()}"

@@ -1,0 +1,127 @@
+"""`CompiledEncoder`: an exported model with its tokenizer, as the engine knows encoders. No torch in it.
+
+Queries and documents go through it without torch, sentence-transformers or transformers being loaded. What
+needs gradients (`embed`, training) asks for the torch encoder that it was exported from, loaded then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Float32, Int64
+
+from dsearch.encoder.batching import length_sorted_batches
+from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.runtimes import Run, Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dsearch.encoder.encoder import Encoder, Role
+
+# What a model takes, and where a tokenised text has it.
+FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+
+_BATCH_TOKENS = 8192  # of a batch, so that long windows do not take memory by the square of their length
+
+
+class CompiledEncoder:
+    """A `TextEncoder` that a back end runs.
+
+    Args:
+        run: the exported model; see `runtimes`.
+        tokenizer: JSON of a `tokenizers.Tokenizer`.
+        inputs: names of the arrays that `run` takes, of `FIELDS`.
+        padding: the token that fills up short texts.
+        prompts: what is put before texts, by role.
+        identity: what it is; its back end and precision say who runs it.
+        reference: gives the torch encoder that was exported.
+        batch_size: texts run at a time, fewer when they are long.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        tokenizer: str,
+        *,
+        inputs: Sequence[str],
+        padding: int,
+        prompts: Mapping[str, str],
+        identity: EncoderIdentity,
+        reference: Callable[[], Encoder],
+        batch_size: int = 32,
+    ):
+        self._run = run
+        self._cut, self._whole = _tokenizer(tokenizer), _tokenizer(tokenizer)
+        self._cut.enable_truncation(identity.max_tokens)
+        self._inputs, self._padding, self._prompts = tuple(inputs), padding, dict(prompts)
+        self._identity, self.batch_size = identity, batch_size
+        self._load_reference = reference
+        self._loading = threading.Lock()
+        self._reference: Encoder | None = None
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """What makes it the same encoder as another."""
+        return self._identity
+
+    @property
+    def reference(self) -> Encoder:
+        """The torch encoder that was exported, loaded when it is first asked for."""
+        with self._loading:
+            if self._reference is None:
+                import torch
+
+                # A search may ask for it, and weights made under inference mode could never be trained.
+                with torch.inference_mode(False):
+                    self._reference = self._load_reference()
+            return self._reference
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of queries."""
+        return self._encode(texts, "query")
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Unit embeddings of documents."""
+        return self._encode(texts, "document")
+
+    def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
+        """Unit embeddings as part of the graph: those of the torch encoder."""
+        return self.reference.embed(texts, role)
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """The tokens of each document, its marks at both ends and the prompt included, none cut off."""
+        prompt = self._prompts.get("document", "")
+        return [len(one) for one in self._whole.encode_batch_fast([prompt + text for text in texts])]
+
+    def _encode(self, texts: Sequence[str], role: str) -> Float32[np.ndarray, "texts encoder_dim"]:
+        out = np.empty((len(texts), self._identity.dimension), np.float32)
+        prompt = self._prompts.get(role, "")
+        encoded = self._cut.encode_batch_fast([prompt + text for text in texts])
+        lengths = np.array([len(one) for one in encoded], np.int64)
+        size = max(1, min(self.batch_size, _BATCH_TOKENS // int(lengths.max(initial=1))))
+        for batch in length_sorted_batches(lengths, size):
+            out[batch] = self._run(self._padded([encoded[int(i)] for i in batch]))
+        return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+
+    def _padded(self, encoded: Sequence[Any]) -> Tokens:
+        width = max(1, *(len(one) for one in encoded))
+        arrays: dict[str, Int64[np.ndarray, "texts tokens"]] = {}
+        for name in self._inputs:
+            filler = self._padding if name == "input_ids" else 0
+            arrays[name] = np.full((len(encoded), width), filler, np.int64)
+            for place, one in enumerate(encoded):
+                arrays[name][place, : len(one)] = getattr(one, FIELDS[name])
+        return arrays
+
+
+def _tokenizer(content: str) -> Any:
+    from tokenizers import Tokenizer
+
+    made = Tokenizer.from_str(content)
+    made.no_padding()
+    made.no_truncation()
+    return made

@@ -1,0 +1,117 @@
+"""`load_encoder`: an encoder by name, run by the back end that is asked for or was found to be fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache as once
+from pathlib import Path
+
+from dsearch.encoder.backends import AUTO, FLOAT, HALF, INT8, TORCH, Backend, best_dtype, installed
+from dsearch.encoder.choice import Choice, choose, read_choice
+from dsearch.encoder.encoder import Encoder, TextEncoder, check_device
+from dsearch.encoder.weights import DEFAULT_ENCODER, find_weights
+from dsearch.errors import DsearchError, InvalidRequest
+
+CACHE_NAME = ".encoders"  # in a home
+
+
+def load_encoder(
+    name: str = DEFAULT_ENCODER,
+    *,
+    backend: str | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    cache: Path | None = None,
+    max_tokens: int | None = None,
+    batch_size: int = 32,
+    tell: Callable[[str], None] | None = None,
+) -> TextEncoder:
+    """Load the encoder called `name`.
+
+    Args:
+        name: a sentence-transformers model, or the folder of one.
+        backend: "torch", "onnx", "openvino"; "auto" for the fastest that agrees with torch, measured on the
+            first use; None for what that found before, else torch: nothing is measured.
+        dtype: "float32", "bfloat16" or "int8"; what the back end does best when None, close to float32.
+        device: where it runs; anything but "cpu" is for torch alone.
+        cache: folder of exported models and of what was chosen; needed for every back end but torch.
+        max_tokens: cut longer texts; the model's own limit when None.
+        batch_size: texts encoded at a time.
+        tell: is told of measuring.
+
+    Raises:
+        EncoderUnavailable: no weights, or embeddings that are not those of torch.
+        InvalidRequest: an unknown back end or precision, or one that the other does not go with.
+        MissingExtra: the back end is not installed.
+    """
+    check_device(device)
+    if backend not in (None, AUTO):
+        chosen = Backend(backend, dtype or best_dtype(backend))
+    elif dtype not in (None, FLOAT, HALF, INT8):
+        raise InvalidRequest(f"dtype={dtype!r}; use {FLOAT}, {HALF} or {INT8}")
+    else:
+        chosen = None
+    if chosen is not None and chosen.name != TORCH and device != "cpu":
+        raise InvalidRequest(f"backend={chosen.name!r} runs on the CPU, not on {device}; use --backend torch")
+
+    @once
+    def in_torch() -> Encoder:
+        return Encoder.load(name, device=device, max_tokens=max_tokens, batch_size=batch_size)
+
+    def by(one: Backend) -> TextEncoder:
+        if one == Backend(TORCH, FLOAT):
+            return in_torch()
+        if one.name == TORCH:
+            return Encoder.load(
+                name, device=device, dtype=one.dtype, max_tokens=max_tokens, batch_size=batch_size
+            )
+        if cache is None:
+            raise InvalidRequest(f"backend={one.name!r} needs a folder for what is exported; give cache")
+        one.require_installed()
+        from dsearch.encoder.export import Exporting, exported
+
+        asked = Exporting(name, find_weights(name), max_tokens, cache, in_torch)
+        return exported(asked, one, batch_size=batch_size)
+
+    if chosen is not None:
+        return by(chosen)
+    if device == "cpu" and cache is not None and installed():
+        sha256 = find_weights(name).sha256
+        choice = read_choice(cache, sha256, dtype)
+        if choice is None and backend == AUTO:
+            choice = choose(cache, sha256, dtype, by, tell)
+        if choice is not None:
+            try:
+                return by(choice.backend)
+            except DsearchError as error:
+                if tell is not None:
+                    tell(f"{error}; the encoder runs by torch")
+    if dtype == INT8:
+        raise InvalidRequest(
+            "dtype='int8' is of the back ends onnx and openvino; use --backend onnx, or auto with one of "
+            "them installed"
+        )
+    return by(Backend(TORCH, dtype or FLOAT))
+
+
+def choice_of(
+    name: str,
+    cache: Path,
+    *,
+    dtype: str | None = None,
+    measure: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Choice | None:
+    """What `auto` stands for here; None where nothing was measured yet and `measure` is not set.
+
+    Raises:
+        EncoderUnavailable: no weights.
+    """
+    sha256 = find_weights(name).sha256
+    if measure:
+
+        def by(one: Backend) -> TextEncoder:
+            return load_encoder(name, backend=one.name, dtype=one.dtype, cache=cache)
+
+        return choose(cache, sha256, dtype, by, tell)
+    return read_choice(cache, sha256, dtype)
