@@ -187,5 +187,5 @@ def pooled(parts: list[Pooled], like: Float[Tensor, "batch heads encoder_dim"]) 
     """Σ_d a_h(q, d) e_d of each head, from the triples of the shards; zeros where there is no candidate."""
     if not parts:
         return torch.zeros_like(like)
-    triples = [Partial(*map(torch.as_tensor, (part.max, part.sum, part.context))) for part in parts]
+    triples = [Partial(*map(torch.tensor, (part.max, part.sum, part.context))) for part in parts]
     return merge(triples).finish().context

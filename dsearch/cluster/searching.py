@@ -309,7 +309,7 @@ class ShardedSearch:
             return None
         if found.positions.shape[1] and (found.positions >= 0).sum(1).min() == documents:
             return torch.ones(len(found.positions))
-        parts = [torch.as_tensor(answer.partition) for answer in answers.values()]
+        parts = [torch.tensor(answer.partition) for answer in answers.values()]
         whole = torch.stack(parts).logsumexp(0)
         return mass_of(found, whole, temperature=head.temperature, mixture=head.mixture)
 

@@ -1,0 +1,184 @@
+"""Collections whose searches are answered by a cluster: the engine that the ingress serves.
+
+The home is opened readonly: documents, models, keys and aliases come from it. What a search needs of the
+documents comes from the shards. What would need all of a generation in this process is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from jaxtyping import Float
+from torch import Tensor
+
+from dsearch.cluster.actors import Live
+from dsearch.cluster.errors import NotInCluster, ShardsMissing
+from dsearch.cluster.searching import ShardedSearch, Shards
+from dsearch.cluster.transfer import read_release
+from dsearch.encoder import TextEncoder
+from dsearch.engine import Collection, SearchEngine, Snapshot
+from dsearch.engine.options import SearchChoices, SearchOptions
+from dsearch.store import Store
+from dsearch.types import Mode, SearchResult
+
+QueryStates = Callable[[str, Sequence[str], str], Tensor]  # collection, texts, model
+_LOOK_S = 0.5
+
+
+class Releases:
+    """The live releases of a cluster, as the coordinator says; looked at twice a second.
+
+    Args:
+        ask: gives the live releases by collection.
+        open_shards: gives the shards of one.
+    """
+
+    def __init__(self, ask: Callable[[], dict[str, dict[str, Any]]], open_shards: Callable[[Live], Shards]):
+        self._ask = ask
+        self._open_shards = open_shards
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[Live, Any, Shards]] = {}
+        self._looked = -1e9
+
+    def live(self, collection: str, *, look: bool = False) -> tuple[Live, Any, Shards] | None:
+        """What is live of a collection: its place, release and shards; None when nothing is.
+
+        Args:
+            collection: its name.
+            look: whether the coordinator is asked in any case.
+        """
+        with self._lock:
+            if look or time.monotonic() - self._looked > _LOOK_S:
+                self._looked = time.monotonic()
+                self._look()
+            return self._known.get(collection)
+
+    def _look(self) -> None:
+        try:
+            found = self._ask()
+        except Exception:
+            return  # the coordinator is being restarted; what is known is still right
+        known: dict[str, tuple[Live, Any, Shards]] = {}
+        for name, described in found.items():
+            live, before = Live(**described), self._known.get(name)
+            if before is not None and before[0] == live:
+                known[name] = before
+            else:
+                known[name] = (live, read_release(live.uri), self._open_shards(live))
+        self._known = known
+
+
+class ShardedCollection(Collection):
+    """A collection that a cluster answers for.
+
+    Args:
+        store: the collection in the home.
+        encoder: as of `Collection`.
+        releases: what is live.
+        query_states: gives the embeddings of texts by the encoder of a model.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        encoder: Callable[[], TextEncoder],
+        releases: Releases,
+        query_states: QueryStates | None = None,
+    ):
+        super().__init__(store, encoder)
+        self._releases = releases
+        self._query_states = query_states
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Not here: a generation lies in shards.
+
+        Raises:
+            NotInCluster
+        """
+        raise NotInCluster(
+            f"collection {self.name!r} is answered by a cluster, where search and search/batch are to be "
+            "had; ask a server over the home itself (dsearch serve) for anything else"
+        )
+
+    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
+        """As `Collection.search`; `partial` lets an answer without lost shards pass.
+
+        Raises:
+            ShardsMissing: no copy of a shard answers.
+        """
+        return self._search([query], SearchChoices(**options))[0]
+
+    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
+        """`search` for many queries at once, from one release and one model."""
+        options.setdefault("coverage", False)
+        return self._search(queries, SearchChoices(**options))
+
+    def query_states(
+        self, queries: Sequence[str], mode: Mode, model: str | None = None
+    ) -> Float[Tensor, "batch encoder_dim"]:
+        """As `Collection.query_states`, from an encoder's replica where there are some."""
+        if mode == "keyword" or self._query_states is None:
+            return super().query_states(queries, mode, model)
+        return self._query_states(self.name, queries, model or self.live_model)
+
+    def _search(self, queries: Sequence[str], chosen: SearchChoices) -> list[SearchResult]:
+        model, look = self.live_model, False
+        while True:
+            live = self._releases.live(self.name, look=look)
+            if live is None:
+                raise ShardsMissing(
+                    f"collection {self.name!r} is not in the cluster any more; publish it with: "
+                    f"dsearch cluster start -c {self.name}"
+                )
+            _, release, shards = live
+            try:
+                search = ShardedSearch(release, shards, self.head, self.query_states)
+                return search.search(queries, model, chosen)
+            except ShardsMissing:
+                # It may have been replaced and stopped since it was looked at.
+                again = self._releases.live(self.name, look=True)
+                if again is live:
+                    raise
+                look = False
+
+
+class ClusterEngine(SearchEngine):
+    """The home as an ingress serves it: collections with a live release are answered by their shards.
+
+    Args:
+        home: the folder of collections, opened readonly.
+        encoder: as of `SearchEngine`.
+        releases: what is live.
+        query_states: gives the embeddings of texts; encoded in this process when None.
+    """
+
+    def __init__(
+        self,
+        home: Path | str,
+        *,
+        encoder: Callable[[], TextEncoder],
+        releases: Releases,
+        query_states: QueryStates | None = None,
+    ):
+        super().__init__(home, readonly=True, encoder=encoder)
+        self._releases = releases
+        self._states = query_states
+
+    def collection(self, name: str) -> Collection:
+        """As `SearchEngine.collection`; one that was published since it was opened is opened anew."""
+        found = super().collection(name)
+        if isinstance(found, ShardedCollection) or self._releases.live(found.name) is None:
+            return found
+        with self._opening:
+            self._open.pop(found.name, None)
+        return super().collection(name)
+
+    def _collection(self, store: Store, *rest: Any, **options: Any) -> Collection:
+        if self._releases.live(store.name, look=True) is None:
+            return super()._collection(store, *rest, **options)
+        return ShardedCollection(store, lambda: self.encoder, self._releases, self._states)

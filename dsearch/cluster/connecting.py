@@ -1,0 +1,93 @@
+"""Join a Ray cluster, or start one here: what every entry to this part does first."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from types import ModuleType
+from typing import Any
+
+from dsearch.errors import InvalidRequest, MissingExtra, Unavailable
+
+NAMESPACE = "dsearch"
+OBJECT_STORE_BYTES = 256 << 20  # Ray's own choice is 30 % of the memory; only weights and blocks pass through
+_OLDEST = (2, 52)
+
+
+def ray_module() -> ModuleType:
+    """Ray.
+
+    Raises:
+        MissingExtra: it is not installed, or too old.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra(
+            f"a cluster needs Ray, which is not installed or not whole ({error}); run pip install "
+            "'dsearch[ray]'"
+        ) from error
+    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < _OLDEST:
+        raise MissingExtra(
+            f"Ray {ray.__version__} is installed; its clusters know no tokens before 2.52: "
+            "run pip install --upgrade 'dsearch[ray]'"
+        )
+    return ray
+
+
+def connect(address: str | None, **options: Any) -> ModuleType:
+    """Ray, joined to the cluster at `address`, or to one that is started here for None.
+
+    Args:
+        address: host:port of the head node, or "auto" for the one that runs on this machine.
+        options: of `ray.init`, for a cluster that is started.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        InvalidRequest: other machines reach that address, and tokens are not asked for.
+        Unavailable: nothing answers there.
+    """
+    ray = ray_module()
+    if ray.is_initialized():
+        return ray
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    shared: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        ray.init(
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
+            **{**shared, **options},
+        )
+        return ray
+    require_token(address)
+    try:
+        ray.init(address=address, **shared)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise Unavailable(
+            f"no Ray cluster answers at {address} ({error}); start one with: dsearch cluster start"
+        ) from error
+    return ray
+
+
+def require_token(address: str) -> None:
+    """Refuse an address that other machines reach while Ray lets everybody in.
+
+    Whoever reaches a Ray cluster without tokens can run programs on it.
+
+    Raises:
+        InvalidRequest
+    """
+    if os.environ.get("RAY_AUTH_MODE") == "token" or address in ("auto", "local"):
+        return
+    host = address.removeprefix("ray://").rpartition(":")[0].strip("[]")
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback:
+        raise InvalidRequest(
+            f"address {address} can be reached from other machines, and whoever reaches Ray can run programs "
+            "on it; set RAY_AUTH_MODE=token on every node (`ray get-auth-token --generate` makes the token), "
+            "or use 127.0.0.1"
+        )

@@ -1,0 +1,200 @@
+"""The HTTP service on a cluster: the same application, its searches answered by shards, by Ray Serve.
+
+proxy → ingress replica (the FastAPI application of dsearch/service) → encoder replicas → shard actors
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dsearch.errors import DsearchError, InvalidRequest
+
+APPLICATION = "dsearch"
+LARGEST_BATCH = 32
+BATCH_WAIT_S = 0.002
+LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class IngressSettings:
+    """What replicas are made of: names and numbers alone.
+
+    Attributes:
+        home: the folder of collections, on every machine that has a replica of ingress or encoder.
+        encoder: a model's name or folder.
+        device: where it runs.
+        dtype: in which precision.
+        threads: of native libraries, in each replica.
+        hosts: names that requests may be addressed to.
+        origins: other sites whose pages may use it.
+        require_key: whether every request needs an API key.
+        query_timeout_s: how long a search may take that does not say so itself.
+    """
+
+    home: str
+    encoder: str
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
+    origins: tuple[str, ...] = ()
+    require_key: bool = False
+    query_timeout_s: float = 2.0
+
+
+class EncoderReplica:
+    """Encodes queries, those that wait together; of every collection, by the encoder of the model asked for."""
+
+    def __init__(self, settings: dict[str, Any]):
+        from dsearch.threads import set_threads
+
+        chosen = IngressSettings(**settings)
+        set_threads(chosen.threads)
+        from dsearch.service.task_jobs import open_readonly
+
+        self._engine = open_readonly(Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype)
+        self._one = threading.Lock()
+
+    async def encode(self, asked: list[tuple[str, str, list[str]]]) -> list[Any]:
+        """The embeddings of each request's texts, or the error that it gets."""
+        return await asyncio.to_thread(self._encode, asked)
+
+    def _encode(self, asked: list[tuple[str, str, list[str]]]) -> list[Any]:
+        together: dict[tuple[str, str], list[int]] = {}
+        for number, (collection, model, _) in enumerate(asked):
+            together.setdefault((collection, model), []).append(number)
+        answers: list[Any] = [None] * len(asked)
+        with self._one:
+            for (name, model), numbers in together.items():
+                texts = [text for number in numbers for text in asked[number][2]]
+                try:
+                    states = self._engine.collection(name).query_states(texts, "dense", model).numpy()
+                except DsearchError as error:
+                    for number in numbers:
+                        answers[number] = error
+                    continue
+                start = 0
+                for number in numbers:
+                    answers[number] = states[start : start + len(asked[number][2])]
+                    start += len(asked[number][2])
+        return answers
+
+
+class Ingress:
+    """A replica of the HTTP application; Ray Serve calls `__serve_build_asgi_app__` when it starts."""
+
+    def __init__(self, settings: dict[str, Any], encoders: Any):
+        self._settings = IngressSettings(**settings)
+        self._encoders = encoders
+
+    def __serve_build_asgi_app__(self) -> Any:
+        """The application."""
+        from functools import partial
+
+        from dsearch.threads import set_threads
+
+        chosen = self._settings
+        set_threads(chosen.threads)
+        from dsearch.cluster.collection import ClusterEngine, Releases
+        from dsearch.cluster.remote import RayShards
+        from dsearch.encoder import Encoder
+        from dsearch.service import create_app
+        from dsearch.service.task_jobs import open_readonly
+
+        engine = ClusterEngine(
+            chosen.home,
+            encoder=partial(Encoder.load, chosen.encoder, device=chosen.device, dtype=chosen.dtype),
+            releases=Releases(live_releases, RayShards),
+            query_states=self._query_states,
+        )
+        return create_app(
+            engine,
+            hosts=chosen.hosts,
+            origins=chosen.origins,
+            require_key=chosen.require_key,
+            query_timeout_s=chosen.query_timeout_s,
+            open_engine=partial(
+                open_readonly, Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype
+            ),
+            device=chosen.device,
+        )
+
+    def _query_states(self, collection: str, texts: Sequence[str], model: str) -> Any:
+        import torch
+
+        # From the thread that searches, never from the event loop's.
+        states = self._encoders.encode.remote((collection, model, list(texts))).result()
+        if isinstance(states, DsearchError):
+            raise states
+        return torch.tensor(states)
+
+
+def live_releases() -> dict[str, dict[str, Any]]:
+    """The live releases of the cluster that this process belongs to."""
+    import ray
+
+    from dsearch.cluster.actors import coordinator
+
+    return ray.get(coordinator().live.remote(), timeout=LOOK_S)
+
+
+def deploy(
+    settings: IngressSettings,
+    *,
+    host: str,
+    port: int,
+    ingresses: int = 1,
+    encoders: int = 1,
+    num_cpus: float = 1.0,
+) -> None:
+    """Let the cluster that is joined serve a home; returns when it answers.
+
+    Args:
+        settings: of the replicas.
+        host: address that proxies bind to.
+        port: port that they bind to.
+        ingresses: replicas of the application.
+        encoders: replicas of the encoder.
+        num_cpus: logical ones that a replica takes.
+
+    Raises:
+        InvalidRequest: an address that other machines reach, and no API key.
+    """
+    from ray import serve
+
+    from dsearch.service.keys import ApiKeys
+
+    if settings.require_key and not ApiKeys(Path(settings.home)).list():
+        raise InvalidRequest(
+            f"host={host} can be reached from other machines, and there is no API key; make one with: "
+            "dsearch keys create --name NAME --scope read, or bind to 127.0.0.1"
+        )
+    described = asdict(settings)
+    options: dict[str, Any] = {"ray_actor_options": {"num_cpus": num_cpus}, "max_ongoing_requests": 1024}
+    batched = type(
+        "EncoderReplica",
+        (EncoderReplica,),
+        {
+            "encode": serve.batch(max_batch_size=LARGEST_BATCH, batch_wait_timeout_s=BATCH_WAIT_S)(
+                EncoderReplica.encode
+            )
+        },
+    )
+    encoding = serve.deployment(batched, name="encoder", num_replicas=encoders, **options)
+    application = serve.deployment(
+        serve.ingress()(Ingress), name="ingress", num_replicas=ingresses, **options
+    )
+    serve.start(http_options={"host": host, "port": port})
+    serve.run(application.bind(described, encoding.bind(described)), name=APPLICATION, route_prefix="/")
+
+
+def undeploy() -> None:
+    """Stop serving; shards stay."""
+    from ray import serve
+
+    serve.shutdown()
