@@ -6,7 +6,8 @@ from dsearch.index.dense import DenseIndex
 from dsearch.index.dense_kinds import AUTO, BOUNDS, DENSE_KINDS, DenseKind
 from dsearch.index.generation import Generation, remove_unfinished
 from dsearch.index.highlight import highlights
-from dsearch.index.keyword import CorpusStatistics, KeywordIndex
+from dsearch.index.keyword import K1, B, CorpusStatistics, KeywordIndex
+from dsearch.index.keyword_data import checked_weighting
 from dsearch.index.languages import languages
 from dsearch.index.manifest import FORMAT, Manifest, manifest_schema
 from dsearch.index.passages import PassageTable
@@ -16,6 +17,9 @@ from dsearch.index.tokenized import TokenizedTexts
 from dsearch.index.tuning import Measured, build_tuned, tuned
 
 __all__ = [
+    "K1",
+    "B",
+    "checked_weighting",
     "AUTO",
     "BOUNDS",
     "DENSE_KINDS",

@@ -22,16 +22,16 @@ def idf_of(document_frequency: int, documents: int) -> float:
     return math.log(1 + (documents - document_frequency + 0.5) / (document_frequency + 0.5))
 
 
-def parts_of_texts(
-    idf: float,
-    counts: Float64[np.ndarray, " texts"],
-    lengths: Int64[np.ndarray, " texts"],
+def part_of(
+    idf: float | Float64[np.ndarray, " postings"],
+    counts: Float64[np.ndarray, " postings"],
+    lengths: Int64[np.ndarray, " postings"],
     *,
     average_length: float,
     k1: float,
     b: float,
-) -> Float32[np.ndarray, " texts"]:
-    """part(t, d) of one term in texts that hold it `counts` times and are `lengths` terms long.
+) -> Float32[np.ndarray, " postings"]:
+    """part(t, d) of postings, each with its tf and its document's length; idf is theirs or that of one term.
 
     Where the average length is 0 every length counts as average.
     """

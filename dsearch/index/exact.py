@@ -55,6 +55,20 @@ def best_of_blocks(
     return best.found()
 
 
+def best_above(
+    scores: Float32[np.ndarray, " documents"], k: int, least: float = 0.0
+) -> Int64[np.ndarray, " found"]:
+    """The positions of the k highest scores above `least`, best first, ties by ascending position."""
+    found = np.flatnonzero(scores > least)
+    values = scores[found]
+    if len(found) > k:
+        last = np.partition(values, len(values) - k)[len(values) - k]
+        above = values > last
+        keep = above | (np.cumsum(values == last) <= k - above.sum()) & (values == last)
+        found, values = found[keep], values[keep]
+    return found[np.argsort(-values, kind="stable")]
+
+
 def longest_of(keys: Float32[np.ndarray, "documents key_dim"]) -> float:
     """The length of the longest key."""
     return float(np.sqrt(np.einsum("nd,nd->n", keys, keys).max(initial=0.0)))

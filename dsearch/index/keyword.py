@@ -31,12 +31,14 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, Int32, Int64
 
 from dsearch.errors import InvalidRequest
-from dsearch.index.bm25 import idf_of, parts_of_texts
+from dsearch.index.bm25 import idf_of, part_of
 from dsearch.index.checks import checked_exclude, checked_k
+from dsearch.index.exact import best_above
 from dsearch.index.highlight import highlights
 from dsearch.index.keyword_data import KeywordData
 from dsearch.index.phrases import Phrase, matching
 from dsearch.index.query import ParsedQuery
+from dsearch.index.reweigh import reweighed
 from dsearch.index.tokenize import Tokenizer
 from dsearch.index.tokenized import TokenizedTexts
 
@@ -45,6 +47,7 @@ from dsearch.index.tokenized import TokenizedTexts
 K1 = 1.5
 B = 0.75
 
+_WEIGHED = 2  # other weightings that are kept, one for each model in use
 _REMEMBERED = 64  # queries, of up to a few hundred kilobytes each
 
 
@@ -94,6 +97,8 @@ class KeywordIndex:
         self.average_length = data.average_length
         self._data = data
         self._statistics = statistics
+        self._built = self  # of an index that is another one's with other numbers, that one
+        self._weighed: dict[tuple[float, float], KeywordIndex] = {}
         self._analysed: dict[str, list[_QueryTerm]] = {}  # a search looks at a query two times or more
         self._symbols = {symbol: number for number, symbol in enumerate(data.vocabulary)}
 
@@ -135,6 +140,30 @@ class KeywordIndex:
             )
         return KeywordIndex(self._data, statistics)
 
+    def weighed(self, weighting: tuple[float, float] | None) -> KeywordIndex:
+        """The index of the same texts with this (k1, b); with those that it was built with for None.
+
+        The first time a pass over all postings, and 4 bytes of memory for each; kept for the next time.
+
+        Raises:
+            InvalidRequest: k1 ≤ 0, b outside 0 to 1, or an index built with b = 1.
+        """
+        built = self._built
+        if weighting is None or weighting == (built.k1, built.b):
+            return built
+        known = built._weighed.get(weighting)
+        if known is None:
+            corpus, (k1, b) = built.statistics, weighting
+            data = reweighed(
+                built._data, k1=k1, b=b, documents=corpus.documents, frequencies=corpus.frequencies
+            )
+            known = KeywordIndex(data, built._statistics)
+            known._built = built
+            if len(built._weighed) >= _WEIGHED:
+                built._weighed.clear()
+            built._weighed[weighting] = known
+        return known
+
     def search(
         self, queries: Sequence[str], k: int, exclude: Bool[np.ndarray, " documents"] | None = None
     ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
@@ -154,7 +183,7 @@ class KeywordIndex:
             full = self._full(query)
             if exclude is not None:
                 full[exclude] = 0
-            best = _best_positive(full, k)
+            best = best_above(full, k)
             scores[row, : len(best)] = full[best]
             positions[row, : len(best)] = best
         return scores, positions
@@ -191,9 +220,14 @@ class KeywordIndex:
         return scores
 
     def scores_of_texts(
-        self, query: str, texts: Sequence[str] | TokenizedTexts
-    ) -> Float32[np.ndarray, " texts"]:
+        self,
+        query: str,
+        texts: Sequence[str] | TokenizedTexts,
+        at: Int[np.ndarray, " candidates"] | None = None,
+    ) -> Float32[np.ndarray, " scored"]:
         """The scores of texts that are not in the index, with the index' statistics (n, df, average length).
+
+        Of those numbered `at` alone, where given: that costs a binary search per query term and candidate.
 
         Equal to what the index gives for the same text. Cut texts that are scored more than once beforehand,
         with `TokenizedTexts.of(index.tokenizer, texts)`.
@@ -204,10 +238,14 @@ class KeywordIndex:
         if not isinstance(texts, TokenizedTexts):
             texts = TokenizedTexts.of(self.tokenizer, texts)
         self._check_cut(texts)
-        scores = np.zeros(len(texts), np.float32)
+        scores = np.zeros(len(texts) if at is None else len(at), np.float32)
         for term in self._analyse(query):
-            holders, parts = self._fresh_parts(term, texts)
-            scores[holders] += parts * term.factor
+            if at is None:
+                holders, parts = self._fresh_parts(term, texts)
+                scores[holders] += parts * term.factor
+            else:
+                of_at, parts = self._fresh_parts(term, texts, at)
+                scores[of_at] += parts * term.factor
         return scores
 
     def explain(self, query: str, position: int) -> dict[str, float]:
@@ -333,14 +371,21 @@ class KeywordIndex:
             )
 
     def _fresh_parts(
-        self, term: _QueryTerm, texts: TokenizedTexts
+        self, term: _QueryTerm, texts: TokenizedTexts, at: Int[np.ndarray, " candidates"] | None = None
     ) -> tuple[Int64[np.ndarray, " holding"], Float32[np.ndarray, " holding"]]:
-        """As `_column`, for texts that are not in the index."""
+        """As `_column`, for texts that are not in the index; of those numbered `at`, by their places there."""
         if term.term not in texts.postings:
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
         holders, counts = texts.postings[term.term]
-        return holders, parts_of_texts(
-            term.idf, counts, texts.lengths[holders], average_length=self.average_length, k1=self.k1, b=self.b
+        if at is not None:
+            places = np.minimum(np.searchsorted(holders, at), len(holders) - 1)
+            found = np.flatnonzero(holders[places] == at)
+            held = places[found]
+            counts, lengths = counts[held], texts.lengths[holders[held]]
+        else:
+            found, lengths = holders, texts.lengths[holders]
+        return found, part_of(
+            term.idf, counts, lengths, average_length=self.average_length, k1=self.k1, b=self.b
         )
 
     def _full(
@@ -352,15 +397,3 @@ class KeywordIndex:
             holders, parts = self._column(term.term_id)
             scores[holders] += parts * term.factor  # a column names each document once
         return scores
-
-
-def _best_positive(scores: Float32[np.ndarray, " documents"], k: int) -> Int64[np.ndarray, " found"]:
-    """The positions of the k highest scores above 0, best first, ties by ascending position."""
-    found = np.flatnonzero(scores > 0)
-    values = scores[found]
-    if len(found) > k:
-        least = np.partition(values, len(values) - k)[len(values) - k]
-        above = values > least
-        keep = above | (np.cumsum(values == least) <= k - above.sum()) & (values == least)
-        found, values = found[keep], values[keep]
-    return found[np.argsort(-values, kind="stable")]

@@ -63,10 +63,7 @@ class KeywordData:
         Raises:
             InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
         """
-        if not (k1 > 0 and math.isfinite(k1)):
-            raise InvalidRequest(f"k1={k1}; use a number above 0, usually 0.9 to 2")
-        if not 0 <= b <= 1:
-            raise InvalidRequest(f"b={b}; use a number from 0 to 1, usually 0.4 to 0.75")
+        checked_weighting(k1, b)
         term_ids: dict[str, int] = {}
         silent_ids: dict[str, int] = {}
         documents: list[list[int]] = []
@@ -197,6 +194,18 @@ class KeywordData:
         )
         if not fit:
             raise ValueError("vocabulary and arrays do not fit each other")
+
+
+def checked_weighting(k1: float, b: float) -> None:
+    """Refuse what BM25 is not defined for.
+
+    Raises:
+        InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
+    """
+    if not (k1 > 0 and math.isfinite(k1)):
+        raise InvalidRequest(f"k1={k1}; use a number above 0, usually 0.9 to 2")
+    if not 0 <= b <= 1:
+        raise InvalidRequest(f"b={b}; use a number from 0 to 1, usually 0.4 to 0.75")
 
 
 def _load(path: Path, mode: Any) -> np.ndarray:
