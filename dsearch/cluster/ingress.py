@@ -48,7 +48,7 @@ class IngressSettings:
 
 
 class EncoderReplica:
-    """Encodes queries, those that wait together; of every collection, by the encoder of the model asked for."""
+    """Encodes queries, those that wait together, for every collection and by the encoder of each model."""
 
     def __init__(self, settings: dict[str, Any]):
         from dsearch.threads import set_threads
