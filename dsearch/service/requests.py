@@ -125,6 +125,11 @@ class SearchOptions(Filtered):
     hop_strength: HopStrength | None = Field(
         None, description="g of the later rounds; the model's own if not given"
     )
+    partial: YesOrNo = Field(
+        False,
+        description="in a cluster: whether to answer without shards that are down, saying which share of the "
+        "documents is missing, rather than to fail",
+    )
     explore: Explore | None = Field(
         None,
         description="share of such pages on which a coin decides whether two documents change places, so "

@@ -80,6 +80,7 @@ def engine_options(asked: SearchOptions) -> EngineOptions:
         explain=asked.explain,
         highlight=asked.highlight,
         coverage=None,
+        partial=asked.partial,
     )
 
 
