@@ -50,6 +50,18 @@ def guide(topic: str) -> str:
     return _read(topic)
 
 
+def picture(name: str) -> Path:
+    """The file of a picture that a guide shows.
+
+    Raises:
+        NotFound: no such picture.
+    """
+    for path in _FOLDER.glob("*.png"):  # a name is compared with those there are: it is never a path
+        if path.name == name:
+            return path
+    raise NotFound(f"no picture {name!r} in the guides")
+
+
 def _read(topic: str) -> str:
     return (_FOLDER / f"{topic}.md").read_text(encoding="utf-8")
 

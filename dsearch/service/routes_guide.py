@@ -7,11 +7,11 @@ from html import escape
 from fastapi import FastAPI
 from markdown_it import MarkdownIt
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 
 from dsearch.errors import NotFound
-from dsearch.guide import guide, guides
+from dsearch.guide import guide, guides, picture
 from dsearch.service.problems import problem_of
 
 _PAGE = """<!doctype html>
@@ -38,22 +38,33 @@ def install(app: FastAPI) -> None:
     """Serve the guides; they are no part of the API's description."""
     app.router.routes += [
         Route("/guide", _guide, name="guides"),
+        Route("/guide/{name}.png", _picture, name="guide_picture"),
         Route("/guide/{topic}", _guide, name="guide"),
     ]
 
 
-async def _guide(request: Request) -> HTMLResponse:
+async def _picture(request: Request) -> Response:
+    try:
+        path = picture(f"{request.path_params['name']}.png")
+    except NotFound as error:
+        return problem_of(error)
+    return FileResponse(path, headers={"Cache-Control": "no-cache"})
+
+
+async def _guide(request: Request) -> Response:
     listed = guides()
     topic = request.path_params.get("topic", listed[0].topic)
     try:
         text = guide(topic)
     except NotFound as error:
-        return problem_of(error)  # type: ignore[return-value]
+        return problem_of(error)
     title = next(one.title for one in listed if one.topic == topic)
     links = "".join(
         f'<li><a href="/guide/{one.topic}"{" aria-current=page" if one.topic == topic else ""}>'
         f"{escape(one.title)}</a></li>"
         for one in listed
     )
-    page = _PAGE.format(title=escape(title), links=links, body=_MARKDOWN.render(text))
+    # On /guide itself a picture's name would lead elsewhere.
+    body = _MARKDOWN.render(text).replace('<img src="', '<img src="/guide/')
+    page = _PAGE.format(title=escape(title), links=links, body=body)
     return HTMLResponse(page, headers={"Cache-Control": "no-cache"})

@@ -3,6 +3,9 @@
 `python` blocks share one session; `sh` blocks run in bash, in one folder, with `dsearch` on the path. A block
 that serves (`dsearch serve`) runs in the background from then on, at a port of its own, which stands for the
 one that the text names. A block that is not to be run carries another language (`text`, `json`, `toml`).
+
+Whoever runs a file may name lines to pass over, commands that may end with 3 (trained, but not live), and
+commands before which a reader stops the server.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,21 +42,56 @@ def blocks_of(path: Path) -> list[Block]:
     return [Block(found[1], found[2], text[: found.start(2)].count("\n")) for found in _BLOCK.finditer(text)]
 
 
-def run_blocks(path: Path, folder: Path) -> int:
-    """Run all blocks with `folder` as the present one; how many there were. Raises what goes wrong."""
+def run_blocks(
+    path: Path,
+    folder: Path,
+    *,
+    passed_over: Collection[str] = (),
+    may_be_kept: Collection[str] = (),
+    unserved: Collection[str] = (),
+    meanwhile: Callable[[str], None] | None = None,
+) -> int:
+    """Run all blocks with `folder` as the present one; how many there were. Raises what goes wrong.
+
+    Args:
+        path: the Markdown.
+        folder: where.
+        passed_over: how lines begin that are not run.
+        may_be_kept: how lines of sh begin whose exit code may be 3, too.
+        unserved: how lines begin that need the home for themselves.
+        meanwhile: what others do at the server's address while it serves.
+    """
     session: dict[str, object] = {"__name__": "guide"}
     blocks = blocks_of(path)
     with _inside(folder), contextlib.ExitStack() as servers:
         port = str(_free_port())
         for block in blocks:
-            code = block.code.replace(NAMED_PORT, port)
+            code = _passing_over(passed_over, block.code.replace(NAMED_PORT, port))
+            for command in may_be_kept:
+                code = re.sub(rf"^({re.escape(command)}\b[^#\n]*)", r"\1 || test $? = 3 ", code, flags=re.M)
+            if re.search("|".join(f"^{re.escape(one)}" for one in unserved) or "(?!)", code, re.MULTILINE):
+                servers.close()
             if block.language == "python":
                 exec(compile("\n" * block.line + code, str(path), "exec"), session)
             elif re.search(r"^dsearch serve\b", code, re.MULTILINE):
                 servers.enter_context(_serving(code, port, folder))
+                if meanwhile is not None:
+                    meanwhile(f"http://127.0.0.1:{port}")
             else:
                 _bash(code, folder, f"{path.name}, line {block.line}")
     return len(blocks)
+
+
+def _passing_over(beginnings: Collection[str], code: str) -> str:
+    lines = code.splitlines()
+    return "\n".join("" if line.startswith(tuple(beginnings)) else line for line in lines) + "\n"
+
+
+def pictures_of(path: Path) -> list[str]:
+    """The pictures that a file shows and that its own code draws."""
+    text = path.read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]*\]\(([\w-]+\.png)\)", text)
+    return [name for name in shown if f'savefig("{name}"' in text]
 
 
 def environment() -> dict[str, str]:

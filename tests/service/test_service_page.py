@@ -50,14 +50,31 @@ def test_a_guide_is_rendered_and_a_missing_one_names_the_others(client: TestClie
     assert "<h1>Search is attention</h1>" in page
     assert "<table>" in page
     assert "<script" not in page
+    pictures = re.findall(r'<img src="([^"]+)" alt="[^"]+', page)
+    assert len(pictures) >= 2
+    for url in pictures:
+        assert client.get(url).headers["content-type"] == "image/png"
+    for path in ("/guide/none.png", "/guide/..%2Fservice%2Fui%2Ficon.png"):
+        assert client.get(path).json()["code"] == "not_found"
     missing = client.get("/guide/nothing")
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
     assert "concepts" in missing.json()["detail"]
 
 
-def test_the_page_is_small(client: TestClient) -> None:
-    own = [path for path in UI.iterdir() if not path.name.startswith("docs.")]
-    assert sum(path.stat().st_size for path in own) < 100_000
+def test_what_is_seen_first_is_small() -> None:
+    """What the page loads before it can be used, uncompressed; each view comes when it is asked for."""
+    loaded, found = set[str](), {"index.html"}
+    while found:
+        name = found.pop()
+        loaded.add(name)
+        text = (UI / name).read_text()
+        found |= {
+            *re.findall(r'from "\./([^"]+)"', text),
+            *re.findall(r'(?:src|href)="/ui/([^"]+)"', text),
+        } - loaded
+    assert {"app.js", "search.js", "style.css"} <= loaded
+    assert not {"train.js", "collection.js"} & loaded
+    assert sum((UI / name).stat().st_size for name in loaded) < 60_000
 
 
 def test_a_file_is_asked_about_again_each_time(client: TestClient) -> None:
