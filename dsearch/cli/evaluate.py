@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,12 +33,14 @@ def evaluate(
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
     """Score dense, keyword, hybrid and trained search side by side, seen and unseen documents apart."""
     judged = read_judgements(data, split, exclude)
-    with opened_engine(home, readonly=True, encoder=encoder, device=device, threads=threads) as (engine, _):
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=True, **own) as (engine, _):
         target = engine.collection(collection)
         report = compare(target, judged, folds=folds, model=model, hops=hops, hop_strength=hop_strength)
     if json:

@@ -113,6 +113,7 @@ def refresh(
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
 ) -> None:
     """Rebuild the index from the stored embeddings, its keys projected by the live head."""
@@ -121,7 +122,7 @@ def refresh(
         from dsearch.corpus import Problems, read_queries
 
         asked = [query.text for query in read_queries(queries, Problems())]
-    own: dict[str, Any] = {"encoder": encoder, "device": device, "threads": threads}
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:
         with opened_engine(home, readonly=False, **own) as (engine, _):
             target = engine.collection(collection)

@@ -102,6 +102,7 @@ def train(
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
@@ -164,7 +165,12 @@ def train(
     with (
         training_processes(scope, device) as processes,
         opened_engine(
-            home, readonly=not processes.first, encoder=encoder, device=device, threads=threads
+            home,
+            readonly=not processes.first,
+            encoder=encoder,
+            device=device,
+            backend=backend,
+            threads=threads,
         ) as (engine, settings),
     ):
         from dsearch.training import Gate, examples_from_corpus

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,7 @@ def tune(
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
@@ -38,7 +39,8 @@ def tune(
 
     Kept as a model; later training starts from it. Exit code 3: the gate did not let it answer.
     """
-    with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _):
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=False, **own) as (engine, _):
         from dsearch.training import Gate
 
         target = engine.collection(collection)

@@ -16,6 +16,7 @@ from dsearch.types import Progress
 
 if TYPE_CHECKING:
     from dsearch.attention.head import Head
+    from dsearch.encoder import TextEncoder
     from dsearch.engine import Collection, SearchEngine
     from dsearch.training import (
         Epoch,
@@ -43,14 +44,17 @@ class Note:
     data: dict[str, Any]
 
 
-def open_readonly(home: Path, encoder: str, device: str, dtype: str) -> SearchEngine:
+def open_readonly(
+    home: Path, encoder: str, device: str, dtype: str | None = None, backend: str | None = None
+) -> SearchEngine:
     """The home as a task sees it; with its arguments bound it is what `create_app` takes as `open_engine`."""
-    from dsearch.encoder import Encoder
+    from dsearch.encoder import CACHE_NAME, load_encoder
     from dsearch.engine import SearchEngine
 
-    return SearchEngine(
-        home, readonly=True, encoder=lambda: Encoder.load(encoder, device=device, dtype=dtype)
-    )
+    def load() -> TextEncoder:
+        return load_encoder(encoder, backend=backend, dtype=dtype, device=device, cache=home / CACHE_NAME)
+
+    return SearchEngine(home, readonly=True, encoder=load)
 
 
 def open_default(home: Path) -> SearchEngine:
