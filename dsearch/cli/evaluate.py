@@ -113,7 +113,7 @@ def _cross_validated(
     groups: dict[str, list[str]] = {"seen": [], "unseen": []}
     for fold in cross_validation(qrels, read_folds(folds)):
         say(f"fold {fold.number}: training on {len(fold.train)} queries, scoring {len(fold.test)}")
-        trained = finetune(examples_from_judgements(collection, texts, fold.train))
+        trained = finetune(examples_from_judgements(collection, texts, fold.train, judged.exclude))
         queries = [query for query in judged.queries if query.id in fold.test]
         run |= make_run(collection, queries, head=trained.head, exclude=judged.exclude)
         for name, members in zip(groups, split_seen(fold.test, fold.train), strict=True):

@@ -94,6 +94,10 @@ class TrainRequest(Judged):
     accept: _Flag = Field(False, description="let it answer whatever held-out queries say")
     alpha: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] = Field(
         0.05, description="the largest p-value that counts as a gain"
+    tune: _Flag = Field(
+        True,
+        description="choose keyword weight and hop strength first; they may answer where a head may not",
+    )
     )
     margin: Annotated[float, Field(ge=0, lt=1), allowed("a number from 0 to below 1")] = Field(
         0.02, description="how far nDCG@10 may fall on seen or unseen documents"

@@ -133,6 +133,8 @@ def _trained(
     chosen = {name: request[name] for name in names if request[name] is not None}
     start = collection.head(parent)
     watch = _Watch(report)
+    if not request.get("tune", True):  # a task of before this was asked has none
+        chosen["tune"] = False
     judged = None
     if request["judgements"] is not None:
         judged = examples_from_judgements(collection, request["queries"], request["judgements"])

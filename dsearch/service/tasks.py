@@ -186,24 +186,32 @@ class Tasks:
         shutil.rmtree(folder, ignore_errors=True)
 
     def _train(self, task: Task, request: dict[str, Any], folder: Path) -> dict[str, Any]:
+        from dsearch.training import register
+
         made = self._spawned(
             task, train_job, self._open_engine, task.collection, request, folder, self._device
         )
         with self._catalogue.using(task.collection) as collection:
             head, _ = head_from_bytes((folder / HEAD_NAME).read_bytes(), collection.store.dimension)
             change = None if made["encoder"] is None else read_encoder_change(folder, made["encoder"])
-            record = {**made["record"], "verdict": made["reason"], "accepted": request["accept"]}
-            record["task"] = task.id
-            version = collection.add_model(head, record, parent=made["parent"], encoder=change)
-            live = request["accept"] or (request["promote"] and made["passed"])
-            if live:
-                collection.promote(version)
+            registered = register(
+                collection,
+                head,
+                {**made["record"], "task": task.id},
+                passed=made["passed"],
+                reason=made["reason"],
+                promote=request["promote"],
+                accept=request["accept"],
+                parent=made["parent"],
+                encoder=change,
+            )
         kept = ("examples", "epochs", "seconds", "gate", "headroom")
         return {
-            "model": version,
-            "live": live,
+            "model": registered.live or registered.version,
+            "live": registered.live is not None,
+            "trained": registered.version,
             "parent": made["parent"],
-            "reason": made["reason"],
+            "reason": registered.reason,
             "left_out": made["left_out"],
             **{name: made["record"].get(name) for name in kept},
         }

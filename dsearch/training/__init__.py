@@ -24,6 +24,7 @@ from dsearch.training.options import (
 )
 from dsearch.training.propensity import Propensities, propensities_from_pages
 from dsearch.training.runfolder import RunFolder
+from dsearch.training.registering import Registered, register
 from dsearch.training.self_supervision import examples_from_corpus
 from dsearch.training.student import Student
 from dsearch.training.trainer import train_head, train_student
@@ -48,6 +49,7 @@ __all__ = [
     "Propensities",
     "RunFolder",
     "Student",
+    "Registered",
     "Trained",
     "TrainedValues",
     "TrainingDiverged",
@@ -74,6 +76,7 @@ __all__ = [
     "self_supervised_options",
     "train_head",
     "train_student",
+    "register",
     "tune",
     "value_examples",
 ]

@@ -138,6 +138,31 @@ def test_folds_train_without_each_fold(dsearch: Terminal, beir: Path, tmp_path: 
     assert json.loads(dsearch("models", "-c", "t", "--json")[1])[0]["live"]
 
 
+def test_excluded_pairs_have_no_part_in_the_training_of_folds(
+    dsearch: Terminal, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dsearch.training as training
+
+    dsearch("index", beir, "-c", "t")
+    folds, excluded = tmp_path / "folds.json", tmp_path / "pairs.tsv"
+    folds.write_text(json.dumps({"folds": {f"q{i}": i % 2 for i in range(60)}}))
+    excluded.write_text("query-id\tcorpus-id\n" + "".join(f"q{i}\td{(i + 1) % 60}\n" for i in range(60)))
+    learned_from: list[training.Examples] = []
+    finetune = training.finetune
+
+    def watched(examples: training.Examples, *arguments: object, **named: object) -> training.Trained:
+        learned_from.append(examples)
+        return finetune(examples, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training, "finetune", watched)
+    code, _, err = dsearch("evaluate", "-c", "t", "--data", beir, "--folds", folds, "--exclude", excluded)
+    assert code == 0, err
+    assert len(learned_from) == 2
+    for examples in learned_from:
+        assert examples.hidden is not None
+        assert all(len(of) == 1 for of in examples.hidden)
+
+
 def test_bad_records_cost_only_themselves(dsearch: Terminal, tmp_path: Path) -> None:
     source = tmp_path / "mixed.jsonl"
     source.write_bytes(
