@@ -55,6 +55,7 @@ class Explanation:
             terms' parts of a head add up to that head's keyword part.
         shares: how much of the document's weight comes from each head; they sum to 1.
         mixing: what comparing several heads adds to the score; see `engine/explaining.py`.
+        null_weight: that of "nothing fits", which all documents leave; None where the model has no slot.
     """
 
     dense: list[float]
@@ -63,6 +64,7 @@ class Explanation:
     terms: dict[str, list[float]] = field(default_factory=dict)
     shares: list[float] = field(default_factory=lambda: [1.0])
     mixing: float = 0.0
+    null_weight: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +126,14 @@ class Hit:
 class AttentionSummary:
     """How the attention was spread: candidates seen, entropy in nats, share of the exact softmax they hold.
 
-    `covered_mass` is 1 when the candidates are the whole corpus and None when it was not computed.
+    `covered_mass` is 1 when the candidates are the whole corpus and None when it was not computed;
+    `null_weight` is that of "nothing fits", which the documents leave, and None where the model has no slot.
     """
 
     candidates: int
     entropy: float
     covered_mass: float | None = None
+    null_weight: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

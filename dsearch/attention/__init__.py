@@ -21,6 +21,7 @@ from dsearch.attention.hops import attend_in_hops, refine
 from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
 from dsearch.attention.mixture import mix
 from dsearch.attention.multihead import MultiHeadAttention, causal_mask
+from dsearch.attention.null_slot import fit_null_slot, null_weights, slot_evidence
 from dsearch.attention.partial import Exact, Partial, merge
 from dsearch.attention.pooling import POOLINGS, Attended, attend, hard, normalise, pool, soft, uniform
 from dsearch.attention.regression import NadarayaWatson, Prediction, predict
@@ -85,6 +86,7 @@ __all__ = [
     "estimate_covered_mass",
     "exact_attention",
     "exact_match",
+    "fit_null_slot",
     "floor_of",
     "gaussian",
     "general",
@@ -96,6 +98,7 @@ __all__ = [
     "merge",
     "mix",
     "normalise",
+    "null_weights",
     "pool",
     "predict",
     "refine",
@@ -108,6 +111,7 @@ __all__ = [
     "scaled_dot_product",
     "score_named",
     "similarity",
+    "slot_evidence",
     "soft",
     "temper",
     "top_k",

@@ -34,6 +34,11 @@ START_KEYWORD_WEIGHT = 1.0
 class Head(nn.Module):
     """The learned part of a search: projections, keyword weights, temperature, mixture, hop strength.
 
+    Attributes:
+        bm25: (k1, b) of the keyword score, chosen by `dsearch tune` rather than by gradient; the index' own
+            when None.
+        null_slot: (n, s) of "nothing fits", see null_slot.py; None where a head has no such slot.
+
     Args:
         encoder_dim: length of an embedding; keys and values have the same length.
         heads: number of query heads; they share the keys.
@@ -64,6 +69,10 @@ class Head(nn.Module):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(START_TEMPERATURE)))
         self.mixture_logits = nn.Parameter(torch.zeros(heads))
         self.hop_strength = nn.Parameter(torch.zeros(()))
+        self.bm25: Tensor | None
+        self.register_buffer("bm25", None)
+        self.null_slot: nn.Parameter | None
+        self.register_parameter("null_slot", None)
 
     @property
     def temperature(self) -> Float[Tensor, ""]:
@@ -74,6 +83,29 @@ class Head(nn.Module):
     def mixture(self) -> Float[Tensor, " heads"]:
         """m_h: the share of each head, summing to 1."""
         return self.mixture_logits.softmax(-1)
+
+    @property
+    def keyword_weighting(self) -> tuple[float, float] | None:
+        """(k1, b) as numbers; None for those of the index."""
+        if self.bm25 is None:
+            return None
+        k1, b = (round(number, 6) for number in self.bm25.tolist())  # single precision: 0.4 is .4000000059
+        return k1, b
+
+    def weigh_keywords(self, k1: float, b: float) -> None:
+        """Choose k1 and b of the keyword score."""
+        self.bm25 = torch.tensor([k1, b], device=self.keyword_weight.device)
+
+    def open_null_slot(self, level: float, slope: float = 1.0) -> None:
+        """Let "nothing fits" have a part in the attention."""
+        self.null_slot = nn.Parameter(torch.tensor([level, slope]).to(self.keyword_weight))
+
+    def start_from(self, other: Head) -> None:
+        """Take over what a tuned search is: keyword weight, k1 and b, hop strength; no projection."""
+        with torch.no_grad():
+            self.keyword_weight.fill_(other.keyword_weight.mean().item())
+            self.hop_strength.copy_(other.hop_strength)
+        self.bm25 = None if other.bm25 is None else other.bm25.clone().to(self.keyword_weight.device)
 
     def config(self) -> dict[str, Any]:
         """What `Head(**config)` needs to have the same shape."""
@@ -119,3 +151,11 @@ class Head(nn.Module):
         else:
             query = (self.query_out @ self.query_in).square().sum()
         return query + self.key_delta.square().sum() + self.value_delta.square().sum()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *further: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # Heads of before k1 and b could be chosen, and those without a choice, have no such tensor.
+        chosen: Tensor | None = state_dict.get(f"{prefix}bm25")
+        self.bm25 = None if chosen is None else torch.empty_like(chosen)
+        slot: Tensor | None = state_dict.get(f"{prefix}null_slot")
+        self.null_slot = None if slot is None else nn.Parameter(torch.empty_like(slot))
+        super()._load_from_state_dict(state_dict, prefix, *further)  # pyright: ignore[reportUnknownMemberType]

@@ -41,12 +41,18 @@ def evaluate(
     judged = read_judgements(data, split, exclude)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with opened_engine(home, readonly=True, **own) as (engine, _):
+        from dsearch.engine.answerable import judged_answerability
+
         target = engine.collection(collection)
         report = compare(target, judged, folds=folds, model=model, hops=hops, hop_strength=hop_strength)
+        texts = {query.id: query.text for query in judged.queries}
+        told = judged_answerability(target, texts, judged.qrels, model=model)
     if json:
-        print_json(report.to_dict())
+        print_json({**report.to_dict(), "answerability": None if told is None else told.to_dict()})
         return
     typer.echo(report.to_text())
+    if told is not None:
+        typer.echo(told.to_text())
     if judged.training is None and folds is None:
         say("seen and unseen documents are not told apart: this data has no split named train")
 

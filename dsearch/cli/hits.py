@@ -33,6 +33,8 @@ def show(result: SearchResult) -> None:
         typer.echo(_lines(hit, bold=bold))
     spread, stamp = result.attention, result.stamp
     covered = "" if spread.covered_mass is None else f", {spread.covered_mass:.1%} of the exact attention"
+    if spread.null_weight is not None:
+        covered += f", {spread.null_weight:.1%} for nothing fits"
     say(
         f"{len(result.hits)} of {spread.candidates} candidates{covered}; entropy {spread.entropy:.2f} nats; "
         f"generation {stamp.generation}, model {stamp.model}; {result.took_ms:.0f} ms"

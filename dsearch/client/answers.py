@@ -122,6 +122,7 @@ class Attention:
         dense, keyword, head_weights: by head, with include "parts".
         slopes: ∂ dense / ∂ query state, with include "slopes" and one round of search.
         certificates: one a query, with `certify`.
+        null_weight: that of "nothing fits", where the model has a slot for it.
     """
 
     ids: list[list[str]]
@@ -139,6 +140,7 @@ class Attention:
     head_weights: Float[np.ndarray, "batch heads candidates"] | None = None
     slopes: Float[np.ndarray, "batch heads candidates encoder_dim"] | None = None
     certificates: list[Proof] | None = None
+    null_weight: Float[np.ndarray, " batch"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,18 +76,21 @@ class TrainOptions(TypedDict, total=False):
     """How to train. What is left out is as the server has it.
 
     scope: "head" or "query". objective: "listwise", "judged", "in-batch", …, or "value" with field: what to
-    predict of the documents. heads, epochs, learning_rate, seed. promote: whether it answers if it did better
-    on what was held out; accept: whatever that says. alpha: the largest p-value that counts as a gain;
-    margin: how far nDCG@10 may fall on seen or unseen documents.
+    predict of the documents. null_slot: learn a weight for "nothing fits" too. heads, epochs, learning_rate,
+    seed. tune: whether keyword weight and hop strength are chosen first. promote: whether it answers if it
+    did better on what was held out; accept: whatever that says. alpha: the largest p-value that counts as a
+    gain; margin: how far nDCG@10 may fall on seen or unseen documents.
     """
 
     scope: Literal["head", "query"]
     objective: str
     field: str
+    null_slot: bool
     heads: int
     epochs: int
     learning_rate: float
     seed: int
+    tune: bool
     promote: bool
     accept: bool
     alpha: float

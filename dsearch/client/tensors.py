@@ -88,7 +88,7 @@ def joined(found: Sequence[Attention]) -> Attention:
         if name in ("keys", "values"):
             parts = _alike(parts, len(found[0].mixture))
         by_head = name in _BY_HEAD or parts[0].ndim == 4
-        axis = None if name == "context" else 2 if by_head else 1
+        axis = None if name in ("context", "null_weight") else 2 if by_head else 1
         arrays[name] = np.concatenate([_widened(part, axis, widest) for part in parts])
     certificates = None
     if found[0].certificates is not None:

@@ -110,6 +110,7 @@ def summaries_of(
             candidates=int(counts[query]),
             entropy=abs(float(spread[query])),  # of a one-hot distribution it comes as −0
             covered_mass=None if covered is None else float(covered[query]),
+            null_weight=None if found.null_weight is None else float(found.null_weight[query]),
         )
         for query in range(len(counts))
     ]

@@ -66,6 +66,7 @@ def explained(
             terms={term: (weights * share).tolist() for term, share in terms.items()},
             shares=of_heads[query, :, column].tolist(),
             mixing=float(rest[query, column]),
+            null_weight=None if found.null_weight is None else float(found.null_weight[query]),
         )
 
     return explain

@@ -79,7 +79,7 @@ class AttentionParts:
         arrays: `context` [batch, value_dim]; `weights`, `scores` [batch, candidates]; and what was asked for:
             `keys`, `values` [batch, candidates, dim], or by head where long documents have several keys;
             `dense`, `keyword`, `head_weights` [batch, heads, candidates]; `slopes` [batch, heads, candidates,
-            encoder_dim].
+            encoder_dim]; `null_weight` [batch] where the head has a null slot.
         certificate: when it was asked for.
     """
 
@@ -115,7 +115,7 @@ def attention_parts(
         collection: what is attended to.
         asked: the queries.
         include: "keys" and "values" of the candidates; "parts" (dense, keyword, head_weights); "slopes",
-            which are left out where there are several hops (use `vjp`).
+            which are left out where there are several hops, or a null slot (use `vjp`).
         certify: as for `Collection.attend`.
         largest_bytes: more than this of keys, values and slopes are refused.
 
@@ -129,6 +129,8 @@ def attention_parts(
         found = layer(states, texts)
         certificate = None if certify is None else certificate_of(layer, found, states, texts, certify)
         arrays = {"context": found.context, "weights": found.weights, "scores": _finite(found)}
+        if found.null_weight is not None:
+            arrays["null_weight"] = found.null_weight
         if "parts" in include:
             arrays |= {"dense": found.dense, "keyword": found.keyword, "head_weights": found.head_weights}
         if largest_bytes is not None:
@@ -141,7 +143,8 @@ def attention_parts(
             if "values" in include:
                 arrays["values"] = layer.head.values(embeddings)
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
-    if "slopes" in include and layer.hops == 1:
+    # A slot competes with all candidates of a query: whoever asks differentiates by `vjp`.
+    if "slopes" in include and layer.hops == 1 and found.null_weight is None:
         arrays["slopes"] = _slopes(layer, states, found)
     ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, found.positions)]
     numbers = {name: array.contiguous().numpy() for name, array in arrays.items()}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dsearch.attention.head import Head
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
+from dsearch.index import K1, B, checked_weighting
 
 MAX_HEADS = 64
 _TEMPERATURES = (1e-6, 1e6)
@@ -37,7 +38,7 @@ def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, A
 
     Raises:
         InvalidRequest: not safetensors, other names, types or shapes than a head has, numbers that are not
-            finite, a temperature outside 1e-6 to 1e6, a record that is no JSON object.
+            finite, a temperature outside 1e-6 to 1e6, k1 or b out of range, a record that is no JSON object.
         DimensionMismatch: a head for embeddings of another length.
     """
     try:
@@ -51,6 +52,10 @@ def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, A
         if not tensor.isfinite().all():
             raise InvalidRequest(f"tensor {name[:80]!r} has numbers that are not finite; a head has none")
     head = _empty_head(tensors, encoder_dim)
+    if "bm25" in tensors:
+        head.weigh_keywords(K1, B)
+    if "null_slot" in tensors:
+        head.open_null_slot(0.0)
     expected = head.state_dict()
     if wrong := sorted(set(expected) ^ set(tensors)):
         names = ", ".join(expected)
@@ -65,6 +70,8 @@ def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, A
     if not low <= temperature <= high:
         raise InvalidRequest(f"a temperature of {temperature:.4g}; use {low:g} to {high:g}")
     head.load_state_dict(tensors)
+    if head.keyword_weighting is not None:
+        checked_weighting(*head.keyword_weighting)
     return head.eval(), _record(content)
 
 

@@ -12,16 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Unpack
+from weakref import finalize
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from dsearch.attention import POOLINGS, Score, mix, pool, refine, temper
+from dsearch.attention import POOLINGS, Score, mix, null_weights, pool, refine, temper
 from dsearch.attention.head import Head
 from dsearch.attention.maxp import best_passages
 from dsearch.attention.ranking import partition_by_head, ranking_score
+from dsearch.engine.leases import Lease
 from dsearch.engine.options import CANDIDATES, LayerOptions
 from dsearch.engine.proposals import propose
 from dsearch.engine.rescoring import NamedScore, checked_pooling, checked_score, checked_temperature
@@ -48,6 +50,7 @@ class SearchOutput(NamedTuple):
         folded: the queries against stored embeddings, after the last hop.
         keys: which key of each candidate each head took, the best of its passages, numbered as in
             `Snapshot.key_embeddings`; None where every candidate has but one, or `embed` gave it.
+        null_weight: the weight of "nothing fits", which those of the documents leave; None without a slot.
     """
 
     context: Float[Tensor, "batch value_dim"]
@@ -59,6 +62,7 @@ class SearchOutput(NamedTuple):
     head_weights: Float[Tensor, "batch heads candidates"]
     folded: Float[Tensor, "batch heads encoder_dim"]
     keys: Int64[np.ndarray, "batch heads candidates"] | None = None
+    null_weight: Float[Tensor, " batch"] | None = None
 
 
 class SearchLayer(nn.Module):
@@ -105,7 +109,8 @@ class SearchLayer(nn.Module):
         for name, value in {"candidates": candidates, "hops": hops}.items():
             if value < 1:
                 raise InvalidRequest(f"{name}={value}; use an integer of at least 1")
-        self.snapshot, self.head = snapshot, head
+        self.head = head
+        self._weighting, self._snapshot = head.keyword_weighting, snapshot.weighed(head.keyword_weighting)
         self.mode: Mode = mode
         self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
         self.score = checked_score(score, width)
@@ -138,7 +143,18 @@ class SearchLayer(nn.Module):
         with SearchEngine(home, readonly=True) as engine:
             opened = engine.collection(collection)
             version = opened.live_model if model is None else model
-            return cls(opened.snapshot_for(version), opened.head(version), **options)
+            layer = cls(opened.snapshot_for(version), opened.head(version), **options)
+            lease = Lease(layer.snapshot.generation.folder)  # the collection's own ends with this block
+        finalize(layer, lease.release)
+        return layer
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The documents, whose keywords count as the head has it: k1 and b can be its own."""
+        weighting = self.head.keyword_weighting
+        if weighting != self._weighting:  # another head was loaded into this one
+            self._weighting, self._snapshot = weighting, self._snapshot.weighed(weighting)
+        return self._snapshot
 
     @property
     def temperature(self) -> Float[Tensor, ""] | float:
@@ -189,7 +205,25 @@ class SearchLayer(nn.Module):
     ) -> tuple[Float[Tensor, "batch heads candidates"], Float[Tensor, "batch candidates"]]:
         """The heads' weights of candidates by their scores, and the mixture; zeros where `mask` is False."""
         head_weights = POOLINGS[self.pooling](temper(raw, self.temperature), mask.unsqueeze(1))
+        nothing = self.null_weight(raw, mask)
+        if nothing is not None:
+            head_weights = head_weights * (1 - nothing)[:, None, None]
         return head_weights, mix(head_weights, self.head.mixture)
+
+    def null_weight(
+        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
+    ) -> Float[Tensor, " batch"] | None:
+        """The weight of "nothing fits"; None where the head has no slot for it.
+
+        Nor is there any for scores, temperatures, modes and poolings that the slot has not learned: it knows
+        hybrid search alone.
+        """
+        own = isinstance(self.score, NamedScore) and self.score.ranks_by_inner_product
+        if self.head.null_slot is None or not own or self._temperature is not None:
+            return None
+        if self.mode != "hybrid" or self.pooling != "soft":
+            return None
+        return null_weights(self.head.null_slot, raw, mask, self.temperature, self.head.mixture)
 
     def partition(
         self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
@@ -286,6 +320,7 @@ class SearchLayer(nn.Module):
             head_weights=head_weights.gather(2, along),
             folded=folded,
             keys=keys,
+            null_weight=self.null_weight(raw, mask),
         )
 
     def _dense(

@@ -1,8 +1,9 @@
 """Models on disk: `models/v3/head.safetensors` and `model.json`, written once and never changed.
 
 A model whose query encoder was trained has `encoder/` too (model_encoders.py) and format 2, one whose encoder
-of documents was has `documents/` (model_documents.py) and format 3: a release that does not know of them must
-not serve the head without.
+of documents was has `documents/` (model_documents.py) and format 3, one that chose k1 and b of the keyword
+score format 4, one with a null slot format 5: a release that does not know of them must not serve the head
+without.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ UNTRAINED = "v0"
 FORMAT = 1
 FORMAT_WITH_ENCODER = 2
 FORMAT_WITH_DOCUMENTS = 3
+FORMAT_WITH_WEIGHTING = 4
+FORMAT_WITH_NULL_SLOT = 5
+NEWEST_FORMAT = FORMAT_WITH_NULL_SLOT
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 
@@ -73,6 +77,10 @@ def save_model(
         files |= write_documents(unfinished, version, store, documents, identity)
         digest = Manifest.read(unfinished / FOLDER / FIRST).digest
         record, format = {**record, "documents": {"manifest_digest": digest}}, FORMAT_WITH_DOCUMENTS
+    if head.bm25 is not None:
+        format = FORMAT_WITH_WEIGHTING
+    if head.null_slot is not None:
+        format = FORMAT_WITH_NULL_SLOT
     record = {
         **record,
         "format": format,
@@ -99,10 +107,10 @@ def load_head(store: Store, version: str) -> Head:
     if version == UNTRAINED:
         return Head(store.dimension).eval()
     record = store.model(version).record
-    if record.get("format") not in (FORMAT, FORMAT_WITH_ENCODER, FORMAT_WITH_DOCUMENTS):
+    if record.get("format") not in range(FORMAT, NEWEST_FORMAT + 1):
         raise UnsupportedFormat(
             f"model {version} has format {record.get('format')}; this release reads {FORMAT} to "
-            f"{FORMAT_WITH_DOCUMENTS}"
+            f"{NEWEST_FORMAT}"
         )
     content = verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
     head = Head(**record["head"])

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from dsearch.evaluation.calibration import (
+    Answerability,
+    answerability,
+    auroc,
+    expected_calibration_error,
+)
 from dsearch.evaluation.folds import Fold, cross_validation, read_folds
 from dsearch.evaluation.metrics import DEFAULT_MEASURES, Values, evaluate, mean_values
 from dsearch.evaluation.qrels import (
@@ -22,6 +28,7 @@ from dsearch.evaluation.significance import Interval, bootstrap_columns, bootstr
 
 __all__ = [
     "DEFAULT_MEASURES",
+    "Answerability",
     "Cell",
     "EvaluationReport",
     "Fold",
@@ -32,11 +39,14 @@ __all__ = [
     "Qrels",
     "Run",
     "Values",
+    "answerability",
+    "auroc",
     "bootstrap_columns",
     "bootstrap_mean",
     "build_report",
     "cross_validation",
     "evaluate",
+    "expected_calibration_error",
     "mean_values",
     "paired_bootstrap",
     "read_folds",

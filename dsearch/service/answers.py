@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from dsearch.service.answer_parts import HIT, STAMP, Stamped, example
 
-_ATTENTION = {"candidates": 182, "entropy": 1.35, "covered_mass": 0.998}
+_ATTENTION = {"candidates": 182, "entropy": 1.35, "covered_mass": 0.998, "null_weight": None}
 _SEARCH_ANSWER = {
     "query_id": "0d9f1f6ab8f14bb0a1b1a7a3d1a4c0de",
     **STAMP,
@@ -31,6 +31,9 @@ class Explanation(BaseModel):
     )
     shares: list[float] = Field(description="how much of the weight comes from each head")
     mixing: float = Field(description="what comparing several heads adds")
+    null_weight: float | None = Field(
+        description='weight of "nothing fits"; null: the model has no slot for it'
+    )
 
 
 class Highlight(BaseModel):
@@ -80,6 +83,9 @@ class Attention(BaseModel):
     covered_mass: float | None = Field(
         description="share of the exact softmax over all documents that they hold; null: not computed"
     )
+    null_weight: float | None = Field(
+        description='weight of "nothing fits", which the documents leave; null: the model has no slot for it'
+    )
 
 
 class Explored(BaseModel):
@@ -101,6 +107,8 @@ class SearchAnswer(Stamped):
         description="asks for the hits behind these in the same ranking; null: these were the last"
     )
     explored: Explored | None = Field(description="positions that were left to a coin; null: none")
+    partial: bool = Field(False, description="whether shards of a cluster were down; only if asked for")
+    missing: float = Field(0.0, description="the share of the documents that could not be asked then")
     attention: Attention
 
 

@@ -38,6 +38,9 @@ class AttendedQuery(BaseModel):
         None,
         description="∂ dense / ∂ query state of each head and candidate, when asked for; null with hops",
     )
+    null_weight: float | None = Field(
+        None, description='weight of "nothing fits", where the model has a slot for it'
+    )
     certificate: Certificate | None = Field(None, description="when it was asked for")
 
 

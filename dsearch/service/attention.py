@@ -91,6 +91,9 @@ def _result(parts: AttentionParts, query: int) -> dict[str, Any]:
     result: dict[str, Any] = {"ids": ids}
     for name, array in parts.arrays.items():
         row = array[query]
+        if name == "null_weight":
+            result[name] = float(row)
+            continue
         if name in _BY_HEAD or row.ndim == 3:  # keys and values, too, where heads took different passages
             row = row[:, : len(ids)]
         elif name != "context":

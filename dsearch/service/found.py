@@ -30,10 +30,12 @@ def search_answer(
         "hits": [_hit(hit) for hit in result.hits],
         "next_cursor": result.next_cursor,
         "explored": explored,
+        **({"partial": True, "missing": result.missing} if result.missing else {}),
         "attention": {
             "candidates": result.attention.candidates,
             "entropy": result.attention.entropy,
             "covered_mass": result.attention.covered_mass,
+            "null_weight": result.attention.null_weight,
         },
     }
 
@@ -65,6 +67,7 @@ def _explained(explain: Explanation) -> dict[str, Any]:
         "terms": explain.terms,
         "shares": explain.shares,
         "mixing": explain.mixing,
+        "null_weight": explain.null_weight,
     }
 
 

@@ -86,18 +86,22 @@ class TrainRequest(Judged):
         description="what the objective value learns to predict, from the documents that have it; "
         "judgements, when given, then only say what becomes of search",
     )
+    null_slot: _Flag = Field(
+        False,
+        description='learn a weight for "nothing fits" from queries whose grades are all 0, in scope head',
+    )
     heads: Annotated[int, Field(ge=1, le=64), allowed("an integer from 1 to 64")] = 1
     epochs: Annotated[int, Field(ge=1, le=1000), allowed("an integer from 1 to 1000")] | None = None
     learning_rate: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] | None = None
     seed: Annotated[int, Field(ge=0, le=2**31), allowed("an integer from 0")] = 0
-    promote: _Flag = Field(True, description="let it answer if it did better on held-out queries")
-    accept: _Flag = Field(False, description="let it answer whatever held-out queries say")
-    alpha: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] = Field(
-        0.05, description="the largest p-value that counts as a gain"
     tune: _Flag = Field(
         True,
         description="choose keyword weight and hop strength first; they may answer where a head may not",
     )
+    promote: _Flag = Field(True, description="let it answer if it did better on held-out queries")
+    accept: _Flag = Field(False, description="let it answer whatever held-out queries say")
+    alpha: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] = Field(
+        0.05, description="the largest p-value that counts as a gain"
     )
     margin: Annotated[float, Field(ge=0, lt=1), allowed("a number from 0 to below 1")] = Field(
         0.02, description="how far nDCG@10 may fall on seen or unseen documents"
@@ -108,11 +112,13 @@ class TrainRequest(Judged):
         if self.objective == "value" or self.field is not None:
             if self.objective != "value" or self.field is None:
                 raise ValueError('"objective": "value" and "field" belong together; give both or neither')
-            if self.self_supervised or self.source is not None or self.scope != "head":
+            if self.self_supervised or self.source is not None or self.scope != "head" or self.null_slot:
                 raise ValueError(
                     '"objective": "value" learns from documents, in scope head; leave the rest out'
                 )
             return self
+        if self.null_slot and (self.judgements is None or self.source is not None or self.scope != "head"):
+            raise ValueError("null_slot learns from judgements, in scope head; give them")
         given = (self.judgements is not None and self.source is None) + self.self_supervised
         if given + (self.source is not None) != 1:
             raise ValueError(

@@ -15,6 +15,7 @@ from dsearch.training.full import FullOptions
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.loop import Epoch, TrainingDiverged, Watch
+from dsearch.training.null_slot import NullSlot, learn_null_slot, unanswerable_queries, with_null_slot
 from dsearch.training.options import (
     TrainingOptions,
     ValueOptions,
@@ -23,8 +24,8 @@ from dsearch.training.options import (
     self_supervised_options,
 )
 from dsearch.training.propensity import Propensities, propensities_from_pages
-from dsearch.training.runfolder import RunFolder
 from dsearch.training.registering import Registered, register
+from dsearch.training.runfolder import RunFolder
 from dsearch.training.self_supervision import examples_from_corpus
 from dsearch.training.student import Student
 from dsearch.training.trainer import train_head, train_student
@@ -46,10 +47,11 @@ __all__ = [
     "GateReport",
     "Graded",
     "Headroom",
+    "NullSlot",
     "Propensities",
+    "Registered",
     "RunFolder",
     "Student",
-    "Registered",
     "Trained",
     "TrainedValues",
     "TrainingDiverged",
@@ -71,12 +73,15 @@ __all__ = [
     "graded_pages",
     "headroom",
     "judge",
+    "learn_null_slot",
     "propensities_from_pages",
     "query_options",
+    "register",
     "self_supervised_options",
     "train_head",
     "train_student",
-    "register",
     "tune",
+    "unanswerable_queries",
     "value_examples",
+    "with_null_slot",
 ]

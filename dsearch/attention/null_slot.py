@@ -1,0 +1,104 @@
+"""The null slot: a place of the attention for "nothing here fits", which documents have to outweigh.
+
+    a(∅) = σ(n − s · Z)         Z = Σ_h m_h log Σ_{d among the ten best} exp(l_h(d))
+    a(d) = (1 − a(∅)) · Σ_h m_h softmax(l_h)_d
+
+With s = 1, one head and no more than ten candidates this is a further key in the softmax whose logit is n
+(the learned null, or sentinel, of attention: Lu et al. 2017, "Knowing When to Look", eq. 11 to 13). The slope
+s makes it calibrated: (n, s) are Platt's two numbers (Platt 1999, "Probabilistic Outputs for Support Vector
+Machines", eq. 1), with the evidence Z in place of a margin.
+
+**Why the ten best.** With all candidates a(∅) would depend on how many were asked for, and fall as a
+collection grows; ten are the same ten for every page, for candidates of 10 or 1,000, and for shards.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dsearch.attention.ranking import partition_by_head
+
+SLOT_CANDIDATES = 10
+
+
+def slot_evidence(
+    raw: Float[Tensor, "batch heads candidates"],
+    mask: Bool[Tensor, "batch candidates"],
+    temperature: float | Float[Tensor, ""],
+    mixture: Float[Tensor, " heads"],
+) -> Float[Tensor, " batch"]:
+    """Z of each query; 0 where there is no candidate.
+
+    Args:
+        raw: scores, t · l_h(d).
+        mask: where there are candidates.
+        temperature: t.
+        mixture: m_h.
+    """
+    kept = min(SLOT_CANDIDATES, raw.shape[-1])
+    best = raw.masked_fill(~mask[:, None], -torch.inf).topk(kept, dim=-1).values
+    # Heads may have different ten best; where one has fewer, its row ends in −∞.
+    rows = best.flatten(0, 1)
+    partition = partition_by_head(rows[:, None], rows != -torch.inf, temperature)
+    return (partition.reshape(raw.shape[:2]) * mixture).sum(-1)
+
+
+def null_weights(
+    slot: Float[Tensor, 2],
+    raw: Float[Tensor, "batch heads candidates"],
+    mask: Bool[Tensor, "batch candidates"],
+    temperature: float | Float[Tensor, ""],
+    mixture: Float[Tensor, " heads"],
+) -> Float[Tensor, " batch"]:
+    """a(∅) of each query; 1 where there is no candidate.
+
+    Args:
+        slot: (n, s).
+        raw: scores, t · l_h(d).
+        mask: where there are candidates.
+        temperature: t.
+        mixture: m_h.
+    """
+    weight = torch.sigmoid(slot[0] - slot[1] * slot_evidence(raw, mask, temperature, mixture))
+    return torch.where(mask.any(-1), weight, torch.ones_like(weight))
+
+
+def fit_null_slot(
+    evidence: Float[Tensor, " queries"], unanswerable: Bool[Tensor, " queries"], *, steps: int = 50
+) -> tuple[float, float]:
+    """(n, s) of largest likelihood: logistic regression of "nothing fits" on −Z, by Newton's method.
+
+    Targets are Platt's, (N₊ + 1) / (N₊ + 2) and 1 / (N₋ + 2), so that queries which Z tells apart without a
+    mistake do not ask for an infinite slope.
+
+    Args:
+        evidence: Z of queries that the head was not trained on.
+        unanswerable: whether nothing answers them.
+        steps: of Newton's method, each halved until the likelihood rises.
+    """
+    wrong = unanswerable.double()
+    positives, negatives = wrong.sum(), (1 - wrong).sum()
+    target = torch.where(unanswerable, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+    # Around its mean and in its own spread, so that the two numbers are of a size and hardly correlated.
+    centre, spread = evidence.double().mean(), evidence.double().std().clamp_min(1e-6)
+    design = torch.stack([torch.ones_like(target), -(evidence.double() - centre) / spread], dim=1)
+
+    def loss(slot: Tensor) -> Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(design @ slot, target, reduction="sum")
+
+    slot = torch.stack([torch.logit(target.mean()), torch.zeros((), dtype=torch.float64)])
+    for _ in range(steps):
+        share = torch.sigmoid(design @ slot)
+        gradient = design.T @ (share - target)
+        curvature = (design * (share * (1 - share))[:, None]).T @ design + 1e-9 * torch.eye(2).double()
+        step: Tensor = torch.linalg.solve(curvature, gradient)  # pyright: ignore[reportUnknownMemberType]
+        size = 1.0
+        while loss(slot - size * step) > loss(slot) and size > 1e-6:
+            size /= 2
+        slot = slot - size * step
+        if step.abs().max() < 1e-10:
+            break
+    slope = slot[1] / spread
+    return float(slot[0] + slope * centre), float(slope)

@@ -1,0 +1,98 @@
+"""How well "nothing fits" is told: is the weight given to it a right probability, and does it rank rightly?
+
+    expected calibration error   Σ_b |b| / N · |share of unanswerable in b − mean weight in b|     over bins b
+    AUROC                        P(weight of an unanswerable query > weight of an answerable one), ties half
+
+(Guo et al. 2017, "On Calibration of Modern Neural Networks", eq. 3, with bins of equal numbers of queries,
+since most weights are near 0 or 1; Hanley and McNeil 1982: the area is the Mann–Whitney statistic.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from dsearch.errors import InvalidRequest
+
+BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answerability:
+    """How "nothing fits" was told of judged queries.
+
+    Attributes:
+        answerable: queries that a document answers.
+        unanswerable: judged queries that none does.
+        auroc: of the slot's weight, or of the first hit's score (the lower, the less fits) without a slot.
+        calibration_error: expected; None without a slot, since a score is no probability.
+        mean_weight: that the slot has over all these queries; None without one.
+    """
+
+    answerable: int
+    unanswerable: int
+    auroc: float
+    calibration_error: float | None = None
+    mean_weight: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """A line for a terminal."""
+        what = f"{self.unanswerable} unanswerable of {self.unanswerable + self.answerable} judged queries"
+        if self.calibration_error is None:
+            return f"{what}: AUROC {self.auroc:.4f} by the first score; this model has no null slot"
+        share = self.unanswerable / (self.unanswerable + self.answerable)
+        return (
+            f"{what}: AUROC {self.auroc:.4f}, expected calibration error {self.calibration_error:.4f} "
+            f"(mean weight of nothing fits {self.mean_weight:.4f}, share {share:.4f})"
+        )
+
+
+def answerability(
+    weights: Float[np.ndarray, " queries"], unanswerable: Bool[np.ndarray, " queries"], *, slot: bool = True
+) -> Answerability:
+    """Both measures of the weights, or of any number that grows as less fits, where there is no slot.
+
+    Raises:
+        InvalidRequest: no query of one of the two kinds.
+    """
+    counts = int((~unanswerable).sum()), int(unanswerable.sum())
+    area = auroc(weights, unanswerable)
+    if not slot:
+        return Answerability(*counts, area)
+    error = expected_calibration_error(weights, unanswerable)
+    return Answerability(*counts, area, error, float(weights.mean()))
+
+
+def auroc(scores: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"]) -> float:
+    """The share of pairs of a positive and a negative in which the positive has the higher score.
+
+    Raises:
+        InvalidRequest: no positive, or nothing else.
+    """
+    positives, negatives = int(positive.sum()), int((~positive).sum())
+    if not positives or not negatives:
+        raise InvalidRequest(f"AUROC of {positives} positives and {negatives} negatives; give some of both")
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks = (last - (counts - 1) / 2)[inverse]  # of ties the middle one
+    area = ranks[positive].sum() - positives * (positives + 1) / 2
+    return float(area / (positives * negatives))
+
+
+def expected_calibration_error(
+    weights: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"], bins: int = BINS
+) -> float:
+    """The mean distance of a probability from the share of positives among those of about the same."""
+    if len(weights) == 0:
+        return 0.0
+    order = np.argsort(weights, kind="stable")
+    parts = np.array_split(order, min(bins, len(order)))
+    distances = [len(part) * abs(positive[part].mean() - weights[part].mean()) for part in parts]
+    return float(sum(distances) / len(order))
