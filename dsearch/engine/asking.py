@@ -86,8 +86,9 @@ def asked(
         Gone, Conflict: the pinned state is not there any more, or never was.
         ModelNotFound.
     """
+    live = collection.live_model
     if pinned is None:
-        version = collection.live_model if model is None else model
+        version = live if model is None else model
         state = collection.snapshot_for(version)
         pinned = Stamp(state.generation.number, version, state.sequence)
     else:
@@ -107,6 +108,8 @@ def asked(
     for number, query in enumerate(parsed):
         groups.setdefault(_restrictions(query, state, mode), []).append(number)
     states = _states(collection, parsed, groups, mode, pinned.model)
+    if mode != "keyword" and pinned.model == live:
+        collection.drift.note(live, states.numpy())
     states = states if turn is None else turn(states)
     found: list[Asked] = []
     for restrictions, numbers in groups.items():

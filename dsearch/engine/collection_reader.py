@@ -19,12 +19,13 @@ from dsearch.attention.head import Head
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.attending import Attended, attend
 from dsearch.engine.clean_close import CleanClose
+from dsearch.engine.drift import QueryDrift
 from dsearch.engine.given import is_given, require_encoder
 from dsearch.engine.language import language_of
 from dsearch.engine.layer import SearchLayer
 from dsearch.engine.model_documents import ModelDocuments
 from dsearch.engine.model_encoders import ModelEncoders
-from dsearch.engine.models import load_head
+from dsearch.engine.models import UNTRAINED, load_head
 from dsearch.engine.narrowing import NarrowedStates
 from dsearch.engine.options import LayerOptions, SearchOptions
 from dsearch.engine.predicting import EVIDENCE, Predicted, fields_of, predict
@@ -59,6 +60,7 @@ class CollectionReader:
         self.store = store
         self._give_encoder = encoder
         self.query_cache = QueryCache(0) if query_cache is None else query_cache
+        self.drift = QueryDrift()
         self._writing = threading.Lock()
         self._state = LiveState(store, closed)
         self._heads: dict[str, Head] = {}
@@ -339,6 +341,17 @@ class CollectionReader:
         return torch.as_tensor(
             self.query_cache.states(encoder.identity, list(queries), encoder.encode_queries)
         )
+
+    @property
+    def query_drift(self) -> float | None:
+        """How far lately asked queries lie from those that the live model was trained on (drift.py).
+
+        None when it was not trained, or fewer than 30 queries were asked of it.
+        """
+        live = self.live_model
+        if live == UNTRAINED:
+            return None
+        return self.drift.of(live, self.store.model(live).record.get("training_queries"))
 
     def ids_at(self, snapshot: Snapshot, positions: np.ndarray) -> list[list[str]]:
         """The documents' ids at each position, "" at −1."""

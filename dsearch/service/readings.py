@@ -46,5 +46,7 @@ def _of_collection(collection: Collection) -> Iterator[Reading]:
     yield "dsearch_collection_generation", "The generation that answers.", label, snapshot.generation.number
     yield "dsearch_collection_model", "1 for the model that answers.", model, 1
     yield "dsearch_collection_sequence", "The last operation that searches see.", label, snapshot.sequence
+    if (drift := collection.query_drift) is not None:
+        yield "dsearch_query_drift", "Distance of queries from training queries, in variances.", model, drift
     yield "dsearch_collection_documents", "Documents that can be found.", label, snapshot.documents
     yield "dsearch_collection_delta", "Documents written since the last build.", label, len(snapshot.fresh)

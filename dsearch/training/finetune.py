@@ -13,6 +13,7 @@ import torch
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments
+from dsearch.engine.drift import query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.training.candidates import judge_candidates
 from dsearch.training.examples import Examples
@@ -197,6 +198,7 @@ def finetune(
         "examples": len(examples),
         "left_out": examples.left_out,
         "data_sha256": examples.digest,
+        "training_queries": query_statistics(student.states(examples)),
         "headroom": room.to_dict(),
         "tuned": None if tuned is None else tuned.record,
         "gate": gated.to_dict(),
@@ -272,9 +274,9 @@ class _Session:
         start, strength, strengths = self.start, 0.0, []
         if trials is not None:
             setting = trials.choose(without=part).setting
-            start, strength = head_of(setting, examples.states.shape[1]), setting[1]
+            start, strength = head_of(setting, examples.states.shape[1]), setting.hop_strength
             before = held_out.answers(start)
-            strengths = sorted({0.0, *HOP_STRENGTHS, trials.start[1]})
+            strengths = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
         after: dict[int, Answers] = {}
         hops: dict[float, Answers] = {}
         if stage is not None:  # what is there of before the run was interrupted

@@ -1,4 +1,4 @@
-"""`tune`: the two numbers of a search without any projection: keyword weight and hop strength.
+"""`tune`: the few numbers of a search without any projection: keyword weight, k1 and b, hop strength.
 
 A few dozen judged queries suffice. Every setting of a grid is scored by exact ranking; what is told of the
 chosen one is cross-validated: each fold is scored with what the other folds would choose. The grid holds
@@ -12,13 +12,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
 from dsearch.attention.head import START_KEYWORD_WEIGHT, Head
+from dsearch.engine.drift import query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.training.examples import Examples
 from dsearch.training.gate import MEASURE, Gate, GateReport, judge
@@ -28,17 +29,32 @@ from dsearch.training.ranking import Ranking, ndcg_at_10
 KEYWORDS_ALONE = 30.0  # similarities are within ±1: so large a weight leaves them the ties
 KEYWORD_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, START_KEYWORD_WEIGHT, 1.3, 1.7, 2.5, 5.0, KEYWORDS_ALONE)
 HOP_STRENGTHS = (0.25, 0.5, 1.0, 2.0, 3.0)
+# k1 and b beside those of the index: 0.9 and 0.4 are Anserini's (Yang et al. 2018); with the other pair repeated
+# words count less still, as single sentences want it.
+WEIGHTINGS = ((0.9, 0.4), (0.5, 0.4))
 MIN_QUERIES = 10
 MOST_QUERIES = 400
 _MOST_SCORES = 1 << 27  # queries times documents: beyond, fewer queries are drawn, so that seconds suffice
 _FEWEST_DRAWN = 50
 _FOLDS = 10  # what nine tenths of the queries choose is nearly what all of them do
 
-Setting = tuple[float, float]
-"""(keyword weight, hop strength)"""
-DEFAULT: Setting = (START_KEYWORD_WEIGHT, 0.0)
-DENSE: Setting = (0.0, 0.0)
-KEYWORD: Setting = (KEYWORDS_ALONE, 0.0)
+
+class Setting(NamedTuple):
+    """An untrained search; `bm25` is (k1, b), None for those of the index."""
+
+    keyword_weight: float
+    hop_strength: float
+    bm25: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        """In words."""
+        bm25 = "" if self.bm25 is None else f"k1 {self.bm25[0]:g}, b {self.bm25[1]:g}, "
+        return f"keyword weight {self.keyword_weight:g}, {bm25}hop strength {self.hop_strength:g}"
+
+
+DEFAULT = Setting(START_KEYWORD_WEIGHT, 0.0)
+DENSE = Setting(0.0, 0.0)
+KEYWORD = Setting(KEYWORDS_ALONE, 0.0)
 OnSetting = Callable[[int, int], None]
 Values = Mapping[Setting, Float[np.ndarray, " queries"]]
 
@@ -48,8 +64,8 @@ class Tuned:
     """Chosen settings as a head, and what is known of them.
 
     Attributes:
-        head: untrained but for keyword weight and hop strength.
-        setting: both.
+        head: untrained but for the setting.
+        setting: what was chosen.
         scores: mean nDCG@10 on the tuning queries of untuned, dense and keyword search, of the setting, and
             of settings chosen on other folds ("cross-validated").
         gate: the cross-validated answers against those of untuned search.
@@ -73,11 +89,11 @@ def tune(
     seed: int = 0,
     on_setting: OnSetting | None = None,
 ) -> Tuned:
-    """Choose keyword weight and hop strength on judged queries; nothing is published.
+    """Choose keyword weight, k1 and b, and hop strength on judged queries; nothing is published.
 
     Args:
         examples: judged queries; of more than `MOST_QUERIES`, so many are drawn.
-        gate: what is asked. Two numbers remember no document, so all queries count as unseen.
+        gate: what is asked. Four numbers remember no document, so all queries count as unseen.
         start: what is untuned: what the gate compares with, and what stays where nothing does better.
         seed: of the draw and of the folds.
         on_setting: told how many settings are scored, of how many.
@@ -155,7 +171,8 @@ class Trials:
             others = {setting: of[fold != number] for setting, of in values.items()}
             crossed[fold == number] = values[_best(others)][fold == number]
         setting = _best(values)
-        leg = max((DENSE, KEYWORD), key=lambda one: values[one].mean())
+        legs = [DENSE, *(one for one in values if one[:2] == KEYWORD[:2])]
+        leg = max(legs, key=lambda one: values[one].mean())
         for other in (leg, self.start):
             if crossed.mean() < values[other].mean():
                 setting, crossed = other, values[other]
@@ -177,12 +194,12 @@ class Trials:
         record = {
             "scope": "tune",
             "measure": MEASURE,
-            "keyword_weight": choice.setting[0],
-            "hop_strength": choice.setting[1],
+            **recorded(choice.setting),
             "scores": scores,
             "examples": len(self.drawn),
             "left_out": self.examples.left_out,
             "data_sha256": self.examples.digest,
+            "training_queries": query_statistics(self.examples.states),
             "seed": self.seed,
             "gate": gate.to_dict(),
             "seconds": round(self.seconds, 2),
@@ -192,18 +209,34 @@ class Trials:
 
 
 def setting_of(head: Head) -> Setting:
-    """The two numbers of an untrained head."""
+    """That of an untrained head."""
     # Rounded: as single precision 0.8 would not be the 0.8 of the grid.
-    return round(head.keyword_weight.mean().item(), 6), round(head.hop_strength.item(), 6)
+    weight, strength = round(head.keyword_weight.mean().item(), 6), round(head.hop_strength.item(), 6)
+    return Setting(weight, strength, head.keyword_weighting)
 
 
 def head_of(setting: Setting, encoder_dim: int) -> Head:
-    """The untrained head with these two numbers."""
+    """The untrained head with this setting."""
     head = Head(encoder_dim)
     with torch.no_grad():
-        head.keyword_weight.fill_(setting[0])
-        head.hop_strength.fill_(setting[1])
+        head.keyword_weight.fill_(setting.keyword_weight)
+        head.hop_strength.fill_(setting.hop_strength)
+    if setting.bm25 is not None:
+        head.weigh_keywords(*setting.bm25)
     return head.eval()
+
+
+def recorded(setting: Setting) -> dict[str, Any]:
+    """A setting as the record of a model has it."""
+    k1, b = setting.bm25 or (None, None)
+    return {"keyword_weight": setting.keyword_weight, "hop_strength": setting.hop_strength, "k1": k1, "b": b}
+
+
+def setting_from(record: Mapping[str, Any]) -> Setting:
+    """What `recorded` wrote."""
+    k1, b = record.get("k1"), record.get("b")  # records of before they could be chosen have neither
+    bm25 = None if k1 is None or b is None else (k1, b)
+    return Setting(record["keyword_weight"], record["hop_strength"], bm25)
 
 
 def _values(
@@ -211,15 +244,19 @@ def _values(
 ) -> dict[Setting, Float[np.ndarray, " queries"]]:
     """nDCG@10 of every query with every setting that is tried."""
     ranking = Ranking(examples)
-    weights = list(dict.fromkeys([*KEYWORD_WEIGHTS, start[0]]))
-    strengths = sorted({0.0, *HOP_STRENGTHS, start[1]})
+    weightings = dict.fromkeys([None, *WEIGHTINGS, start.bm25])
+    weights = dict.fromkeys([*KEYWORD_WEIGHTS, start.keyword_weight])
+    strengths = sorted({0.0, *HOP_STRENGTHS, start.hop_strength})
+    tried = [(bm25, weight) for bm25 in weightings for weight in weights if weight or bm25 is None]
     values: dict[Setting, Float[np.ndarray, " queries"]] = {}
-    for weight in weights:
-        tops = ranking.tops(head_of((weight, 0.0), examples.states.shape[1]), strengths)
-        for strength, top in zip(strengths, tops, strict=True):
-            values[weight, strength] = ndcg_at_10(top, examples.relevant)
+    for bm25, weight in tried:
+        head = head_of(Setting(weight, 0.0, bm25), examples.states.shape[1])
+        for strength, top in zip(strengths, ranking.tops(head, strengths), strict=True):
+            values[Setting(weight, strength, bm25)] = ndcg_at_10(top, examples.relevant)
         if on_setting is not None:
-            on_setting(len(values), len(weights) * len(strengths))
+            on_setting(len(values), len(tried) * len(strengths))
+    if start not in values:  # dense search, with k1 and b that have no part in it
+        values[start] = values[start._replace(bm25=None)]
     return values
 
 
@@ -229,9 +266,11 @@ def _best(values: Values) -> Setting:
     A hop costs a second search; and among many settings some look better by luck.
     """
     best = max(values, key=lambda setting: values[setting].mean())
-    if best[1] == 0:
+    if best.hop_strength == 0:
         return best
-    plain = max((setting for setting in values if setting[1] == 0), key=lambda one: values[one].mean())
+    plain = max(
+        (setting for setting in values if setting.hop_strength == 0), key=lambda one: values[one].mean()
+    )
     gain = values[best] - values[plain]
     return best if gain.mean() > gain.std() / math.sqrt(len(gain)) else plain
 

@@ -19,6 +19,7 @@ from test_service_deadline import hold_encoder
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import create_app, telemetry
 from dsearch.service.logs import JsonLines, request_id, set_up_logs
+from dsearch.training import TrainingOptions, examples_from_judgements, finetune
 
 URL = "/v1/collections/papers"
 
@@ -100,6 +101,32 @@ def test_what_nobody_declared_is_no_label(client: TestClient) -> None:
     assert routes <= {"none", "/healthz", "/v1/collections/{collection}", "/metrics"}
     assert methods <= {"GET", "other"}
     assert not [labels for _, labels in scraped(client) if "c1" in dict(labels).values()]
+
+
+def test_drift_of_what_is_asked(client: TestClient, papers: Collection) -> None:
+    asked = ["cat river", "dog stone", "lamp music", "index search"] * 3
+    graded = {f"q{i}": {f"d{i + 10:03d}": 1.0} for i in range(len(asked))}
+    queries = {f"q{i}": f"{text} {i}" for i, text in enumerate(asked)}
+    examples = examples_from_judgements(papers, queries, graded)
+    trained = finetune(examples, options=TrainingOptions(epochs=1))
+    version = papers.add_model(trained.head, trained.record, parent="v0")
+    papers.promote(version)
+    drift = {"collection": "papers", "model": version}
+
+    def ask(texts: list[str]) -> None:
+        answered = client.post(f"{URL}/search/batch", json={"queries": texts, "limit": 1})
+        assert answered.status_code == 200
+
+    ask(list(queries.values()) * 2)
+    assert value(client, "dsearch_query_drift", **drift) == 0  # there is no such line: too few
+    assert "dsearch_query_drift" not in client.get("/metrics").text
+    ask(list(queries.values()) * 6)
+    assert "dsearch_query_drift" in client.get("/metrics").text
+    near = value(client, "dsearch_query_drift", **drift)
+    ask(["softmax attention head"] * 250)
+    assert near < 0.02 < 0.2 < value(client, "dsearch_query_drift", **drift)
+    papers.promote("v0")
+    assert "dsearch_query_drift" not in client.get("/metrics").text
 
 
 def test_two_services_count_apart(engine: SearchEngine, client: TestClient) -> None:

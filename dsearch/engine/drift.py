@@ -1,0 +1,101 @@
+"""`QueryDrift`: how far what is asked lately lies from what the model was trained on.
+
+A head is trained on some queries and answers others. When people begin to ask about something else, nothing
+fails: answers just stop gaining from training. The distance between the two means tells,
+
+    drift = max(0, ‖m − μ‖² − noise) / σ²          noise = s² Σw² / (Σw)² + σ² / n
+
+with mean m and variance s² (the trace of the covariance) of lately asked queries, weighted by w, and mean μ
+and variance σ² of the n training queries. It is the maximum mean discrepancy of a linear kernel, squared and
+unbiased (Gretton et al. 2012, "A Kernel Two-Sample Test", lemma 6), in units of the training queries'
+variance: 0 when both come from one source, 1 when the means lie as far apart as a training query from its own
+mean.
+Differences that leave the mean where it is are not seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+HALF_LIFE = 500  # queries after which one counts half
+LEAST = 30  # queries below which nothing is said
+
+
+def query_statistics(states: Float[np.ndarray, "queries encoder_dim"]) -> dict[str, Any]:
+    """What a model's record keeps of the embeddings of its training queries, as JSON.
+
+    `{"count", "mean", "variance"}`: the mean as the base64 text of its float32 numbers, little-endian.
+    """
+    if not len(states):
+        return {"count": 0, "mean": "", "variance": 0.0}
+    exact = np.asarray(states, np.float64)
+    mean = exact.mean(0)
+    return {
+        "count": len(exact),
+        "mean": base64.b64encode(mean.astype("<f4").tobytes()).decode(),
+        "variance": float(((exact - mean) ** 2).sum(1).mean()),
+    }
+
+
+@dataclass(slots=True, eq=False)
+class _Lately:
+    """Sums over the queries that one model answered; each weighs less the longer ago it was asked."""
+
+    weight: float = 0.0
+    weight_squared: float = 0.0
+    total: Float[np.ndarray, " encoder_dim"] | float = 0.0
+    squares: float = 0.0
+    count: int = 0
+
+    def add(self, states: Float[np.ndarray, "queries encoder_dim"]) -> None:
+        fade = 0.5 ** (len(states) / HALF_LIFE)
+        self.weight = fade * self.weight + len(states)
+        self.weight_squared = fade * fade * self.weight_squared + len(states)
+        self.total = fade * self.total + states.sum(0, dtype=np.float64)
+        self.squares = fade * self.squares + float(np.square(states, dtype=np.float64).sum())
+        self.count += len(states)
+
+
+class QueryDrift:
+    """Of one collection, for the model that answered last; used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._model = ""
+        self._lately = _Lately()
+
+    def note(self, model: str, states: Float[np.ndarray, "queries encoder_dim"]) -> None:
+        """Queries were asked of this model."""
+        with self._lock:
+            if model != self._model:
+                self._model, self._lately = model, _Lately()
+            self._lately.add(states)
+
+    def of(self, model: str, trained_on: Mapping[str, Any] | None) -> float | None:
+        """The drift; None when too few were asked, or the model does not say what it was trained on.
+
+        Args:
+            model: a version.
+            trained_on: `query_statistics` of its training queries.
+        """
+        with self._lock:
+            lately = self._lately
+            if model != self._model or lately.count < LEAST or not trained_on or trained_on["count"] < 2:
+                return None
+            mean = np.asarray(lately.total) / lately.weight
+            square = lately.squares / lately.weight
+            share = lately.weight_squared / lately.weight**2
+        reference = np.frombuffer(base64.b64decode(trained_on["mean"]), "<f4").astype(np.float64)
+        variance = trained_on["variance"]
+        if reference.shape != mean.shape or not variance > 0:
+            return None
+        noise = max(0.0, square - float(mean @ mean)) * share + variance / trained_on["count"]
+        distance = float(np.square(mean - reference).sum())
+        return max(0.0, distance - noise) / variance
