@@ -22,6 +22,7 @@ from dsearch.engine.cutting import Cutting, encode, passage_table
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.language import language_of, tokenizer_for
 from dsearch.index import Generation, PassageTable
+from dsearch.index.fields import FieldsBuilder
 from dsearch.store import Store
 from dsearch.types import Document, Progress
 
@@ -140,6 +141,7 @@ def build_files(
     keys, language = keys or KeyOptions.of(store), language or language_of(store)
     state = store.snapshot()
     number = store.next_generation_number()
+    fields = FieldsBuilder()
     manifest = Generation.build(
         generation_folder(store, number),
         number=number,
@@ -147,7 +149,8 @@ def build_files(
         rows=state.rows,
         embeddings=_embedding_blocks(store, state.rows),
         passages=_passage_blocks(store, state.rows),
-        texts=_contents(store, state.rows),
+        texts=_contents(store, state.rows, fields),
+        fields=fields,
         encoder=store.encoder,
         key_projection=key_projection,
         dense_kind=keys.kind,
@@ -196,6 +199,9 @@ def _passage_blocks(store: Store, rows: np.ndarray) -> Iterator[PassageTable]:
         yield replace(table, owners=table.owners + start)
 
 
-def _contents(store: Store, rows: np.ndarray) -> Iterator[str]:
+def _contents(store: Store, rows: np.ndarray, fields: FieldsBuilder) -> Iterator[str]:
+    """What is indexed of each row; its metadata go into `fields` on the way, so that it is read once."""
     for start in range(0, len(rows), _READ_AT_A_TIME):
-        yield from store.contents(rows[start : start + _READ_AT_A_TIME])
+        for document in store.documents(rows[start : start + _READ_AT_A_TIME]):
+            fields.add(document.metadata)
+            yield document.content

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+import numpy as np
+
+from dsearch.engine.filtering import matching
 from dsearch.engine.snapshot import Snapshot
 from dsearch.store import Store, parse_filter
+from dsearch.store.filters import Filter
 
 _RECENT = 8  # of one byte a document each
 
@@ -43,7 +47,7 @@ class NarrowedStates:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-        found = state.narrowed(self._store.rows_matching_ever(tree))
+        found = self._narrowed(state, tree)
         with self._lock:
             for other in [other for other in self._known if other[0] != generation]:
                 del self._known[other]  # an index that was replaced is not kept in memory for its sake
@@ -51,3 +55,15 @@ class NarrowedStates:
             while len(self._known) > _RECENT:
                 self._known.popitem(last=False)
         return found
+
+    def _narrowed(self, state: Snapshot, tree: Filter) -> Snapshot:
+        """By the fields that the generation keeps, and of fresh rows by the store; of all, without fields."""
+        fields = state.generation.fields
+        built = None if fields is None else matching(tree, fields)
+        if built is None:
+            return state.narrowed(self._store.rows_matching_ever(tree))
+        fresh = state.fresh.rows
+        if len(fresh):
+            rows = self._store.rows_matching_ever(tree, after=int(fresh[0]) - 1)
+            built = np.concatenate([built, np.isin(fresh, rows)])
+        return state.among(built)

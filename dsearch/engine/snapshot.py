@@ -20,6 +20,7 @@ from dsearch.engine.fresh import Fresh
 from dsearch.engine.passages import NONE, Passages, best_of_documents
 from dsearch.errors import DimensionMismatch
 from dsearch.index import Generation, KeywordIndex, ParsedQuery
+from dsearch.index.exact import best_above
 
 __all__ = ["NONE", "Snapshot"]  # NONE: the position and the row of "nothing"
 
@@ -77,6 +78,11 @@ class Snapshot:
         state = replace(self, fresh=fresh, passages=_passages_of(self.generation, fresh))
         return state.without(removed, sequence)
 
+    def weighed(self, weighting: tuple[float, float] | None) -> Snapshot:
+        """This state with another (k1, b) of the keyword score, with the generation's for None."""
+        keyword = self.keyword.weighed(weighting)
+        return self if keyword is self.keyword else replace(self, keyword=keyword)
+
     @property
     def built(self) -> int:
         """Documents in the generation, deleted ones too."""
@@ -106,7 +112,7 @@ class Snapshot:
         found = np.zeros(self.positions, bool)
         at = self.positions_of(rows)
         found[at[at != NONE]] = True
-        return self._among(found)
+        return self.among(found)
 
     def holding(self, query: ParsedQuery) -> Snapshot:
         """This state with nothing to be found but what fits the phrases of `query`."""
@@ -114,9 +120,10 @@ class Snapshot:
         if built is None:
             return self
         fresh = self.keyword.matching_texts(query, self.fresh.texts)
-        return self._among(built if fresh is None else np.concatenate([built, fresh]))
+        return self.among(built if fresh is None else np.concatenate([built, fresh]))
 
-    def _among(self, found: Bool[np.ndarray, " positions"]) -> Snapshot:
+    def among(self, found: Bool[np.ndarray, " positions"]) -> Snapshot:
+        """This state with nothing to be found but what is true in `found`."""
         excluded = ~found if self.excluded is None else self.excluded | ~found
         return replace(self, excluded=excluded if excluded.any() else None)
 
@@ -206,13 +213,18 @@ class Snapshot:
         return np.concatenate([found, self._best_fresh(scores, k)], axis=1)
 
     def keyword_candidates(self, queries: Sequence[str], k: int) -> Int64[np.ndarray, "batch found"]:
-        """The positions of highest keyword score above 0 for each query, −1 where none."""
-        _, found = self.keyword.search(queries, k, self._excluded_of_generation())
+        """The k positions of highest keyword score above 0 for each query, −1 where there are fewer."""
+        scores, found = self.keyword.search(queries, k, self._excluded_of_generation())
         if len(self.fresh) == 0:
             return found
-        scores = np.stack([self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries])
-        best = self._best_fresh(np.where(scores > 0, scores, -np.inf), k)
-        return np.concatenate([found, best], axis=1)
+        fresh = np.stack([self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries])
+        best = self._best_fresh(np.where(fresh > 0, fresh, -np.inf), k)
+        # Both are scored alike, so they are k together: what is proposed is looked at again.
+        at = np.where(best == NONE, 0, best - self.built)
+        of_best = np.where(best == NONE, 0, np.take_along_axis(fresh, at, 1))
+        both, positions = np.concatenate([scores, of_best], 1), np.concatenate([found, best], 1)
+        order = np.argsort(-both, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(positions, order, 1)
 
     def keyword_scores(
         self, queries: Sequence[str], positions: Int64[np.ndarray, "batch candidates"]
@@ -223,8 +235,8 @@ class Snapshot:
             built = positions[row] < self.built
             scores[row, built] = self.keyword.scores_at(query, positions[row, built])
             if not built.all():
-                fresh = self.keyword.scores_of_texts(query, self.fresh.texts)
-                scores[row, ~built] = fresh[positions[row, ~built] - self.built]
+                at = positions[row, ~built] - self.built
+                scores[row, ~built] = self.keyword.scores_of_texts(query, self.fresh.texts, at)
         return scores
 
     def all_keyword_scores(self, queries: Sequence[str]) -> Float32[np.ndarray, "batch positions"]:
@@ -277,9 +289,12 @@ class Snapshot:
     ) -> Int64[np.ndarray, "batch found"]:
         if self.excluded is not None:
             scores = np.where(self.excluded[self.built :], -np.inf, scores)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        found = np.isfinite(np.take_along_axis(scores, order, 1))
-        return np.where(found, order + self.built, NONE)
+        width = min(k, scores.shape[1])
+        best = np.full((len(scores), width), NONE, np.int64)
+        for row, line in enumerate(scores):
+            found = best_above(line, width, -np.inf)
+            best[row, : len(found)] = found + self.built
+        return best
 
 
 def _passages_of(generation: Generation, fresh: Fresh) -> Passages | None:

@@ -6,6 +6,7 @@
            key_projection.npy   float32 [key_dim, encoder_dim], W_g; only if it is not the identity
            keys.faiss           embeddings, or embeddings · W_gᵀ
            keyword/             BM25; only if asked for
+           fields/              metadata by field (fields.py); only if given
 
 A build works in a sibling folder with a name of its own and is renamed when every byte is on the disk: a
 crash leaves such a sibling behind (`remove_unfinished` clears it), never half a generation.
@@ -29,9 +30,12 @@ from uuid import uuid4
 import numpy as np
 from jaxtyping import Float32, Int, Int64
 
-from dsearch.errors import Conflict, CorruptData, UnsupportedFormat
+from dsearch.errors import Conflict, CorruptData, InvalidRequest, UnsupportedFormat
 from dsearch.index.dense import DenseIndex
 from dsearch.index.durable import FileIdentity, file_digest, files_below, publish_folder
+from dsearch.index.fields import FOLDER as FIELDS_FOLDER
+from dsearch.index.fields import NAME as FIELDS_NAME
+from dsearch.index.fields import Fields, FieldsBuilder
 from dsearch.index.inputs import checked_identity, checked_projection, checked_rows, counted, write_blocks
 from dsearch.index.keyword import KeywordIndex
 from dsearch.index.manifest import FORMAT, MANIFEST_NAME, WITHOUT_PASSAGES, Manifest
@@ -60,6 +64,7 @@ class Generation:
         vectors: both, one behind the other: float32 [n + m, encoder_dim], a read-only memory map.
         dense: the keys of all vectors.
         keyword: BM25, or None when the generation was built without.
+        fields: the documents' metadata, or None when the generation was built without.
         key_projection: W_g, float32 [key_dim, encoder_dim], or None for the identity.
         recut: whether `keyword` was built when this was opened; see `open`.
         identities: what its files were when it was opened, before a byte of them was read.
@@ -67,6 +72,7 @@ class Generation:
     """
 
     recut = False
+    fields: Fields | None = None
     identities: Mapping[str, FileIdentity] = MappingProxyType({})
     unproven: tuple[str, ...] = ()
 
@@ -113,6 +119,7 @@ class Generation:
         queries: np.ndarray | None = None,
         keyword: bool | KeywordIndex = True,
         tokenizer: Tokenizer | None = None,
+        fields: FieldsBuilder | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> Manifest:
         """Build a generation and make it visible under `folder`, durably and as a whole.
@@ -135,6 +142,7 @@ class Generation:
                 and tune by; made of the keys when None.
             keyword: whether to build BM25; or an index of these documents that is there already.
             tokenizer: how texts are cut; English by default.
+            fields: the documents' metadata, complete when their texts were read.
             on_progress: told of stages `embeddings`, `keys`, `keyword` and `digests`.
 
         Raises:
@@ -180,6 +188,12 @@ class Generation:
                     index = KeywordIndex.build(counted(texts, len(rows), report), tokenizer=tokenizer)
                 index.save(unfinished / "keyword")
                 settings = index.settings()
+            if fields is not None:
+                if len(fields) != len(rows):
+                    raise InvalidRequest(
+                        f"metadata of {len(fields)} documents for {len(rows)} rows; give all"
+                    )
+                fields.save(unfinished / FIELDS_FOLDER)
             manifest = Manifest(
                 number=number,
                 sequence=sequence,
@@ -275,6 +289,8 @@ class Generation:
         )
         generation.recut = recut
         generation.identities, generation.unproven = identities, unproven
+        if f"{FIELDS_FOLDER}/{FIELDS_NAME}" in manifest.files:
+            generation.fields = Fields(folder / FIELDS_FOLDER, len(rows))
         generation._check()
         return generation
 

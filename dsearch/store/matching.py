@@ -40,11 +40,14 @@ class RowMatches:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
 
-    def rows(self, connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
-        """All rows that match, ascending; the array is shared and cannot be written to."""
-        last, key = read_state(connection).last_row, repr(tree)  # by repr: 1 and True are equal in Python
+    def rows(
+        self, connection: sqlite3.Connection, tree: Filter, after: int = 0
+    ) -> Int64[np.ndarray, " rows"]:
+        """All rows above `after` that match, ascending; the array is shared and cannot be written to."""
+        last = read_state(connection).last_row
+        key = f"{after} {tree!r}"  # by repr: 1 and True are equal in Python
         with self._lock:
-            looked_at, rows = self._known.get(key, (0, np.empty(0, np.int64)))
+            looked_at, rows = self._known.get(key, (after, np.empty(0, np.int64)))
         if looked_at < last:
             condition, parameters = compile_filter(tree)
             query = (

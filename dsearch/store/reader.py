@@ -191,8 +191,8 @@ class Reader:
         with self._readers.reading() as connection:
             return matching.searchable_rows(connection, tree)
 
-    def rows_matching_ever(self, filter: object) -> Int64[np.ndarray, " rows"]:
-        """All rows that match a filter, ascending, not to be written to; raises InvalidRequest.
+    def rows_matching_ever(self, filter: object, after: int = 0) -> Int64[np.ndarray, " rows"]:
+        """All rows above `after` that match a filter, ascending, not to be written to; raises InvalidRequest.
 
         Pending, replaced and deleted rows are among them, and a row that matches always will: so this can be
         cut with the rows of any state, and is remembered for the last few filters. Asking again costs a look
@@ -200,7 +200,7 @@ class Reader:
         """
         tree = parse_filter(filter)
         with self._readers.reading() as connection:
-            return self._matches.rows(connection, tree)
+            return self._matches.rows(connection, tree, after)
 
     def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetValue]:
         """The most frequent values of a metadata field among live documents, and how many have each.

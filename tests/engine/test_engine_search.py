@@ -214,3 +214,18 @@ def test_runs_have_the_served_ranking(collection: Collection) -> None:
     assert without["q2"] == run["q2"]
     keyword = make_run(collection, queries, System("keyword"))
     assert len(keyword["q1"]) < 16
+
+
+def test_the_best_by_keywords_are_proposed_wherever_they_are(collection: Collection) -> None:
+    """Built and fresh rows are ranked together, and no more than asked for are looked at again."""
+    collection.upsert([Document(f"n{n}", "apple " * (1 + n % 3) + "word " * n) for n in range(9)])
+    collection.delete(["n2"])
+    state = collection.snapshot
+    for query in ("apple", "apple word", "bread", "nothing"):
+        every = state.all_keyword_scores([query])[0]
+        every[state.excluded] = 0
+        for k in (1, 4, 200):
+            best = np.argsort(-every, kind="stable")[:k]
+            best = best[every[best] > 0]
+            (found,) = state.keyword_candidates([query], k)
+            assert found[found >= 0].tolist() == best.tolist()

@@ -213,3 +213,13 @@ def test_few_queries_are_remembered() -> None:
     for number in range(200):
         assert index.scores([f"river {number}"])[0, 0] > 0
     assert len(index._analysed) <= 64
+
+
+def test_some_texts_score_as_all_do():
+    index = KeywordIndex.build(["apple pie", "apple", "pear tree"])
+    texts = TokenizedTexts.of(index.tokenizer, ["apple", "quince", "pear apple apple", "tree tree"])
+    at = np.array([2, 0, 2, 3])
+    for query in ("apple", "apple tree quince", "none", ""):
+        every = index.scores_of_texts(query, texts)
+        np.testing.assert_array_equal(index.scores_of_texts(query, texts, at), every[at])
+        assert index.scores_of_texts(query, texts, at[:0]).shape == (0,)
