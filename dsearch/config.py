@@ -37,7 +37,16 @@ class Settings(BaseSettings):
         "all-MiniLM-L6-v2", description="a sentence-transformers model, or the folder of one"
     )
     device: str = Field("cpu", description="where the encoder and training run: cpu, cuda, cuda:N, mps")
-    dtype: str = Field("float32", description="precision of the encoder: float32 or bfloat16")
+    backend: str | None = Field(
+        None,
+        description="what runs the encoder: torch, onnx, openvino, or auto for the fastest that agrees with "
+        "torch, measured once; when unset what auto found before, else torch",
+    )
+    dtype: str | None = Field(
+        None,
+        description="precision of the encoder: float32, bfloat16 or int8; when unset what its back end does "
+        "best that is as good as float32",
+    )
     threads: int | None = Field(
         None, ge=1, description="threads of all native libraries; all cores when unset"
     )

@@ -9,6 +9,7 @@ import typer
 import dsearch
 from dsearch.cli import (
     aliases,
+    backends,
     compare,
     config,
     copies,
@@ -66,6 +67,7 @@ for command in (
     maintain.purge,
     migrate.migrate,
     config.config,
+    backends.backends,
     doctor.doctor,
     guide.guide,
 ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,12 +24,14 @@ def compare(
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
     """Two models query by query: wins, losses, and whether the difference is more than chance."""
     judged = read_judgements(data, split, exclude)
-    with opened_engine(home, readonly=True, encoder=encoder, device=device, threads=threads) as (engine, _):
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=True, **own) as (engine, _):
         from dsearch.engine import QueryStates, System, make_run
         from dsearch.evaluation import evaluate, split_seen
         from dsearch.training import compare_values

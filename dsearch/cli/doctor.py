@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,7 +11,11 @@ from dsearch.cli import options
 from dsearch.cli.session import print_json
 from dsearch.errors import DsearchError
 
+if TYPE_CHECKING:
+    from dsearch.config import Settings
+
 _PACKAGES = ("torch", "faiss-cpu", "sentence-transformers", "transformers", "bm25s", "numpy", "fastapi")
+_BACKENDS = ("onnxruntime", "openvino")
 
 
 def doctor(
@@ -34,11 +38,11 @@ def doctor(
         "dsearch": version("dsearch"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in (*_PACKAGES, *_BACKENDS)},
         "threads": {"budget": count, "cores": available_cores(), "pools": _pools(threadpool_info())},
         "faiss": faiss.get_compile_options().strip(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "encoder": _encoder(settings.encoder),
+        "encoder": {**_encoder(settings.encoder), **_runs_by(settings)},
         "home": str(settings.home),
     }
     if json:
@@ -68,6 +72,21 @@ def _encoder(name: str) -> dict[str, Any]:
     except DsearchError as error:
         return {"name": name, "problem": str(error)}
     return {"name": name, "folder": str(weights.folder), "sha256": weights.sha256}
+
+
+def _runs_by(settings: Settings) -> dict[str, Any]:
+    """The back end that a start without --backend takes."""
+    from dsearch.encoder import CACHE_NAME, choice_of
+
+    if settings.backend not in (None, "auto"):
+        return {"backend": settings.backend}
+    try:
+        known = choice_of(settings.encoder, settings.home / CACHE_NAME, dtype=settings.dtype)
+    except DsearchError:
+        return {}
+    if known is not None:
+        return {"backend": f"{known.backend} (measured; dsearch backends shows it)"}
+    return {"backend": f"torch {settings.dtype or 'float32'}"}
 
 
 def _print(found: dict[str, Any], indent: str = "") -> None:

@@ -30,6 +30,7 @@ def index(
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
     id_column: Annotated[str | None, typer.Option(help="Field or column that holds the id.")] = None,
     title_column: Annotated[str | None, typer.Option(help="Field or column that holds the title.")] = None,
@@ -65,7 +66,7 @@ def index(
     fields = Fields(id=id_column, title=title_column, text=text_column, value=value_column)
     # A missing file is noticed here.
     documents = read_sources(sources, problems=problems, fields=fields, refuse=refusal)
-    own: dict[str, Any] = {"encoder": encoder, "device": device, "threads": threads}
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:
         with opened_engine(home, readonly=False, **own) as (engine, _):
             passages = PassageOptions(passage_tokens, overlap, none=no_passages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ def migrate(
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
@@ -24,10 +25,8 @@ def migrate(
 
     Trained models stay behind: they fit the old encoder alone.
     """
-    with (
-        opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (engine, _),
-        ProgressBars() as on_progress,
-    ):
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=False, **own) as (engine, _), ProgressBars() as on_progress:
         done = engine.migrate(collection, on_progress=on_progress)
     if json:
         print_json(

@@ -16,6 +16,14 @@ EncoderName = Annotated[
     str | None, typer.Option("--encoder", help="A sentence-transformers model, or the folder of one.")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:N or mps [default: cpu].")]
+BackendName = Annotated[
+    str | None,
+    typer.Option(
+        "--backend",
+        help="What runs the encoder: torch, onnx, openvino, or auto: the fastest that agrees with torch, "
+        "measured once [default: what auto found before, else torch].",
+    ),
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Threads of all native libraries [default: all cores].")
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,6 +24,7 @@ def run(
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
 ) -> None:
     """Rank the collection for a file of queries and write a TREC run, for any evaluator."""
@@ -34,7 +35,8 @@ def run(
 
     asked = read_queries(queries, Problems())
     started = time.monotonic()
-    with opened_engine(home, readonly=True, encoder=encoder, device=device, threads=threads) as (engine, _):
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=True, **own) as (engine, _):
         from dsearch.engine import System, make_run
 
         target = engine.collection(collection)

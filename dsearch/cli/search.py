@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -62,6 +62,7 @@ def search(
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
@@ -69,7 +70,8 @@ def search(
     if heatmap is not None:
         check_picture(heatmap)
     condition = options.filter_of(filter)
-    with opened_engine(home, readonly=True, encoder=encoder, device=device, threads=threads) as (engine, _):
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=True, **own) as (engine, _):
         result = engine.collection(collection).search(
             query,
             limit=limit,
@@ -115,12 +117,14 @@ def similar(
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
     """Find the documents most like some, and least like others."""
     condition = options.filter_of(filter)
-    with opened_engine(home, readonly=True, encoder=encoder, device=device, threads=threads) as (engine, _):
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=True, **own) as (engine, _):
         result = engine.collection(collection).similar(
             like,
             unlike=unlike or (),

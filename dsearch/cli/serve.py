@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,15 +26,15 @@ def serve(
     ] = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
+    backend: options.BackendName = None,
     threads: options.Threads = None,
 ) -> None:
     """Serve the collections over HTTP, with the page at / and the API's description at /docs."""
     from dsearch.config import load_settings
 
-    settings = load_settings(home=home, host=host, port=port, encoder=encoder, device=device, threads=threads)
-    with opened_engine(
-        home, readonly=False, encoder=encoder, device=device, threads=threads, rebuild=True
-    ) as (engine, _):
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    settings = load_settings(home=home, host=host, port=port, **own)
+    with opened_engine(home, readonly=False, rebuild=True, **own) as (engine, _):
         serve_engine(engine, settings)
 
 
@@ -65,7 +65,15 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
         require_key=elsewhere,
         query_timeout_s=settings.query_timeout_ms / 1000,
         explore=settings.explore,
-        open_engine=partial(open_readonly, settings.home, settings.encoder, settings.device, settings.dtype),
+        open_engine=partial(
+            open_readonly,
+            settings.home,
+            settings.encoder,
+            settings.device,
+            settings.dtype,
+            # What auto stands for is measured by the server; its tasks take what it found.
+            None if settings.backend == "auto" else settings.backend,
+        ),
         task_memory_bytes=settings.task_memory_bytes,
         device=settings.device,
     )

@@ -41,6 +41,7 @@ def opened_engine(
     readonly: bool,
     encoder: str | None = None,
     device: str | None = None,
+    backend: str | None = None,
     threads: int | None = None,
     rebuild: bool = False,
 ) -> Iterator[tuple[SearchEngine, Settings]]:
@@ -50,16 +51,23 @@ def opened_engine(
     """
     from dsearch.config import load_settings
 
-    settings = load_settings(home=home, encoder=encoder, device=device, threads=threads)
+    settings = load_settings(home=home, encoder=encoder, device=device, backend=backend, threads=threads)
     from dsearch.threads import set_threads
 
     set_threads(settings.threads)
 
-    from dsearch.encoder import Encoder
+    from dsearch.encoder import CACHE_NAME, TextEncoder, load_encoder
     from dsearch.engine import SearchEngine
 
-    def load() -> Encoder:
-        return Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
+    def load() -> TextEncoder:
+        return load_encoder(
+            settings.encoder,
+            backend=settings.backend,
+            dtype=settings.dtype,
+            device=settings.device,
+            cache=settings.home / CACHE_NAME,
+            tell=say,
+        )
 
     with SearchEngine(
         settings.home,

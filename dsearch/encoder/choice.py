@@ -90,6 +90,11 @@ def candidates(dtype: str | None = None) -> list[Backend]:
     return tried
 
 
+def known_in(cache: Path) -> bool:
+    """Whether anything was chosen here, for whichever encoder: a look that costs nothing."""
+    return any(cache.glob("choice-*.json"))
+
+
 def read_choice(cache: Path, weights_sha256: str, dtype: str | None) -> Choice | None:
     """What was chosen here before; None where nothing was, or for another encoder, version or processor."""
     try:

@@ -37,7 +37,7 @@ from dsearch.encoder.backends import FLOAT, HALF, INT8, ONNX, OPENVINO, Backend
 from dsearch.encoder.compiled import FIELDS, CompiledEncoder
 from dsearch.encoder.encoder import Encoder, position_limit
 from dsearch.encoder.identity import EncoderIdentity
-from dsearch.encoder.runtimes import Run, onnx_session, openvino_knows, openvino_session
+from dsearch.encoder.runtimes import Run, import_openvino, onnx_session, openvino_knows, openvino_session
 from dsearch.encoder.weights import Weights
 from dsearch.errors import CorruptData, EncoderUnavailable, InvalidRequest
 
@@ -293,8 +293,7 @@ def _quantise(exported: Path, model: Path) -> None:
 
 
 def _write_openvino(whole: _WholeModel, encoder: Encoder, folder: Path, *, quantised: bool) -> None:
-    import openvino
-
+    openvino = import_openvino()
     with torch.inference_mode():
         model = openvino.convert_model(whole, example_input=whole.example)
     for name, port in zip(whole.inputs, model.inputs, strict=True):

@@ -7,7 +7,7 @@ from functools import cache as once
 from pathlib import Path
 
 from dsearch.encoder.backends import AUTO, FLOAT, HALF, INT8, TORCH, Backend, best_dtype, installed
-from dsearch.encoder.choice import Choice, choose, read_choice
+from dsearch.encoder.choice import Choice, choose, known_in, read_choice
 from dsearch.encoder.encoder import Encoder, TextEncoder, check_device
 from dsearch.encoder.weights import DEFAULT_ENCODER, find_weights
 from dsearch.errors import DsearchError, InvalidRequest
@@ -75,7 +75,7 @@ def load_encoder(
 
     if chosen is not None:
         return by(chosen)
-    if device == "cpu" and cache is not None and installed():
+    if device == "cpu" and cache is not None and installed() and (backend == AUTO or known_in(cache)):
         sha256 = find_weights(name).sha256
         choice = read_choice(cache, sha256, dtype)
         if choice is None and backend == AUTO:

@@ -6,6 +6,7 @@ every core beside torch and FAISS.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,8 +45,7 @@ def openvino_session(model: Path, precision: str) -> Run:
         model: the .xml of its two files.
         precision: "f32" or "bf16", in which it computes.
     """
-    import openvino
-
+    openvino = import_openvino()
     options: dict[str, Any] = {
         "INFERENCE_NUM_THREADS": thread_budget(),
         "INFERENCE_PRECISION_HINT": precision,
@@ -63,8 +63,16 @@ def openvino_session(model: Path, precision: str) -> Run:
     return run
 
 
-def openvino_knows(capability: str) -> bool:
-    """Whether this processor has what OpenVINO calls so: "BF16", "INT8"."""
+def import_openvino() -> Any:
+    """The package, without what it brings to report each import and conversion to its makers over the net."""
+    if "openvino" not in sys.modules:
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # as if not installed
     import openvino
 
+    return openvino
+
+
+def openvino_knows(capability: str) -> bool:
+    """Whether this processor has what OpenVINO calls so: "BF16", "INT8"."""
+    openvino = import_openvino()
     return capability in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import logging
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -198,6 +200,22 @@ def test_quantising_for_openvino_names_nncf(home: Home, monkeypatch: pytest.Monk
 def test_bad_options(home: Home, backend: str | None, dtype: str | None, device: str, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         home.load(backend, dtype, device=device)
+
+
+def test_openvino_reports_to_nobody(home: Home) -> None:
+    needs("openvino")
+    home.load("openvino")
+    program = """
+import socket, sys
+def refuse(*arguments):
+    raise AssertionError(f"tried to reach {arguments}")
+socket.socket.connect = socket.getaddrinfo = refuse
+from pathlib import Path
+from dsearch.encoder import load_encoder
+load_encoder(sys.argv[1], backend="openvino", cache=Path(sys.argv[2])).encode_queries(["red"])
+assert "openvino" in sys.modules and sys.modules["openvino_telemetry"] is None
+"""
+    subprocess.run([sys.executable, "-c", program, home.encoder, str(home.cache)], check=True, timeout=120)
 
 
 def test_without_a_folder_for_exports(home: Home) -> None:
