@@ -93,7 +93,9 @@ def fit_null_slot(
         share = torch.sigmoid(design @ slot)
         gradient = design.T @ (share - target)
         curvature = (design * (share * (1 - share))[:, None]).T @ design + 1e-9 * torch.eye(2).double()
-        step: Tensor = torch.linalg.solve(curvature, gradient)  # pyright: ignore[reportUnknownMemberType]
+        (a, b), (_, d) = curvature
+        step = torch.stack([d * gradient[0] - b * gradient[1], a * gradient[1] - b * gradient[0]])
+        step = step / (a * d - b * b)
         size = 1.0
         while loss(slot - size * step) > loss(slot) and size > 1e-6:
             size /= 2
