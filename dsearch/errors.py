@@ -13,13 +13,14 @@ that the service answers with.
     │   ├── CollectionNotFound, DocumentNotFound, ModelNotFound
     ├── Gone                    410  a generation or a model that no longer exists
     ├── Conflict                409
-    │   ├── CollectionExists, EncoderMismatch, HomeLocked, Cancelled
+    │   ├── CollectionExists, EncoderMismatch, HomeLocked, Cancelled, NotInCluster
     ├── CorruptData             500  stored bytes that are not what was written
     ├── UnsupportedFormat       500  data of a newer or unknown format version
     ├── ProcessDied             500  work in a process of its own ended without a result
     └── Unavailable             503
         ├── EncoderUnavailable  503  the encoder's weights are not on this machine
         ├── MissingExtra        503  a part of dsearch that was not installed
+        ├── ShardsMissing       503  no copy of a shard answers
         └── InsufficientStorage 507  the disk is full
 """
 
@@ -128,6 +129,12 @@ class Cancelled(Conflict):
     code = "cancelled"
 
 
+class NotInCluster(Conflict):
+    """A route that needs all documents in one place, of a collection whose documents lie in shards."""
+
+    code = "not_in_cluster"
+
+
 class CorruptData(DsearchError):
     """Stored bytes are not what was written."""
 
@@ -163,6 +170,12 @@ class MissingExtra(Unavailable):
     """What is asked for needs packages that are not installed; the message names the extra."""
 
     code = "missing_extra"
+
+
+class ShardsMissing(Unavailable):
+    """No copy of some shards of a cluster answers; they are being restarted."""
+
+    code = "shards_missing"
 
 
 class InsufficientStorage(Unavailable):

@@ -10,18 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.cluster.actors import Live
-from dsearch.cluster.errors import NotInCluster, ShardsMissing
 from dsearch.cluster.searching import ShardedSearch, Shards
 from dsearch.cluster.transfer import read_release
 from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine, Snapshot
 from dsearch.engine.options import SearchChoices, SearchOptions
+from dsearch.errors import NotInCluster, ShardsMissing
 from dsearch.store import Store
 from dsearch.types import Mode, SearchResult
 
@@ -168,6 +168,11 @@ class ClusterEngine(SearchEngine):
         super().__init__(home, readonly=True, encoder=encoder)
         self._releases = releases
         self._states = query_states
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The encoder; none is loaded here where replicas of their own encode."""
+        return super().encoder if self._states is None else cast("TextEncoder", None)
 
     def collection(self, name: str) -> Collection:
         """As `SearchEngine.collection`; one that was published since it was opened is opened anew."""

@@ -58,6 +58,7 @@ class EncoderReplica:
         from dsearch.service.task_jobs import open_readonly
 
         self._engine = open_readonly(Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype)
+        _ = self._engine.encoder  # it is ready when it can answer
         self._one = threading.Lock()
 
     async def encode(self, asked: list[tuple[str, str, list[str]]]) -> list[Any]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dsearch.attention import entropy, refine
 from dsearch.attention.head import Head
-from dsearch.cluster.errors import ShardsLost, ShardsMissing
+from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.merging import Candidates, merged, pooled, poolings, ranked
 from dsearch.cluster.questions import Pooled, Proposal, Question
 from dsearch.cluster.release import Release
@@ -32,7 +32,7 @@ from dsearch.engine.layer import HOP_CANDIDATES, SearchOutput
 from dsearch.engine.options import SearchChoices
 from dsearch.engine.paging import Place
 from dsearch.engine.searching import COVERAGE_DOCUMENTS, MAX_DETAILED
-from dsearch.errors import Conflict, Gone, InvalidRequest
+from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
 from dsearch.index import ParsedQuery, Tokenizer, parse_query
 from dsearch.store import parse_filter
 from dsearch.store.filters import Filter

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsearch.attention.head import Head
-from dsearch.cluster.errors import ShardsLost, ShardsMissing
+from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.searching import ShardedSearch
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.models import save_model
 from dsearch.engine.options import SearchChoices
-from dsearch.errors import Conflict, Gone, InvalidCursor, InvalidRequest
+from dsearch.errors import Conflict, Gone, InvalidCursor, InvalidRequest, ShardsMissing
 from dsearch.types import Document
 
 Split = dict[int, ShardedSearch]
