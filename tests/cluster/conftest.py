@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray reads these when it is imported. Tokens, as machines that reach each other over a network need them.
+os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 64)
 STORE_BYTES = 80 << 20
 
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[object]:
-    """The cluster, this process joined to it, with tokens, as other machines would ask for them."""
+    """The cluster, this process joined to it."""
     pytest.importorskip("ray")
-    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 64, OMP_NUM_THREADS="1")
     import ray
     from ray.cluster_utils import Cluster
 
