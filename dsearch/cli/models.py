@@ -148,8 +148,9 @@ def _described(model: dict[str, Any]) -> str:
         return "untrained"
     origin = f"from {model['parent']}, {record.get('examples', '?')} queries"
     if record.get("scope") == "tune":
+        bm25 = "" if record.get("k1") is None else f"k1 {record['k1']:g}, b {record['b']:g}, "
         origin = (
-            f"tuned {origin}, keyword weight {record['keyword_weight']:g}, "
+            f"tuned {origin}, keyword weight {record['keyword_weight']:g}, {bm25}"
             f"hop strength {record['hop_strength']:g}, seed {record['seed']}"
         )
     else:

@@ -35,7 +35,7 @@ def tune(
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
-    """Choose keyword weight and hop strength on judgements; a few dozen queries suffice.
+    """Choose keyword weight, k1 and b, and hop strength on judgements; a few dozen queries suffice.
 
     Kept as a model; later training starts from it. Exit code 3: the gate did not let it answer.
     """
@@ -50,8 +50,7 @@ def tune(
     if json:
         print_json({"version": version, "live": live, "reason": tuned.gate.reason, **tuned.record})
     else:
-        weight, strength = tuned.setting
-        typer.echo(f"{collection}: {version} has keyword weight {weight:g} and hop strength {strength:g}")
+        typer.echo(f"{collection}: {version} has {tuned.setting}")
         typer.echo(
             f"nDCG@10 on {tuned.record['examples']} queries: "
             + ", ".join(f"{name} {value:.4f}" for name, value in tuned.scores.items())

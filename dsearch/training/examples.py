@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from dsearch.attention.head import Head
 from dsearch.engine import Collection, Snapshot
 from dsearch.errors import InvalidRequest
 
@@ -51,6 +52,11 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def weighed(self, head: Head | None) -> Examples:
+        """These over documents whose keywords count as a head has it (k1 and b are its own)."""
+        snapshot = self.snapshot if head is None else self.snapshot.weighed(head.keyword_weighting)
+        return self if snapshot is self.snapshot else replace(self, snapshot=snapshot)
 
     def subset(self, which: Sequence[int]) -> Examples:
         """The examples at these indices."""

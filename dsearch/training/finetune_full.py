@@ -18,6 +18,7 @@ from dsearch.attention.head import Head
 from dsearch.encoder import LearningEncoder
 from dsearch.engine import Collection, EncodedDocuments, Snapshot
 from dsearch.engine.cutting import Cutting, encode
+from dsearch.engine.drift import query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.store import Passages
 from dsearch.training.examples import Examples
@@ -77,6 +78,7 @@ def finetune_full(
     options, processes = options or FullOptions(), processes or Processes()
     started = time.monotonic()
     start = Head(examples.states.shape[1]).eval() if start is None else start
+    examples = examples.weighed(start)
     room = headroom(examples, start, keywords=options.keywords)
     if on_headroom is not None:
         on_headroom(room)
@@ -145,6 +147,7 @@ def finetune_full(
         "held_out": len(part),
         "left_out": examples.left_out,
         "data_sha256": examples.digest,
+        "training_queries": query_statistics(student.states(training)),
         "headroom": room.to_dict(),
         "gate": gated.to_dict(),
         "processes": processes.count,

@@ -129,7 +129,7 @@ def train_full(
         contents: gives the documents' texts.
         options: how.
         encoder: of the collection; it stays as it is.
-        start: keyword weight and hop strength are taken from it; both projections stay the identity.
+        start: keyword weight, k1, b and hop strength are taken from it; both projections stay the identity.
         watch: who follows, and where checkpoints are kept; in every process the same.
         processes: those that train together.
         on_epoch: told the epoch, what is trained, its index, and the index's staleness (`MovingIndex`).
@@ -139,12 +139,10 @@ def train_full(
         Cancelled: the watch said so.
         InvalidRequest: an encoder that has no weights to train.
     """
-    processes = processes or Processes()
+    processes, examples = processes or Processes(), examples.weighed(start)
     head = Head(examples.states.shape[1], seed=options.seed)
     if start is not None:
-        with torch.no_grad():
-            head.keyword_weight.fill_(start.keyword_weight.mean())
-            head.hop_strength.copy_(start.hop_strength)
+        head.start_from(start)
     how = EncoderTraining(options.encoder_method, options.lora_rank, 2 * options.lora_rank)
     student = Student(head, LearningEncoder(encoder, how, seed=options.seed))
     assert student.encoder is not None

@@ -38,7 +38,9 @@ class Ranking:
         self.examples = examples
         self._corpus = corpus_embeddings(examples.snapshot)
         self._further = FurtherPassages.of(examples.snapshot, self._corpus)
-        self._keyword = KeywordScores(examples) if keywords else None
+        self._keywords = keywords
+        self._keyword: KeywordScores | None = None
+        self._weighed_by: tuple[float, float] | None = None
         excluded = examples.snapshot.excluded
         self._hidden = None if excluded is None else torch.as_tensor(excluded)
 
@@ -97,7 +99,7 @@ class Ranking:
         device = head.temperature.device
         further = None if further is None else further.to(device)
         corpus = corpus.to(device)
-        keyword = None if self._keyword is None else self._keyword(which).to(device)
+        keyword = self._keyword_scores(head)(which).to(device) if self._keywords else None
         queries = head.queries(torch.as_tensor(states[which.numpy()]).to(device))
         scores, taken = self._scores(head, queries, corpus, further)
         logits = self._logits(head, scores, keyword)
@@ -118,6 +120,15 @@ class Ranking:
                 mixed = self._mixed(head, self._logits(head, turned, keyword), which)
             tops.append(mixed.topk(depth, dim=1).indices.cpu().numpy())
         return tops
+
+    def _keyword_scores(self, head: Head) -> KeywordScores:
+        """Those of the last k1 and b are kept: heads with the same ones come in a row."""
+        if self._keyword is None or head.keyword_weighting != self._weighed_by:
+            self._keyword, self._weighed_by = (
+                KeywordScores(self.examples.weighed(head)),
+                head.keyword_weighting,
+            )
+        return self._keyword
 
     def _scores(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange
 from dsearch.engine import Collection, EncodedDocuments
-from dsearch.training.tune import head_of
+from dsearch.training.tune import head_of, setting_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,8 @@ def register(
     if not promote or tuned is None or tuned["gate"]["verdict"] != "passed":
         return Registered(version, None, reason)
     why = f"the tuned search does: {tuned['gate']['reason']}"
-    setting = tuned["keyword_weight"], tuned["hop_strength"]
     live = collection.add_model(
-        head_of(setting, collection.store.dimension),
+        head_of(setting_from(tuned), collection.store.dimension),
         {**tuned, "verdict": tuned["gate"]["reason"], "accepted": False, "started": version},
         parent=parent,
     )

@@ -49,7 +49,7 @@ def train_head(
     Args:
         examples: queries and their documents.
         options: how.
-        start: keyword weight and hop strength are taken from it; the hop strength stays.
+        start: keyword weight, k1 and b, and hop strength are taken from it; only the first learns.
         epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.
         device: where the arithmetic runs; the corpus' embeddings are moved there.
         on_epoch: told after each epoch; training stops when it returns False.
@@ -99,6 +99,7 @@ def train_student(
             f"objective={options.objective!r} learns from a teacher's scores, and there are none; give them "
             "(dsearch train --teacher FILE), or use another objective"
         )
+    examples = examples.weighed(start)
     student = _new_student(examples, options, encoder, start, device)
     task = _FrozenDocuments(examples, options, student, device)
     course = Course(len(examples), options.batch_size, options.epochs, options.seed, epochs)
@@ -128,9 +129,7 @@ def _new_student(
 ) -> Student:
     head = Head(examples.states.shape[1], heads=options.heads, seed=options.seed).to(device)
     if start is not None:
-        with torch.no_grad():
-            head.keyword_weight.fill_(start.keyword_weight.mean())
-            head.hop_strength.copy_(start.hop_strength)
+        head.start_from(start)
     if encoder is None:
         return Student(head)
     how = EncoderTraining(options.encoder_method, options.lora_rank, 2 * options.lora_rank)

@@ -29,8 +29,8 @@ from dsearch.training.ranking import Ranking, ndcg_at_10
 KEYWORDS_ALONE = 30.0  # similarities are within ±1: so large a weight leaves them the ties
 KEYWORD_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, START_KEYWORD_WEIGHT, 1.3, 1.7, 2.5, 5.0, KEYWORDS_ALONE)
 HOP_STRENGTHS = (0.25, 0.5, 1.0, 2.0, 3.0)
-# k1 and b beside those of the index: 0.9 and 0.4 are Anserini's (Yang et al. 2018); with the other pair repeated
-# words count less still, as single sentences want it.
+# k1 and b beside those of the index: 0.9 and 0.4 are Anserini's (Yang et al. 2018); with the other pair
+# repeated words count less still, as single sentences want it.
 WEIGHTINGS = ((0.9, 0.4), (0.5, 0.4))
 MIN_QUERIES = 10
 MOST_QUERIES = 400

@@ -175,8 +175,9 @@ def train_on_values(
         asked = np.sort(drawn)
     head = Head(data.states.shape[1], heads=options.heads, seed=options.seed).to(data.device)
     if start is not None:
+        head.start_from(start)
         with torch.no_grad():
-            head.keyword_weight.fill_(start.keyword_weight.mean())
+            head.hop_strength.zero_()  # documents are asked once
     task = _ValuesOfDocuments(data, Evidence(data, evidence), asked, options, Student(head))
     course = Course(len(asked), options.batch_size, options.epochs, options.seed, epochs)
 
