@@ -39,7 +39,7 @@ class Home:
         self.reader: ClusterEngine | None = None
 
     def write(self, mark: str) -> None:
-        texts = [f"{WORDS[i % 17]} {WORDS[i % 5]} {mark} number{i}" for i in range(120)]
+        texts = [f"{WORDS[i % 16]} {WORDS[i % 5]} {mark} number{i}" for i in range(120)]
         self.written.ingest([Document(f"d{i}", text) for i, text in enumerate(texts)])
         self.written.refresh()
 
@@ -84,7 +84,7 @@ class Load:
             while not self._stop.is_set():
                 number += 1
                 try:
-                    query = f"{WORDS[number % 17]} {WORDS[number % 5]}"
+                    query = f"{WORDS[number % 16]} {WORDS[number % 5]}"
                     self.answers.append(collection.search(query, **options))
                 except Exception as error:
                     self.errors.append(error)
