@@ -10,6 +10,7 @@ import dsearch
 from dsearch.cli import (
     aliases,
     backends,
+    cluster,
     compare,
     config,
     copies,
@@ -75,6 +76,8 @@ for command in (
 app.add_typer(models.models_app, name="models")
 app.add_typer(feedback.feedback, name="feedback")
 app.add_typer(keys.keys, name="keys")
+app.add_typer(cluster.cluster, name="cluster")
+app.add_typer(cluster.cluster, name="cluster")
 
 
 def _version(wanted: bool) -> None:

@@ -28,12 +28,23 @@ def serve(
     device: options.Device = None,
     backend: options.BackendName = None,
     threads: options.Threads = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Let a Ray cluster serve: HOST:PORT of its head node, or auto (extra ray)."),
+    ] = None,
 ) -> None:
     """Serve the collections over HTTP, with the page at / and the API's description at /docs."""
     from dsearch.config import load_settings
 
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     settings = load_settings(home=home, host=host, port=port, **own)
+    if ray is not None:
+        from dsearch.cli.cluster import serve_on_ray
+        from dsearch.service.guard import LOOPBACK_HOSTS
+
+        hosts = (*LOOPBACK_HOSTS, settings.host, *_listed(settings.hosts))
+        serve_on_ray(ray, settings, hosts=hosts, require_key=not is_loopback(settings.host))
+        return
     with opened_engine(home, readonly=False, rebuild=True, **own) as (engine, _):
         serve_engine(engine, settings)
 

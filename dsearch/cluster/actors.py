@@ -188,6 +188,46 @@ def coordinator(*, start: bool = False) -> Any:
         ) from error
 
 
+def copies_up(live: Live, timeout_s: float = 5.0) -> list[list[bool]]:
+    """Which copies of each shard answer now."""
+    import ray
+    import ray.exceptions
+
+    from dsearch.cluster.connecting import NAMESPACE
+
+    asked: dict[Any, tuple[int, int]] = {}
+    up = [[False] * len(names) for names in live.actors]
+    for shard, names in enumerate(live.actors):
+        for copy, name in enumerate(names):
+            try:
+                asked[ray.get_actor(name, namespace=NAMESPACE).ready.remote()] = (shard, copy)
+            except ValueError:
+                continue
+    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
+    for reference in done:
+        shard, copy = asked[reference]
+        try:
+            up[shard][copy] = bool(ray.get(reference))
+        except ray.exceptions.RayError:
+            continue
+    return up
+
+
+def stop_all() -> None:
+    """Stop serving, every shard and the coordinator of the cluster that is joined.
+
+    Raises:
+        Unavailable: nothing of dsearch runs there.
+    """
+    import ray
+    from ray import serve
+
+    known = coordinator()
+    serve.shutdown()
+    ray.get(known.withdraw.remote())
+    ray.kill(known)
+
+
 def _start(name: str, uri: str, entry: Any, cache: str, num_cpus: float, node: str) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import subprocess
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -61,6 +63,8 @@ def connect(address: str | None, **options: Any) -> ModuleType:
         )
         return ray
     require_token(address)
+    if is_loopback(address):
+        shared["_node_ip_address"] = "127.0.0.1"  # Ray would look for the head at this machine's own address
     try:
         ray.init(address=address, **shared)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -68,6 +72,32 @@ def connect(address: str | None, **options: Any) -> ModuleType:
             f"no Ray cluster answers at {address} ({error}); start one with: dsearch cluster start"
         ) from error
     return ray
+
+
+def start_head(port: int = 6379, cpus: int | None = None) -> None:
+    """Start Ray on this machine, for this machine alone; it goes on when this process ends (`ray stop`).
+
+    Raises:
+        Unavailable: it does not start.
+    """
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1"),
+        *(f"--port={port}", f"--object-store-memory={OBJECT_STORE_BYTES}", "--include-dashboard=false"),
+        *(() if cpus is None else (f"--num-cpus={cpus}",)),
+    ]
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if ended.returncode:
+        raise Unavailable(f"Ray did not start: {(ended.stderr or ended.stdout).strip()[-500:]}")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether host:port is reached from this machine alone."""
+    host = address.removeprefix("ray://").rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def require_token(address: str) -> None:
@@ -80,12 +110,7 @@ def require_token(address: str) -> None:
     """
     if os.environ.get("RAY_AUTH_MODE") == "token" or address in ("auto", "local"):
         return
-    host = address.removeprefix("ray://").rpartition(":")[0].strip("[]")
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
+    if not is_loopback(address):
         raise InvalidRequest(
             f"address {address} can be reached from other machines, and whoever reaches Ray can run programs "
             "on it; set RAY_AUTH_MODE=token on every node (`ray get-auth-token --generate` makes the token), "

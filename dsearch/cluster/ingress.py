@@ -28,7 +28,8 @@ class IngressSettings:
         home: the folder of collections, on every machine that has a replica of ingress or encoder.
         encoder: a model's name or folder.
         device: where it runs.
-        dtype: in which precision.
+        dtype: in which precision; the backend's own when None.
+        backend: what computes it; the fastest that agrees when None.
         threads: of native libraries, in each replica.
         hosts: names that requests may be addressed to.
         origins: other sites whose pages may use it.
@@ -39,7 +40,8 @@ class IngressSettings:
     home: str
     encoder: str
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: str | None = None
+    backend: str | None = None
     threads: int = 1
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     origins: tuple[str, ...] = ()
@@ -57,7 +59,9 @@ class EncoderReplica:
         set_threads(chosen.threads)
         from dsearch.service.task_jobs import open_readonly
 
-        self._engine = open_readonly(Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype)
+        self._engine = open_readonly(
+            Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype, chosen.backend
+        )
         _ = self._engine.encoder  # it is ready when it can answer
         self._one = threading.Lock()
 
@@ -103,13 +107,15 @@ class Ingress:
         set_threads(chosen.threads)
         from dsearch.cluster.collection import ClusterEngine, Releases
         from dsearch.cluster.remote import RayShards
-        from dsearch.encoder import Encoder
         from dsearch.service import create_app
         from dsearch.service.task_jobs import open_readonly
 
+        open_engine = partial(
+            open_readonly, Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype, chosen.backend
+        )
         engine = ClusterEngine(
             chosen.home,
-            encoder=partial(Encoder.load, chosen.encoder, device=chosen.device, dtype=chosen.dtype),
+            encoder=lambda: open_engine().encoder,
             releases=Releases(live_releases, RayShards),
             query_states=self._query_states,
         )
@@ -119,9 +125,7 @@ class Ingress:
             origins=chosen.origins,
             require_key=chosen.require_key,
             query_timeout_s=chosen.query_timeout_s,
-            open_engine=partial(
-                open_readonly, Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype
-            ),
+            open_engine=open_engine,
             device=chosen.device,
         )
 

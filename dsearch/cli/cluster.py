@@ -1,0 +1,177 @@
+"""`dsearch cluster start | status | stop`: a collection on the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.session import opened_engine, print_json, say
+
+if TYPE_CHECKING:
+    from dsearch.config import Settings
+    from dsearch.engine import Collection
+
+cluster = typer.Typer(
+    help="Put collections on the machines of a Ray cluster (extra ray); see dsearch guide scaling.",
+    no_args_is_help=True,
+)
+
+Address = Annotated[
+    str,
+    typer.Option(
+        "--ray", help="The cluster's head node, HOST:PORT, or auto for the one that runs on this machine."
+    ),
+]
+
+
+@cluster.command()
+def start(
+    collection: options.CollectionName,
+    home: options.HomeFolder = None,
+    shards: Annotated[int, typer.Option(help="Parts that the generation is split into.", min=1)] = 1,
+    replicas: Annotated[int, typer.Option(help="Copies of each shard.", min=1)] = 1,
+    ray: Address = "auto",
+    at: Annotated[
+        str | None,
+        typer.Option(help="Where shards are to lie for all machines, such as s3://bucket/folder."),
+    ] = None,
+    cache: Annotated[
+        Path, typer.Option(help="Folder on every machine for what is copied to it.")
+    ] = Path.home() / ".cache" / "dsearch" / "shards",
+    cpus: Annotated[float, typer.Option(help="Logical CPUs that a copy takes.", min=0.0)] = 1.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Split the live generation of a collection, start its shards, and let them answer.
+
+    Where no Ray runs and --ray is auto, one is started on this machine, for this machine alone. Called again
+    after `dsearch refresh` it exchanges what answers, all shards at once.
+    """
+    from dsearch.cluster.actors import coordinator
+    from dsearch.cluster.connecting import connect, ray_module, start_head
+
+    ray_module()
+    with opened_engine(home, readonly=True) as (engine, _):
+        opened = engine.collection(collection)
+        release, folder = _split(opened, shards)
+    try:
+        joined = connect(ray)
+    except Exception:
+        if ray != "auto":
+            raise
+        say("no Ray runs on this machine; starting one that only this machine reaches")
+        start_head()
+        joined = connect(ray)
+    uri = str(folder.resolve())
+    if at is not None:
+        from dsearch.cluster.transfer import send
+
+        uri = f"{at.rstrip('/')}/{collection}/{folder.name}"
+        say(f"sending {len(release.shards)} shards to {uri}")
+        send(folder, uri)
+    say(f"starting {len(release.shards)} shards, {replicas} of each")
+    called = coordinator(start=True).publish.remote(uri, replicas, str(cache), cpus)
+    live: dict[str, Any] = joined.get(called)
+    if as_json:
+        print_json(live)
+    else:
+        print(
+            f"{collection}: generation {release.generation} with {release.documents} documents answers from "
+            f"{len(release.shards)} shards; serve it with: dsearch serve --ray {ray}"
+        )
+
+
+@cluster.command()
+def status(ray: Address = "auto", as_json: options.AsJson = False) -> None:
+    """Which shards answer, and which of their copies do not."""
+    from dsearch.cluster.actors import Live, coordinator, copies_up
+    from dsearch.cluster.connecting import connect
+
+    joined = connect(ray)
+    found = joined.get(coordinator().live.remote())
+    report: list[dict[str, Any]] = []
+    for name, described in sorted(found.items()):
+        live = Live(**described)
+        report.append(
+            {
+                "collection": name,
+                "generation": live.generation,
+                "release": live.uri,
+                "digest": live.digest,
+                "copies": copies_up(live),
+            }
+        )
+    if as_json:
+        print_json(report)
+        return
+    if not report:
+        print("no collection answers here; publish one with: dsearch cluster start -c NAME")
+    for one in report:
+        print(f"{one['collection']}: generation {one['generation']}, {one['release']}")
+        for number, copies in enumerate(one["copies"]):
+            up = sum(copies)
+            print(f"  shard {number}: {up} of {len(copies)} copies answer{'' if up else '  (lost)'}")
+
+
+@cluster.command()
+def stop(ray: Address = "auto") -> None:
+    """Stop serving and every shard; documents and folders of shards stay, and so does Ray itself."""
+    from dsearch.cluster.actors import stop_all
+    from dsearch.cluster.connecting import connect
+
+    connect(ray)
+    stop_all()
+    print("stopped; end Ray itself with: ray stop")
+
+
+def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
+    """The release of the live generation, written unless it is there."""
+    from dsearch.cluster.release import Release
+    from dsearch.cluster.splitting import split
+
+    generation = collection.snapshot.generation
+    name = f"{generation.number:06d}-{shards}-{generation.manifest.digest[:12]}"
+    folder = collection.store.path / "releases" / name
+    if folder.is_dir():
+        return Release.read(folder), folder
+    if collection.stale:
+        say(
+            "documents were written or deleted since the generation was built; they are not in the shards "
+            f"until: dsearch refresh -c {collection.name}"
+        )
+    say(f"splitting generation {generation.number} into {shards}")
+    return split(collection.store, generation, folder, shards), folder
+
+
+def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], require_key: bool) -> None:
+    """Let a cluster serve the home until SIGTERM or Ctrl-C; its shards stay.
+
+    Raises:
+        MissingExtra, Unavailable (no cluster there), InvalidRequest (reached from elsewhere, and no key).
+    """
+    from dsearch.cluster.connecting import connect
+    from dsearch.cluster.ingress import IngressSettings, deploy, undeploy
+
+    connect(address)
+    chosen = IngressSettings(
+        home=str(settings.home.resolve()),
+        encoder=settings.encoder,
+        device=settings.device,
+        dtype=settings.dtype,
+        backend=settings.backend,
+        threads=settings.threads or 1,
+        hosts=hosts,
+        require_key=require_key,
+        query_timeout_s=settings.query_timeout_ms / 1000,
+    )
+    stopped = threading.Event()
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stop_signal, lambda *_: stopped.set())
+    deploy(chosen, host=settings.host, port=settings.port)
+    say(f"the cluster at {address} serves at http://{settings.host}:{settings.port}  (stop with Ctrl-C)")
+    stopped.wait()
+    undeploy()
