@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dsearch.attention.overlay import KeyOverlay
 from dsearch.attention.scores import length, unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
@@ -38,6 +39,8 @@ class Head(nn.Module):
         bm25: (k1, b) of the keyword score, chosen by `dsearch tune` rather than by gradient; the index' own
             when None.
         null_slot: (n, s) of "nothing fits", see null_slot.py; None where a head has no such slot.
+        overlay: changes to keys of single documents, see overlay.py; no part of the state_dict: it is of one
+            collection's documents.
 
     Args:
         encoder_dim: length of an embedding; keys and values have the same length.
@@ -73,6 +76,7 @@ class Head(nn.Module):
         self.register_buffer("bm25", None)
         self.null_slot: nn.Parameter | None
         self.register_parameter("null_slot", None)
+        self.overlay: KeyOverlay | None = None
 
     @property
     def temperature(self) -> Float[Tensor, ""]:

@@ -14,6 +14,7 @@ from dsearch.attention import entropy, log_partition
 from dsearch.engine.explaining import Explain
 from dsearch.engine.highlighting import ShowPieces
 from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.overlaid import Overlaid
 from dsearch.engine.passages import Passages
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.store import Store
@@ -133,6 +134,7 @@ def covered_mass(
         mode=layer.mode,
         keyword_weight=head.keyword_weight,
         temperature=head.temperature,
+        overlaid=layer.overlaid,
     )
     return mass_of(found, whole, temperature=head.temperature, mixture=head.mixture)
 
@@ -161,6 +163,7 @@ def whole_log_partition(
     mode: Mode,
     keyword_weight: Float[Tensor, " heads"],
     temperature: Float[Tensor, ""],
+    overlaid: Overlaid | None = None,
 ) -> Float[Tensor, "batch heads"]:
     """log Σ_d exp(l_h(q, d)) over every document of a state that can be found; −inf where none can.
 
@@ -171,12 +174,16 @@ def whole_log_partition(
         mode: which parts logits have.
         keyword_weight: w_h.
         temperature: t.
+        overlaid: documents whose keys are changed.
     """
     batch, heads, _ = folded.shape
     bias = torch.zeros(batch, heads, snapshot.positions).to(folded)
     if texts is not None and mode != "dense":
         keyword = torch.as_tensor(snapshot.all_keyword_scores(texts)).to(bias)
         bias = keyword_weight[:, None] * keyword[:, None] / temperature
+    if overlaid is not None and mode != "keyword":
+        moved = folded @ overlaid.changes.to(folded).T / temperature
+        bias = bias.index_add(2, torch.as_tensor(overlaid.positions), moved)
     if snapshot.excluded is not None:
         bias = bias.masked_fill(torch.as_tensor(snapshot.excluded), -torch.inf)
     queries = folded.flatten(0, 1)

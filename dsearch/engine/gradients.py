@@ -139,7 +139,7 @@ def attention_parts(
             embeddings = torch.as_tensor(_embeddings(layer, found)).to(states)
             embeddings = embeddings.squeeze(1) if embeddings.shape[1] == 1 else embeddings
             if "keys" in include:
-                arrays["keys"] = layer.head.keys(embeddings)
+                arrays["keys"] = layer.head.keys(_with_changes(layer, found, embeddings))
             if "values" in include:
                 arrays["values"] = layer.head.values(embeddings)
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
@@ -246,6 +246,16 @@ def _embeddings(
     return layer.snapshot.key_embeddings(found.keys)
 
 
+def _with_changes(
+    layer: SearchLayer, found: SearchOutput, embeddings: Float[Tensor, "batch ... encoder_dim"]
+) -> Float[Tensor, "batch ... encoder_dim"]:
+    """What keys are computed from: embeddings, by head or not, with changes to single documents."""
+    if layer.overlaid is None:
+        return embeddings
+    changes = layer.overlaid.at(found.positions, embeddings)
+    return embeddings + (changes if embeddings.ndim == 3 else changes[:, None])
+
+
 def _slopes(
     layer: SearchLayer, states: Float[Tensor, "batch encoder_dim"], found: SearchOutput
 ) -> Float[Tensor, "batch heads candidates encoder_dim"]:
@@ -254,7 +264,8 @@ def _slopes(
     pairs = batch * count
     slopes = states.new_zeros(pairs, heads, states.shape[1])
     if layer.mode != "keyword" and pairs:
-        embeddings = _embeddings(layer, found).transpose(0, 2, 1, 3).reshape(pairs, -1, states.shape[1])
+        every = _with_changes(layer, found, torch.as_tensor(_embeddings(layer, found))).numpy()
+        embeddings = every.transpose(0, 2, 1, 3).reshape(pairs, -1, states.shape[1])
         for start in range(0, pairs, _LARGEST_SLOPES):
             part = slice(start, min(start + _LARGEST_SLOPES, pairs))
             of_query = torch.arange(part.start, part.stop) // count

@@ -25,6 +25,7 @@ from dsearch.attention.maxp import best_passages
 from dsearch.attention.ranking import partition_by_head, ranking_score
 from dsearch.engine.leases import Lease
 from dsearch.engine.options import CANDIDATES, LayerOptions
+from dsearch.engine.overlaid import Overlaid
 from dsearch.engine.proposals import propose
 from dsearch.engine.rescoring import NamedScore, checked_pooling, checked_score, checked_temperature
 from dsearch.engine.snapshot import NONE, Snapshot
@@ -120,6 +121,7 @@ class SearchLayer(nn.Module):
             )
         self.pooling = checked_pooling(pooling)
         self._temperature = checked_temperature(temperature, self.score)
+        self.overlaid = Overlaid.of(self.snapshot, head.overlay)
 
     @classmethod
     def open(
@@ -267,10 +269,11 @@ class SearchLayer(nn.Module):
         head_weights = head_weights / head_weights.sum(-1, keepdim=True).clamp_min(1e-30)
         strength = self.head.hop_strength if self.hop_strength is None else self.hop_strength
         if found.keys is None:
-            keys = self.head.keys(self._embeddings(best, queries, embed))
+            keys = self.head.keys(self._changed(self._embeddings(best, queries, embed), best, embed))
             return refine(queries, head_weights, keys, strength)
         taken = self.snapshot.key_embeddings(found.keys[:, :, :HOP_CANDIDATES])
-        keys = self.head.keys(torch.as_tensor(taken).to(queries))  # each head has keys of its own
+        own = self._changed(torch.as_tensor(taken).to(queries), best[:, None], embed)
+        keys = self.head.keys(own)  # each head has keys of its own
         return refine(queries.unsqueeze(2), head_weights.unsqueeze(2), keys, strength).squeeze(2)
 
     def _attend(
@@ -281,12 +284,20 @@ class SearchLayer(nn.Module):
         values: Float[Tensor, "positions value_dim"] | None = None,
     ) -> SearchOutput:
         folded = self.head.fold(queries)
-        positions = propose(self.snapshot, folded, texts, mode=self.mode, candidates=self.candidates)
+        positions = propose(
+            self.snapshot,
+            folded,
+            texts,
+            mode=self.mode,
+            candidates=self.candidates,
+            overlaid=None if embed is not None else self.overlaid,
+        )
         candidates = self._embeddings(positions, queries, embed)
         beside = self._passages_beside(positions, queries) if embed is None else None
         if beside is not None:
             candidates = torch.cat([candidates, beside.embeddings], dim=1)
-        dense, taken = self._dense(queries, folded, candidates), None
+        changed = self._changed(candidates, positions if beside is None else beside.owned(positions), embed)
+        dense, taken = self._dense(queries, folded, changed), None
         if beside is not None:
             taken = best_passages(dense, beside.owners, positions.shape[1])
             dense = dense.gather(2, taken)
@@ -335,6 +346,17 @@ class SearchLayer(nn.Module):
             return torch.einsum("bhd,bcd->bhc", folded, candidates)
         return self.score(queries, self.head.keys(candidates))
 
+    def _changed(
+        self,
+        embeddings: Float[Tensor, "*shape encoder_dim"],
+        positions: Int64[np.ndarray, ...],
+        embed: EmbedRows | None,
+    ) -> Float[Tensor, "*shape encoder_dim"]:
+        """What keys are computed from: embeddings, with the model's changes to single documents."""
+        if self.overlaid is None or embed is not None:
+            return embeddings
+        return embeddings + self.overlaid.at(positions, embeddings)
+
     def _passages_beside(
         self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
     ) -> _Beside | None:
@@ -368,6 +390,11 @@ class _Beside(NamedTuple):
     embeddings: Float[Tensor, "batch extra encoder_dim"]
     owners: Int64[Tensor, "batch one passages"]
     further: Int64[np.ndarray, "batch extra"]
+
+    def owned(self, positions: Int64[np.ndarray, "batch candidates"]) -> Int64[np.ndarray, "batch passages"]:
+        """The document's position of each first and further passage; −1 at padding."""
+        padded = np.concatenate([positions, np.full((len(positions), 1), NONE, np.int64)], axis=1)
+        return np.take_along_axis(padded, self.owners[:, 0].cpu().numpy(), 1)
 
     def keys(
         self,

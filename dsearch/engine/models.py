@@ -2,7 +2,8 @@
 
 A model whose query encoder was trained has `encoder/` too (model_encoders.py) and format 2, one whose encoder
 of documents was has `documents/` (model_documents.py) and format 3, one that chose k1 and b of the keyword
-score format 4, one with a null slot format 5: a release that does not know of them must not serve the head
+score format 4, one with a null slot format 5, one that changes keys of single documents (overlay.safetensors)
+format 6: a release that does not know of them must not serve the head
 without.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 from safetensors.torch import load, save
 
 from dsearch.attention.head import Head
+from dsearch.attention.overlay import changes_to_tensors, overlay_from_tensors
 from dsearch.encoder import EncoderChange, EncoderIdentity
 from dsearch.engine.model_documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.model_encoders import WEIGHTS_NAME, verified, write_change
@@ -29,8 +31,10 @@ FORMAT_WITH_ENCODER = 2
 FORMAT_WITH_DOCUMENTS = 3
 FORMAT_WITH_WEIGHTING = 4
 FORMAT_WITH_NULL_SLOT = 5
-NEWEST_FORMAT = FORMAT_WITH_NULL_SLOT
+FORMAT_WITH_OVERLAY = 6
+NEWEST_FORMAT = FORMAT_WITH_OVERLAY
 HEAD_NAME = "head.safetensors"
+OVERLAY_NAME = "overlay.safetensors"
 RECORD_NAME = "model.json"
 
 
@@ -70,6 +74,11 @@ def save_model(
         base = EncoderIdentity.from_dict(store.encoder)
         record = {**record, "query_encoder": write_change(unfinished, encoder, base)}
         names, format = [HEAD_NAME, WEIGHTS_NAME], FORMAT_WITH_ENCODER
+    if head.overlay is not None:
+        if documents is not None or encoder is not None:
+            raise InvalidRequest("an overlay beside an encoder of the model's own; train it in scope head")
+        (unfinished / OVERLAY_NAME).write_bytes(save(changes_to_tensors(head.overlay)))
+        names = [*names, OVERLAY_NAME]
     digests = {name: file_digest(unfinished / name) for name in names}
     files = {name: {"bytes": size, "sha256": digest} for name, (size, digest) in digests.items()}
     if documents is not None:
@@ -81,6 +90,8 @@ def save_model(
         format = FORMAT_WITH_WEIGHTING
     if head.null_slot is not None:
         format = FORMAT_WITH_NULL_SLOT
+    if head.overlay is not None:
+        format = FORMAT_WITH_OVERLAY
     record = {
         **record,
         "format": format,
@@ -115,4 +126,7 @@ def load_head(store: Store, version: str) -> Head:
     content = verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
     head = Head(**record["head"])
     head.load_state_dict(load(content))
+    if OVERLAY_NAME in record["files"]:
+        changes = verified(store, version, OVERLAY_NAME, record["files"][OVERLAY_NAME]["sha256"])
+        head.overlay = overlay_from_tensors(load(changes))
     return head.eval()

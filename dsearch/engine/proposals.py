@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from dsearch.engine.overlaid import Overlaid
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.types import Mode
 
@@ -19,6 +20,7 @@ def propose(
     *,
     mode: Mode,
     candidates: int,
+    overlaid: Overlaid | None = None,
 ) -> Int64[np.ndarray, "batch found"]:
     """The union of what the legs find for the heads; everything in a collection no larger than that.
 
@@ -28,6 +30,7 @@ def propose(
         texts: the words of each query; None leaves the keyword leg out.
         mode: the legs.
         candidates: how many each leg proposes for each head.
+        overlaid: documents whose keys the index does not know.
 
     Returns:
         Positions, ascending in each row, −1 behind them.
@@ -38,7 +41,9 @@ def propose(
         if snapshot.documents <= candidates:
             return np.broadcast_to(snapshot.visible(), (batch, snapshot.documents))
         flat = folded.detach().flatten(0, 1).float().cpu().numpy()
-        by_head = _by_inner_product(snapshot, flat, candidates)
+        by_head = _by_inner_product(snapshot if overlaid is None else overlaid.others, flat, candidates)
+        if overlaid is not None:
+            by_head = np.concatenate([by_head, overlaid.nearest(flat, candidates)], axis=1)
         found.append(by_head.reshape(batch, heads * by_head.shape[1]))
     if texts is not None and mode != "dense":
         found.append(snapshot.keyword_candidates(texts, candidates))
