@@ -102,6 +102,8 @@ def served(home: Path) -> Iterator[None]:
     try:
         until = time.monotonic() + 300
         while time.monotonic() < until:
+            if server.poll() is not None:
+                raise SystemExit(f"dsearch serve ended with {server.returncode}")
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{PORT}/readyz"):
                 break
             time.sleep(0.5)

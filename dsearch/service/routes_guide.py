@@ -66,5 +66,7 @@ async def _guide(request: Request) -> Response:
     )
     # On /guide itself a picture's name would lead elsewhere.
     body = _MARKDOWN.render(text).replace('<img src="', '<img src="/guide/')
+    for wide in ("pre", "table"):  # they scroll within, by keyboard too
+        body = body.replace(f"<{wide}>", f'<{wide} tabindex="0">')
     page = _PAGE.format(title=escape(title), links=links, body=body)
     return HTMLResponse(page, headers={"Cache-Control": "no-cache"})

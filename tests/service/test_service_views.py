@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 from browsing import needs_chromium, opened_page
-from service_fakes import NASTY, WordEncoder, documents, serving
+from service_fakes import WordEncoder, documents, serving
 
 from dsearch.engine import SearchEngine
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 pytestmark = [pytest.mark.browser, needs_chromium]
 expect = playwright.expect
-VIEWS = ("search", "compare", "train", "collection", "attend", "jobs", "console")
 
 
 def test_compare_shows_two_systems_and_what_moved(page: Any) -> None:
@@ -252,30 +251,3 @@ def test_from_a_search_over_thumbs_and_training_to_a_better_answer_and_back(
         page.get_by_role("link", name="Train", exact=True).click()
         page.get_by_role("button", name="Promote").click()
         expect(page.get_by_role("listitem", name="v1, answers now")).to_be_visible()
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_nothing_of_a_document_runs(page: Any, view: str) -> None:
-    assert NASTY
-    page.goto(f"/#c=nasty&v={view}&q=cat")
-    page.wait_for_timeout(1500)
-    assert page.evaluate("window.attacked") is None
-    assert page.locator("main script, main img").count() == 0
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing_and_a_phone_is_wide_enough(
-    browser: Any, server: str, view: str, scheme: str
-) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-    context = browser.new_context(
-        base_url=server, viewport={"width": 360, "height": 640}, color_scheme=scheme, bypass_csp=True
-    )
-    page = context.new_page()
-    page.goto(f"/#c=papers&v={view}&q=river")
-    page.wait_for_timeout(1500)
-    found = axe.Axe().run(page).response["violations"]
-    assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == []
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
-    context.close()

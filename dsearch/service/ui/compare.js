@@ -38,16 +38,19 @@ export async function show(view, { collection, signal }) {
   async function run(grades = {}) {
     remember({ a: left.value, b: right.value, q: query.value.trim() || null });
     if (!query.value.trim()) return;
-    columns.replaceChildren();
+    columns.classList.add("busy"); // what stood there stays until it is replaced: nothing jumps
     try {
       const [a, b] = await Promise.all([left.value, right.value].map((system) =>
         search(collection, { query: query.value, ...systemOf(system), limit: LIMIT }, signal)));
       columns.replaceChildren(column(left, a, b, false, grades), column(right, b, a, true, grades));
     } catch (error) {
       if (error.name !== "AbortError") columns.replaceChildren(problemElement(error));
+    } finally {
+      columns.classList.remove("busy");
     }
   }
 
+  if (query.value.trim()) await run(); // before what stands below it
   view.append(element("h2", "", "Over judged queries"), element("p", "quiet",
     "Every query is ranked by both; scores come with 95 % intervals. Of a BEIR folder with training and test " +
     "judgements the test ones are scored, seen and unseen documents apart."));
@@ -67,7 +70,6 @@ export async function show(view, { collection, signal }) {
       columns.focus({ preventScroll: true });
     }));
   }));
-  if (query.value.trim()) await run();
 }
 
 function systemOf(system) {

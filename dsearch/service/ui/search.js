@@ -51,7 +51,7 @@ export async function showSearch() {
 export async function changedCollection() {
   wanted = {};
   offered = "";
-  filters.hidden = true;
+  filters.classList.add("empty");
   await offerModels();
   await searchNow();
 }
@@ -267,9 +267,9 @@ async function offerFilters(found) {
     const answer = await facets(chosen.value, { fields, limit: 8 });
     if (key !== offered) return;
     listed.replaceChildren(...Object.entries(answer.facets).map(([name, values]) => facet(name, values)));
-    filters.hidden = false;
+    filters.classList.remove("empty");
   } catch {
-    filters.hidden = true;
+    filters.classList.add("empty");
   }
 }
 
