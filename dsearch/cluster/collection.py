@@ -15,6 +15,7 @@ from typing import Any, Unpack, cast
 from jaxtyping import Float
 from torch import Tensor
 
+from dsearch.attention.head import Head
 from dsearch.cluster.actors import Live
 from dsearch.cluster.searching import ShardedSearch, Shards
 from dsearch.cluster.transfer import read_release
@@ -126,6 +127,23 @@ class ShardedCollection(Collection):
             return super().query_states(queries, mode, model)
         return self._query_states(self.name, queries, model or self.live_model)
 
+    def _supported_head(self, version: str) -> Head:
+        """The head of a model that shards can answer with.
+
+        Raises:
+            NotInCluster: it has documents of its own, or a slot for "nothing fits".
+            ModelNotFound, CorruptData.
+        """
+        head = self.head(version)
+        own = "documents of its own" if self._documents.has(version) else None
+        lacking = own or ('a slot for "nothing fits"' if head.null_slot is not None else None)
+        if lacking is not None:
+            raise NotInCluster(
+                f"model {version} has {lacking}, which shards do not know; ask with another model, or promote "
+                f"one: dsearch promote VERSION -c {self.name}"
+            )
+        return head
+
     def _search(self, queries: Sequence[str], chosen: SearchChoices) -> list[SearchResult]:
         model, look = self.live_model, False
         while True:
@@ -137,7 +155,7 @@ class ShardedCollection(Collection):
                 )
             _, release, shards = live
             try:
-                search = ShardedSearch(release, shards, self.head, self.query_states)
+                search = ShardedSearch(release, shards, self._supported_head, self.query_states)
                 return search.search(queries, model, chosen)
             except ShardsMissing:
                 # It may have been replaced and stopped since it was looked at.

@@ -26,6 +26,7 @@ class Question:
         partition: whether the partition function over all documents is wanted.
         keyword_weight: w_h, for that.
         temperature: t, for that.
+        weighting: (k1, b) of the keyword score; None for those of the generation.
     """
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -38,6 +39,7 @@ class Question:
     partition: bool
     keyword_weight: Float32[np.ndarray, " heads"]
     temperature: float
+    weighting: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Showing:
         queries: for each hit the words of its query; None without.
         explain: whether the share of each word is wanted.
         highlight: whether the pieces that show the words are.
+        weighting: (k1, b) of what is explained; None for those of the generation.
     """
 
     positions: list[int]
@@ -100,6 +103,7 @@ class Showing:
     queries: list[str] | None
     explain: bool
     highlight: bool
+    weighting: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

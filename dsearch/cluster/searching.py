@@ -341,6 +341,7 @@ class _Asking:
             partition=self.coverage,
             keyword_weight=head.keyword_weight.detach().numpy(),
             temperature=float(head.temperature),
+            weighting=head.keyword_weighting,
         )
 
 

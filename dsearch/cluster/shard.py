@@ -77,7 +77,7 @@ class Shard:
     def propose(self, question: Question) -> Proposal:
         """What each leg finds here, with the parts of its logits."""
         with torch.inference_mode():
-            state = self._narrowed.narrowed(self.state, question.filter)
+            state = self._narrowed.narrowed(self.state, question.filter).weighed(question.weighting)
             if question.required or question.excluded:
                 state = state.holding(ParsedQuery("", question.required, question.excluded))
             folded = torch.as_tensor(question.folded)
@@ -117,7 +117,7 @@ class Shard:
 
     def show(self, showing: Showing) -> list[Shown]:
         """Documents, with what explains and highlights them."""
-        state, offset = self.state, self.manifest.offset
+        state, offset = self.state.weighed(showing.weighting), self.manifest.offset
         positions = np.array(showing.positions, np.int64) - offset
         documents = self.store.documents(state.rows(positions))
         keys = showing.keys or [NONE] * len(documents)

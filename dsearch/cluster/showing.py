@@ -70,6 +70,7 @@ def hits_of(
             queries=None if words is None else [words[place.query] for place in here],
             explain=explain and texts is not None,
             highlight=highlight,
+            weighting=head.keyword_weighting,
         )
         for shard, here in by_shard.items()
     }

@@ -107,6 +107,17 @@ def test_trained_heads_and_their_hops(food: Collection, split_food: Split, heads
             require_same(found, expected)
 
 
+def test_heads_with_k1_and_b_of_their_own(food: Collection, split_food: Split) -> None:
+    head = trained(2, 4)
+    head.weigh_keywords(0.5, 0.2)
+    version = save_model(food.store, head, parent="v0", record={})
+    for options in ({"coverage": True}, {"mode": "keyword", "explain": True}):
+        for query in QUERIES:
+            expected = food.search(query, model=version, **options)
+            found = split_food[5].search([query], version, SearchChoices(**options))[0]
+            require_same(found, expected)
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("shards", SHARDS)
 def test_contexts_merge_to_that_of_one_machine(

@@ -1,0 +1,179 @@
+"""How many shards, how much memory and how many machines: arithmetic on measured rates, which are inputs.
+
+A query costs every shard its search, so that work per query is shards × (a fixed part + the search of one
+shard); what copies add is room for more queries at once, and that one may be lost.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dsearch.errors import InvalidRequest
+
+POSTINGS_BYTES = 400  # keyword postings and sequences of a document of some hundred words
+TEXT_BYTES = 2_000  # its text and metadata, on disk
+DISK_PER_EMBEDDING = 4  # bytes a number: embeddings are kept in full precision, mapped
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of keys, as it was measured at 384 dimensions.
+
+    Attributes:
+        name: the kind.
+        recall: recall@10 that it reaches.
+        bytes_per_number: of a key in memory.
+        million_ms: CPU of one query against a million keys.
+        grows: the exponent with which that grows with the number of keys; 1 for a scan.
+        source: where the figures are from.
+    """
+
+    name: str
+    recall: float
+    bytes_per_number: float
+    million_ms: float
+    grows: float
+    source: str
+
+
+# CPU time of one core of a small cloud machine; ratios carry over, absolute times do not.
+KINDS = (
+    Kind("IVFPQ", 0.967, 520 / 384, 1000 / 6000, 0.5, "1 M keys, 6,000 queries/s a core, 520 bytes each"),
+    Kind("IVFPQ, more probes", 0.99, 520 / 384, 1000 / 3000, 0.5, "half of that rate: an assumption"),
+    Kind("SQ8", 0.994, 1.0, 25.0, 1.0, "1 M keys scanned in 25 ms"),
+    Kind("Flat", 1.0, 4.0, 62.0, 1.0, "1 M keys scanned in 62 ms"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What does not depend on the number of documents; measure your own.
+
+    Attributes:
+        encode_query_ms: CPU of encoding one query.
+        encode_documents: documents a second and core.
+        shard_ms: CPU of one query on one shard beside the search of its keys, Ray's calls included.
+        ingress_ms: CPU of one query where it arrives, HTTP and merging included.
+    """
+
+    encode_query_ms: float = 5.4
+    encode_documents: float = 260.0
+    shard_ms: float = 2.0
+    ingress_ms: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a machine has, and how much of it may be planned with."""
+
+    memory_gb: float = 64.0
+    cores: int = 16
+    share: float = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a collection needs.
+
+    Attributes:
+        kind: of keys.
+        shards: parts.
+        replicas: copies of each.
+        shard_documents: documents of one.
+        shard_memory_gb: resident memory of one copy of one.
+        disk_gb: of all copies.
+        query_ms: CPU of one query, all shards together.
+        slowest_ms: CPU of one shard for it, which bounds the latency from below.
+        cores: busy at the wanted queries a second.
+        machines: for shards, encoders and ingresses.
+        encode_hours: of encoding everything once, on all these cores.
+    """
+
+    kind: Kind
+    shards: int
+    replicas: int
+    shard_documents: int
+    shard_memory_gb: float
+    disk_gb: float
+    query_ms: float
+    slowest_ms: float
+    cores: float
+    machines: int
+    encode_hours: float
+
+
+def plan(
+    documents: int,
+    *,
+    dimensions: int = 384,
+    queries_per_s: float = 10.0,
+    recall: float = 0.95,
+    shard_ms: float = 50.0,
+    replicas: int = 2,
+    machine: Machine | None = None,
+    rates: Rates | None = None,
+) -> Plan:
+    """Plan a cluster.
+
+    Args:
+        documents: N.
+        dimensions: numbers of an embedding.
+        queries_per_s: at the peak.
+        recall: recall@10 that is wanted of the keys.
+        shard_ms: the most CPU that one shard may take for a query: with it latency is bounded.
+        replicas: copies of each shard, at least; 2 outlive the loss of one machine.
+        machine: of which machines.
+        rates: measured ones.
+
+    Raises:
+        InvalidRequest: a number that is not above 0, or a recall above 1.
+    """
+    for name, value in {
+        "documents": documents,
+        "dimensions": dimensions,
+        "queries_per_s": queries_per_s,
+        "shard_ms": shard_ms,
+        "replicas": replicas,
+    }.items():
+        if not value > 0:
+            raise InvalidRequest(f"{name}={value}; use a number above 0")
+    if not 0 < recall <= 1:
+        raise InvalidRequest(f"recall={recall}; use a number above 0, at most 1")
+    machine, rates = machine or Machine(), rates or Rates()
+    kind = min(
+        (kind for kind in KINDS if kind.recall >= recall),
+        key=lambda kind: _search_ms(kind, min(documents, 1_000_000), dimensions),
+    )
+    resident = dimensions * kind.bytes_per_number + POSTINGS_BYTES
+    usable = machine.memory_gb * machine.share
+    by_memory = math.ceil(documents * resident / 1e9 / usable)
+    per_shard = (shard_ms / _search_ms(kind, 1_000_000, dimensions)) ** (1 / kind.grows) * 1e6
+    shards = max(1, by_memory, math.ceil(documents / per_shard))
+    shard_documents = math.ceil(documents / shards)
+    slowest = rates.shard_ms + _search_ms(kind, shard_documents, dimensions)
+    query_ms = shards * slowest + rates.ingress_ms + rates.encode_query_ms
+    cores = queries_per_s * query_ms / 1000
+    memory_gb = shard_documents * resident / 1e9
+    for_cores = math.ceil(cores / (machine.cores * machine.share))
+    for_memory = math.ceil(shards * replicas * memory_gb / usable)
+    on_disk = dimensions * (DISK_PER_EMBEDDING + kind.bytes_per_number) + POSTINGS_BYTES + TEXT_BYTES
+    machines = max(for_cores, for_memory, replicas)
+    return Plan(
+        kind=kind,
+        shards=shards,
+        replicas=replicas,
+        shard_documents=shard_documents,
+        shard_memory_gb=memory_gb,
+        disk_gb=documents * on_disk * replicas / 1e9,
+        query_ms=query_ms,
+        slowest_ms=slowest,
+        cores=cores,
+        machines=machines,
+        encode_hours=documents / rates.encode_documents / (machines * machine.cores) / 3600,
+    )
+
+
+def _search_ms(kind: Kind, documents: int, dimensions: int) -> float:
+    """CPU of one query against so many keys; numbers are read, so it grows with the dimensions."""
+    return kind.million_ms * (documents / 1e6) ** kind.grows * dimensions / 384

@@ -1,0 +1,49 @@
+"""Plans add up: what is asked for fits, and more of anything never needs less."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsearch.cluster.capacity import KINDS, Machine, Rates, plan
+from dsearch.errors import InvalidRequest
+
+
+def test_a_plan_worked_out_by_hand() -> None:
+    made = plan(2_000_000, recall=0.994, queries_per_s=4, shard_ms=25, rates=Rates(5, 100, 1, 4))
+    assert made.kind.name == "SQ8"
+    assert (made.shards, made.shard_documents) == (2, 1_000_000)
+    assert made.slowest_ms == 26
+    assert made.query_ms == 2 * 26 + 4 + 5
+    assert made.cores == pytest.approx(4 * 0.061)
+    assert made.shard_memory_gb == pytest.approx((384 + 400) / 1000)
+    assert made.machines == 2
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    documents=st.integers(1, 10**11),
+    queries=st.floats(0.1, 1e4),
+    recall=st.sampled_from([kind.recall for kind in KINDS]),
+    memory=st.sampled_from([16.0, 64.0, 512.0]),
+)
+def test_plans_fit_and_grow(documents: int, queries: float, recall: float, memory: float) -> None:
+    machine = Machine(memory_gb=memory)
+    made = plan(documents, queries_per_s=queries, recall=recall, machine=machine)
+    assert made.kind.recall >= recall
+    assert made.shards * made.shard_documents >= documents
+    assert made.slowest_ms <= 50 + Rates().shard_ms + 1e-6
+    needed = made.shards * made.replicas * made.shard_memory_gb
+    assert needed <= made.machines * memory * machine.share * (1 + 1e-9)
+    assert made.cores <= made.machines * machine.cores * machine.share * (1 + 1e-9)
+    more = plan(2 * documents, queries_per_s=queries, recall=recall, machine=machine)
+    assert more.machines >= made.machines
+    assert more.shards >= made.shards
+
+
+def test_what_cannot_be_planned_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="documents=0; use a number above 0"):
+        plan(0)
+    with pytest.raises(InvalidRequest, match=r"recall=1\.5; use a number above 0, at most 1"):
+        plan(10, recall=1.5)
