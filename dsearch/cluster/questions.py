@@ -114,3 +114,47 @@ class Shown:
     passage: Passage | None
     terms: dict[str, float]
     highlights: list[Highlight] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attending:
+    """Attention over every document of a shard; fields as of `Question`."""
+
+    folded: Float32[np.ndarray, "batch heads encoder_dim"]
+    texts: list[str] | None
+    keyword_weight: Float32[np.ndarray, " heads"]
+    temperature: float
+    weighting: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What it gives: context and log partition function of this shard alone, 0 and −inf of an empty one."""
+
+    context: Float32[np.ndarray, "batch heads encoder_dim"]
+    log_partition: Float32[np.ndarray, "batch heads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The gradients of a loss with respect to what a shard gave."""
+
+    asked: Attending
+    context: Float32[np.ndarray, "batch heads encoder_dim"]
+    log_partition: Float32[np.ndarray, "batch heads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """Documents of a shard by their positions in the whole generation, −1 for none, and words for each row."""
+
+    positions: Int64[np.ndarray, "batch documents"]
+    texts: list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Their embeddings and keyword scores, zeros at −1."""
+
+    embeddings: Float32[np.ndarray, "batch documents encoder_dim"]
+    keyword: Float32[np.ndarray, "batch documents"]

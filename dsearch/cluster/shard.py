@@ -15,7 +15,20 @@ from jaxtyping import Float32, Int64
 
 from dsearch.attention import Partial
 from dsearch.attention.maxp import best_passages
-from dsearch.cluster.questions import Pooled, Pooling, Proposal, Question, Showing, Shown
+from dsearch.cluster import shard_training
+from dsearch.cluster.questions import (
+    Attending,
+    Gathered,
+    Gathering,
+    Part,
+    Pooled,
+    Pooling,
+    Proposal,
+    Question,
+    Showing,
+    Shown,
+    Upstream,
+)
 from dsearch.cluster.release import FREQUENCIES_NAME, ShardManifest
 from dsearch.engine.answers import whole_log_partition
 from dsearch.engine.fresh import Fresh
@@ -130,6 +143,18 @@ class Shard:
             highlights = None if pieces is None else pieces(number, document)
             shown.append(Shown(document, self._passage(keys[number], document), terms, highlights))
         return shown
+
+    def attend(self, asked: Attending) -> Part:
+        """Attention over every document, for training; see `training.py`."""
+        return shard_training.attend(self.state, asked)
+
+    def attend_backward(self, upstream: Upstream) -> shard_training.Gradient:
+        """Its share of the gradient."""
+        return shard_training.attend_backward(self.state, upstream)
+
+    def gather(self, asked: Gathering) -> Gathered:
+        """Embeddings and keyword scores of some documents."""
+        return shard_training.gather(self.state, self.manifest.offset, asked)
 
     def _passage(self, key: int, document: Document) -> Passage | None:
         passages = self.state.passages
