@@ -2,7 +2,6 @@
 
     python scripts/bench_training.py DATA/scifact --home index
     python scripts/bench_training.py DATA/cranfield --home index     # five folds, source documents left out
-    python scripts/bench_training.py DATA/scifact --null-heads 200   # how often the gate lets chance through
 
     python scripts/bench_training.py DATA/scifact --rows frozen,head,query        # some of the rows
     python scripts/bench_training.py DATA/scifact --rows frozen,st,full           # minutes an epoch on a CPU
@@ -10,13 +9,14 @@
 Rows, by the names that `--rows` takes:
     frozen   dense, BM25, their reciprocal rank fusion (Cormack et al. 2009, k = 60), hybrid with weight 1
     tuned    keyword weight and hop strength
-    head     a head trained from the untrained and, with the row tuned, from the tuned search
+    head     a head, by the defaults of `dsearch train`: tuned first, hop strength chosen after training
     query    the query encoder with it (LoRA)
     st       sentence-transformers' fine-tuning of the whole encoder: MultipleNegativesRankingLoss and its
              trainer's defaults, 1 to `--st-epochs` epochs, the best by a tenth of the training queries
     full     the whole encoder by dsearch
-What dsearch trains stands there as trained and as the gate would have it ("gated": what answers in the end).
-Seconds: of training, and until it could answer (st and full encode every document again).
+What dsearch trains stands there as trained and as the gate would have it ("gated": what answers in the end:
+the head, the tuned search, or what answered before). Seconds: of training, and until it could answer (st and
+full encode every document again); the same of CPU, in this process, which a busy machine distorts less.
 
 The collection of the folder's name must be indexed. Folders with `folds.json` are cross-validated, without
 `source_docs.tsv` if there is one; others learn from qrels/train and are scored on qrels/test.
@@ -29,8 +29,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +60,14 @@ from dsearch.evaluation import (  # noqa: E402
 from dsearch.training import (  # noqa: E402
     Examples,
     FullOptions,
-    Gate,
     Trained,
     TrainingOptions,
     examples_from_judgements,
     finetune,
     finetune_full,
-    judge,
     query_options,
     tune,
 )
-from dsearch.training.holdout import HeldOut  # noqa: E402
 from dsearch.training.ranking import ndcg_at_10  # noqa: E402
 from dsearch.types import Progress, Query  # noqa: E402
 
@@ -81,21 +78,42 @@ DEFAULT_ROWS = "frozen,tuned,head"
 DEV_DOCUMENTS = 1000  # beside the answers: what an epoch of st is judged by
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Seconds on the clock, and of CPU."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.wall_s + other.wall_s, self.cpu_s + other.cpu_s)
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(self.wall_s - other.wall_s, self.cpu_s - other.cpu_s)
+
+    @classmethod
+    def so_far(cls) -> Cost:
+        return cls(time.monotonic(), time.process_time())
+
+
+NOTHING = Cost()
+
+
 @dataclass
 class Results:
-    """Values of every row, gathered over folds; seconds of training, and until each could answer."""
+    """Values of every row, gathered over folds; what it cost to train, and until it could answer."""
 
     values: dict[str, Values] = field(default_factory=dict)
-    training: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    training: dict[str, Cost] = field(default_factory=dict)
+    live: dict[str, Cost] = field(default_factory=dict)
     groups: dict[str, list[str]] = field(default_factory=lambda: {"seen": [], "unseen": []})
 
-    def add(self, name: str, values: Values, seconds: float, training: float | None = None) -> None:
+    def add(self, name: str, values: Values, live: Cost, training: Cost | None = None) -> None:
         row = self.values.setdefault(name, {measure: {} for measure in MEASURES})
         for measure in MEASURES:
             row[measure].update(values[measure])
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-        self.training[name] = self.training.get(name, 0.0) + (seconds if training is None else training)
+        self.live[name] = self.live.get(name, Cost()) + live
+        self.training[name] = self.training.get(name, Cost()) + (live if training is None else training)
 
 
 def main() -> None:
@@ -111,7 +129,6 @@ def main() -> None:
     parser.add_argument("--st-epochs", type=int, default=4)
     parser.add_argument("--full-epochs", type=int, help="of row full [its default]")
     parser.add_argument("--folds", type=int, default=TrainingOptions().folds, help="held out, head and query")
-    parser.add_argument("--null-heads", type=int, default=0, metavar="HEADS")
     parser.add_argument("--json", type=Path, help="also write everything here")
     arguments = parser.parse_args()
     arguments.rows = arguments.rows.split(",")
@@ -121,20 +138,19 @@ def main() -> None:
     with SearchEngine(arguments.home, readonly=True) as engine:
         for folder in arguments.folders:
             collection = engine.collection(folder.name)
-            if arguments.null_heads:
-                examples = next(turns(folder, collection)).examples
-                everything[folder.name] = null_heads(examples, arguments.null_heads)
-                continue
             results = run_rows(folder, collection, arguments)
             report = build_report(results.values, baseline="hybrid", groups=results.groups)
             print(f"\n## {folder.name}\n\n{report.to_text()}\n")
-            for name, seconds in results.seconds.items():
+            for name, live in results.live.items():
                 training = results.training[name]
-                print(f"{name}: {training:.1f} s of training, {seconds:.1f} s until it could answer")
+                print(
+                    f"{name}: {training.wall_s:.1f} s of training, {live.wall_s:.1f} s until it could answer "
+                    f"(CPU {training.cpu_s:.1f} s, {live.cpu_s:.1f} s)"
+                )
             everything[folder.name] = {
                 **report.to_dict(),
-                "training_seconds": results.training,
-                "seconds": results.seconds,
+                "training": {name: asdict(cost) for name, cost in results.training.items()},
+                "until_live": {name: asdict(cost) for name, cost in results.live.items()},
             }
     if arguments.json:
         arguments.json.write_text(json.dumps(everything, indent=1))
@@ -178,10 +194,10 @@ def run_rows(folder: Path, collection: Collection, arguments: argparse.Namespace
             results.groups[name].extend(members)
 
         def scored(
-            run: Run, name: str, seconds: float = 0.0, training: float | None = None, of: Turn = turn
+            run: Run, name: str, live: Cost = NOTHING, training: Cost | None = None, of: Turn = turn
         ) -> None:
             values = evaluate(run, of.test, MEASURES, exclude=of.judged.exclude)
-            results.add(name, values, seconds, training)
+            results.add(name, values, live, training)
 
         def ranked(
             system: System | None = None,
@@ -199,27 +215,30 @@ def run_rows(folder: Path, collection: Collection, arguments: argparse.Namespace
             scored(keyword, "BM25")
             scored(fused(dense, keyword), "RRF")
         scored(hybrid, "hybrid")
-        starts: list[tuple[str, Head | None, float]] = [("head", None, 0.0)]
         if "tuned" in rows:
+            started = Cost.so_far()
             tuned = tune(turn.examples, seed=arguments.seed)
-            scored(ranked(head=tuned.head), "tuned", tuned.seconds)
-            kept = tuned.head if tuned.gate.passed else collection.head("v0")
-            scored(ranked(head=kept), "tuned, gated", tuned.seconds)
-            starts.append(("tuned head", kept, tuned.seconds))
-        for name, start, before in starts if "head" in rows else []:
-            trained = finetune(turn.examples, TrainingOptions(**chosen), start=start)
-            tell(name, trained)
-            seconds = before + trained.seconds
-            scored(ranked(head=trained.head), name, seconds)
-            answering = trained.head if trained.gate.passed else (start or collection.head("v0"))
-            scored(ranked(head=answering), f"{name}, gated", seconds)
+            cost = Cost.so_far() - started
+            run = ranked(head=tuned.head)
+            scored(run, "tuned", cost)
+            scored(run if tuned.gate.passed else hybrid, "tuned, gated", cost)
+        if "head" in rows:
+            started = Cost.so_far()
+            trained = finetune(turn.examples, TrainingOptions(**chosen))
+            cost = Cost.so_far() - started
+            tell("head", trained)
+            run = ranked(head=trained.head)
+            scored(run, "head", cost)
+            scored(answering(trained, run, hybrid, ranked), "head, gated", cost)
         if "query" in rows:
             epochs = {"epochs": arguments.query_epochs} if arguments.query_epochs else {}
+            started = Cost.so_far()
             trained = finetune(turn.examples, query_options(**chosen, **epochs), encoder=collection.encoder)
+            cost = Cost.so_far() - started
             tell("query", trained)
             run = ranked(head=trained.head, states=query_states(collection, trained, turn))
-            scored(run, "query", trained.seconds)
-            scored(run if trained.gate.passed else hybrid, "query, gated", trained.seconds)
+            scored(run, "query", cost)
+            scored(answering(trained, run, hybrid, ranked), "query, gated", cost)
         if "st" in rows:
             for name, (run, training, live) in sentence_transformers_rows(
                 collection, turn, arguments
@@ -227,26 +246,34 @@ def run_rows(folder: Path, collection: Collection, arguments: argparse.Namespace
                 scored(run, name, live, training)
         if "full" in rows:
             epochs = {"epochs": arguments.full_epochs} if arguments.full_epochs else {}
-            encoding: list[float] = []
+            encoding: list[Cost] = []
 
-            def told(progress: Progress, of: list[float] = encoding) -> None:
-                if progress.stage == "encode":
-                    of.append(progress.elapsed_s)
+            def told(progress: Progress, of: list[Cost] = encoding) -> None:
+                if progress.stage == "encode" and not of:
+                    of.append(Cost.so_far())
 
+            started = Cost.so_far()
             trained = finetune_full(
                 collection,
                 turn.examples,
                 FullOptions(seed=arguments.seed, **epochs),
                 on_progress=told,
             )
+            cost = Cost.so_far() - started
             tell("full", trained)
             assert trained.documents is not None
             states = query_states(collection, trained, turn)
             run = exact_run(collection, turn, trained.head, states, trained.documents.embeddings)
-            scored(run, "full", trained.seconds, trained.seconds - encoding[-1])
-            answering_run = run if trained.gate.passed else hybrid
-            scored(answering_run, "full, gated", trained.seconds, trained.seconds - encoding[-1])
+            scored(run, "full", cost, encoding[0] - started)
+            scored(answering(trained, run, hybrid, ranked), "full, gated", cost, encoding[0] - started)
     return results
+
+
+def answering(trained: Trained, run: Run, hybrid: Run, ranked: Callable[..., Run]) -> Run:
+    """What answers after the gate: the trained model, the tuned search or the untrained one."""
+    if trained.goes_live == "head":
+        return run
+    return hybrid if trained.tuned is None or trained.goes_live is None else ranked(head=trained.tuned.head)
 
 
 def tell(name: str, trained: Trained) -> None:
@@ -289,8 +316,8 @@ def exact_run(
 
 def sentence_transformers_rows(
     collection: Collection, turn: Turn, arguments: argparse.Namespace
-) -> dict[str, tuple[Run, float, float]]:
-    """name → (run, seconds of training, seconds until it could answer): dense, and with keywords."""
+) -> dict[str, tuple[Run, Cost, Cost]]:
+    """name → (run, cost of training, cost until it could answer): dense, and with keywords."""
     import copy
 
     from datasets import Dataset
@@ -312,12 +339,12 @@ def sentence_transformers_rows(
     relevant = [
         (np.searchsorted(pool, turn.examples.relevant[i][0]), turn.examples.relevant[i][1]) for i in dev
     ]
-    best, best_state, training, best_training = -1.0, {}, 0.0, 0.0
+    best, best_state, best_training = -1.0, {}, NOTHING
     loss = MultipleNegativesRankingLoss(encoder.model)
     for epoch in range(1, arguments.st_epochs + 1):
         # Each number of epochs is a run of its own: the learning rate falls to zero at its end.
         encoder.model.load_state_dict(collection.encoder.model.state_dict())
-        started = time.monotonic()
+        started = Cost.so_far()
         settings = SentenceTransformerTrainingArguments(
             output_dir=tempfile.mkdtemp(),
             num_train_epochs=epoch,
@@ -328,20 +355,20 @@ def sentence_transformers_rows(
             use_cpu=True,
         )
         SentenceTransformerTrainer(encoder.model, settings, train_dataset=data, loss=loss).train()
-        training = time.monotonic() - started
+        training = Cost.so_far() - started
         queries = encoder.encode_queries([turn.examples.texts[i] for i in dev])
         top = np.argsort(-queries @ encoder.encode_documents(dev_texts).T, axis=1, kind="stable")[:, :10]
         value = float(ndcg_at_10(top, relevant).mean())
-        print(f"st, {epoch} epochs: {value:.4f} on dev, {training:.0f} s", file=sys.stderr, flush=True)
+        print(f"st, {epoch} epochs: {value:.4f} on dev, {training}", file=sys.stderr, flush=True)
         if value > best:
             best, best_training = value, training
             best_state = {name: weight.clone() for name, weight in encoder.model.state_dict().items()}
     encoder.model.load_state_dict(best_state)
     encoder.eval()
-    started = time.monotonic()
+    started = Cost.so_far()
     corpus = np.zeros((snapshot.positions, store.dimension), np.float32)
     corpus[snapshot.visible()] = encoder.encode_documents(store.contents(snapshot.rows(snapshot.visible())))
-    live = best_training + time.monotonic() - started
+    live = best_training + (Cost.so_far() - started)
     states = encoder.encode_queries([query.text for query in turn.queries])
     head = collection.head("v0")
     return {
@@ -364,34 +391,6 @@ def fused(*runs: Run, depth: int = 100) -> Run:
                 scores[id] = scores.get(id, 0.0) + 1 / (RRF_K + rank)
         found[query] = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:depth]
     return found
-
-
-def null_heads(examples: Examples, count: int) -> dict[str, int]:
-    """Heads that learned nothing, before the gate: how many it lets through at alpha = .05."""
-    generator = np.random.default_rng(0)
-    order = generator.permutation(len(examples))
-    part = sorted(order[: len(order) // 3].tolist())
-    rest = sorted(order[len(order) // 3 :].tolist())
-    held_out = HeldOut(examples.subset(part), examples.subset(rest))
-    before = held_out.answers(Head(examples.states.shape[1]).eval())
-    passed = {}
-    for scale in (1e-4, 1e-3, 1e-2):
-        name = f"random change of {scale:g}"
-        passed[name] = sum(
-            judge(before, held_out.answers(random_head(examples, scale, seed)), Gate(), seed=seed).passed
-            for seed in range(count)
-        )
-        print(f"{name}: {passed[name]} of {count} null heads passed", flush=True)
-    return passed
-
-
-def random_head(examples: Examples, scale: float, seed: int) -> Head:
-    head = Head(examples.states.shape[1])
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in (head.query_delta, head.key_delta):
-            parameter += scale * torch.randn(parameter.shape, generator=generator)
-    return head.eval()
 
 
 if __name__ == "__main__":

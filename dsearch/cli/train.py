@@ -13,6 +13,8 @@ from dsearch.cli.full import train_full_with_progress
 from dsearch.cli.runs import interruptible, run_folder, training_processes
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
 from dsearch.cli.train_feedback import require_feedback, train_on_feedback, trust_of
+from dsearch.cli.train_null_slot import learned_null_slot, require_judged
+from dsearch.cli.train_overlay import learned_overlay, overlay_text
 from dsearch.cli.train_values import VALUE, require_field, train_values
 from dsearch.errors import InvalidRequest
 
@@ -20,7 +22,16 @@ if TYPE_CHECKING:
     from dsearch.attention.head import Head
     from dsearch.encoder import TextEncoder
     from dsearch.engine import Collection
-    from dsearch.training import Examples, Gate, RunFolder, Trained, TrainedValues, TrainingOptions, Tuned
+    from dsearch.training import (
+        Examples,
+        Gate,
+        Registered,
+        RunFolder,
+        Trained,
+        TrainedValues,
+        TrainingOptions,
+        Tuned,
+    )
 
 HELD_BACK = 3  # the exit code when the gate did not let a model answer
 
@@ -69,6 +80,12 @@ def train(
     teacher: Annotated[
         Path | None, typer.Option(help="TSV of query, document, score: for the last two objectives.")
     ] = None,
+    null_slot: Annotated[
+        bool,
+        typer.Option(
+            "--null-slot", help='Learn a weight for "nothing fits" from queries judged 0 throughout.'
+        ),
+    ] = False,
     heads: Annotated[int, typer.Option(help="Query heads.")] = 1,
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries at most.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the projections.")] = None,
@@ -80,6 +97,18 @@ def train(
         bool, typer.Option("--compile", help="Scope full: run the transformer through torch.compile.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
+    overlay: Annotated[
+        bool,
+        typer.Option(
+            "--overlay", help="Change the keys of judged documents too, within a bound, if it helps."
+        ),
+    ] = False,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            help="Choose keyword weight and hop strength first; they may answer where a head may not."
+        ),
+    ] = True,
     run: Annotated[
         Path | None,
         typer.Option("--run", help="Folder for checkpoints and metrics [default: runs/ of the collection]."),
@@ -122,6 +151,8 @@ def train(
             "--encoder-learning-rate": encoder_learning_rate,
             "--precision": precision,
             "--compile": compiled,
+            "--null-slot": null_slot,
+            "--overlay": overlay,
         }
         require_field(objective, field, refused)
         assert field is not None  # it was asked for
@@ -157,6 +188,10 @@ def train(
         require_feedback(source, self_supervised=self_supervised, scope=scope, teacher=teacher)
     elif (data is None) == (not self_supervised):
         raise InvalidRequest("give either --data BEIR_FOLDER, --self-supervised or --from feedback")
+    for option, given_by in {"--null-slot": null_slot, "--overlay": overlay}.items():
+        if given_by:
+            require_judged(option, data, source, scope)
+    slot, of_overlay = None, None
     trust = trust_of(trusted_keys, data, split, exclude)
     if scope == "full" and (data is None or teacher is not None):
         raise InvalidRequest("--scope full learns from judgements alone; give --data BEIR_FOLDER")
@@ -188,6 +223,7 @@ def train(
             "batch_size": batch_size,
             "precision": precision,
             "compiled": compiled or None,
+            "tune": None if tune or scope == "full" else False,
         }
         chosen = {name: value for name, value in given.items() if value is not None}
         parent = start_of_training(target)
@@ -218,9 +254,18 @@ def train(
                 target.encoder if training.scope == "query" else None,
                 run_folder(target, described, run, resume=resume),
             )
-        version, live = keep(target, trained, promote=promote, accept=accept, parent=parent)
+            if overlay:
+                trained, of_overlay = learned_overlay(trained, examples, training, gate, settings.device)
+            if null_slot:
+                assert data is not None  # it was asked for
+                trained, slot = learned_null_slot(
+                    target, data, split, trained, examples, training, settings.device
+                )
+        made = registered(target, trained, promote=promote, accept=accept, parent=parent)
+    version, live = made.version, made.live is not None
     if json:
-        print_json({"version": version, "live": live, "reason": trained.gate.reason, **trained.record})
+        about = {"version": made.live or version, "live": live, "trained": version, "reason": made.reason}
+        print_json({**about, **trained.record})
         stop_unless(live or not promote)
         return
     typer.echo(
@@ -228,8 +273,17 @@ def train(
         f"({trained.epochs} epochs)"
     )
     typer.echo(trained.gate.to_text())
+    if of_overlay is not None:
+        typer.echo(overlay_text(of_overlay))
+    if slot is not None:
+        typer.echo(slot.to_text())
+    if trained.tuned is not None:
+        report = trained.tuned.gate
+        typer.echo(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")
+    if live and made.live != version:
+        typer.echo(f"{made.live}, the tuned search, is better than what answered before")
     typer.echo(
-        f"{version} answers now; back with: dsearch promote {parent} -c {collection}"
+        f"{made.live} answers now; back with: dsearch promote {parent} -c {collection}"
         if live
         else f"{version} is kept but does not answer; try it with --model {version}, or: "
         f"dsearch promote {version} -c {collection}"
@@ -290,16 +344,33 @@ def keep(
     parent: str = "v0",
 ) -> tuple[str, bool]:
     """Register what was trained and, if it may, let it answer: (version, whether it is live)."""
-    from dsearch.training import Trained
+    made = registered(collection, trained, promote=promote, accept=accept, parent=parent)
+    return made.live or made.version, made.live is not None
 
-    live = accept or (promote and trained.gate.passed)
-    record = {**trained.record, "verdict": trained.gate.reason, "accepted": accept}
-    encoder = trained.encoder if isinstance(trained, Trained) else None
-    documents = trained.documents if isinstance(trained, Trained) else None
-    version = collection.add_model(trained.head, record, parent=parent, encoder=encoder, documents=documents)
-    if live:
-        collection.promote(version)
-    return version, live
+
+def registered(
+    collection: Collection,
+    trained: Trained | Tuned | TrainedValues,
+    *,
+    promote: bool,
+    accept: bool = False,
+    parent: str = "v0",
+) -> Registered:
+    """Register what was trained and let it answer, or the tuned search that it started from, if they may."""
+    from dsearch.training import Trained, register
+
+    return register(
+        collection,
+        trained.head,
+        trained.record,
+        passed=trained.gate.passed,
+        reason=trained.gate.reason,
+        promote=promote,
+        accept=accept,
+        parent=parent,
+        encoder=trained.encoder if isinstance(trained, Trained) else None,
+        documents=trained.documents if isinstance(trained, Trained) else None,
+    )
 
 
 def start_of_training(collection: Collection) -> str:

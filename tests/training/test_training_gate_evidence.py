@@ -1,0 +1,65 @@
+"""scripts/bench_gate.py, smaller: chance and poison do not pass the gate, real gains do."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dsearch.engine import SearchEngine
+from dsearch.training import Examples, examples_from_judgements
+from dsearch.types import Document
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_gate.py"
+SHARED, OWN = 110, 330
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_gate", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules["bench_gate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def topics(engine: SearchEngine) -> Examples:
+    """Queries that share no word with their documents, but words with other queries for the same topic."""
+    collection = engine.create("topics")
+    documents = SHARED + OWN
+    collection.ingest(
+        [Document(id=f"d{i}", text=f"answer{i % 12} part{i % 5} own{i}") for i in range(documents)]
+    )
+    wanted = [i // 3 for i in range(3 * SHARED)] + list(range(SHARED, documents))
+    queries = {f"q{n:04}": f"question{i % 12} part{i % 5} asked{n}" for n, i in enumerate(wanted)}
+    return examples_from_judgements(
+        collection, queries, {f"q{n:04}": {f"d{i}": 1.0} for n, i in enumerate(wanted)}
+    )
+
+
+def test_what_passes_and_what_does_not(bench: ModuleType, topics: Examples) -> None:
+    arguments = argparse.Namespace(null_heads=8, resamplings=10, poisoned=2, epochs=6, null_epochs=1)
+    rows = {row.name: row for row in bench.trials(topics, arguments)}
+    assert rows.pop("real gains, resampled").passed >= 9
+    assert rows.pop("clicks poisoned with one document").passed == 0
+    assert rows.pop("clicks poisoned with any documents").passed == 0
+    for row in rows.values():
+        # 8 trials at alpha = .05: more than 3 have a probability below .001.
+        assert row.passed <= 3, row
+
+
+def test_the_slices_are_large_enough_to_be_judged(bench: ModuleType, topics: Examples) -> None:
+    """Else nothing would pass for want of queries, and the test above would say nothing."""
+    parts = bench.split_folds(topics, bench.FOLDS, seed=0)
+    rest = sorted(set(range(len(topics))) - set(parts[0]))
+    held_out = bench.HeldOut(topics.subset(parts[0]), topics.subset(rest))
+    assert held_out.seen.sum() >= 50
+    assert (~held_out.seen).sum() >= 50
