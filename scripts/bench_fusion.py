@@ -2,7 +2,8 @@
 
     python scripts/bench_fusion.py DATA/scifact DATA/cranfield DATA/squad-sentences --python python
 
-For every collection: its legs (dense, keyword); the default (keyword weight 1, no hop); the setting that the
+For every collection: its legs (dense, keyword); the default (keyword weight 1, k1 and b of the index, no hop);
+the setting that the
 *other* collections would choose (the highest mean nDCG@10 over them); what `dsearch tune` chooses on a few
 dozen and on all training queries of its own. Settings are chosen on training judgements, or within folds;
 each is scored on test judgements. With `--python NAME` the documentation of Python joins, its summary lines
@@ -29,14 +30,13 @@ from dsearch.engine import Collection, SearchEngine  # noqa: E402
 from dsearch.evaluation import bootstrap_columns, cross_validation, read_folds, without_pairs  # noqa: E402
 from dsearch.training import Examples, examples_from_judgements, tune  # noqa: E402
 from dsearch.training.ranking import Ranking, ndcg_at_10  # noqa: E402
-from dsearch.training.tune import DEFAULT, DENSE, KEYWORD, Setting, head_of  # noqa: E402
+from dsearch.training.tune import DEFAULT, DENSE, KEYWORD, WEIGHTINGS, Setting, head_of  # noqa: E402
 
 FEW = 48
-WEIGHTS = (0.0, 0.2, 0.4, 0.7, 1.0, 1.3, 1.7, 2.5, 5.0, KEYWORD[0])
+WEIGHTS = (0.0, 0.2, 0.4, 0.7, 1.0, 1.3, 1.7, 2.5, 5.0, KEYWORD.keyword_weight)
 STRENGTHS = (0.5, 1.0)
-GRID: tuple[Setting, ...] = tuple((weight, 0.0) for weight in WEIGHTS) + tuple(
-    (weight, strength) for weight in (0.7, 1.0, 1.3, 1.7) for strength in STRENGTHS
-)
+PAIRS = [(weight, 0.0) for weight in WEIGHTS] + [(w, s) for w in (0.7, 1.0, 1.3, 1.7) for s in STRENGTHS]
+GRID = tuple(Setting(weight, strength, bm25) for bm25 in (None, *WEIGHTINGS) for weight, strength in PAIRS)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Grid:
         ranking = self._rankings[side]
         examples = ranking.examples
         head = head_of(setting, examples.states.shape[1])
-        return ndcg_at_10(ranking.top(head, hop_strength=setting[1]), examples.relevant)
+        return ndcg_at_10(ranking.top(head, hop_strength=setting.hop_strength), examples.relevant)
 
 
 def row_of(name: str, grids: dict[str, list[Grid]]) -> dict[str, object]:
@@ -106,7 +106,7 @@ def row_of(name: str, grids: dict[str, list[Grid]]) -> dict[str, object]:
 
     fixed = {"dense": DENSE, "keyword": KEYWORD, "default": DEFAULT}
     values = {label: scored([setting] * len(mine)) for label, setting in fixed.items()}
-    values[f"chosen on the others {elsewhere}"] = scored([elsewhere] * len(mine))
+    values["chosen on the others"] = scored([elsewhere] * len(mine))
     tuned: dict[str, list[Setting]] = {}
     for label, count in (("few", FEW), ("all", None)):
         tuned[label] = [tune(drawn(grid.turn.chosen_on, count)).setting for grid in mine]
@@ -114,10 +114,10 @@ def row_of(name: str, grids: dict[str, list[Grid]]) -> dict[str, object]:
     leg = max(("dense", "keyword"), key=lambda one: values[one].mean())
     row: dict[str, object] = {"collection": name, "queries": len(values["dense"])}
     for label, of in values.items():
-        row[label.split(" (")[0]] = f"{of.mean():.4f}"
-    row["setting of the others"] = elsewhere
-    row["tuned on few to"] = tuned["few"]
-    row["tuned on all to"] = tuned["all"]
+        row[label] = f"{of.mean():.4f}"
+    row["setting of the others"] = str(elsewhere)
+    row["tuned on few to"] = "; ".join(map(str, tuned["few"]))
+    row["tuned on all to"] = "; ".join(map(str, tuned["all"]))
     difference = bootstrap_columns((values["tuned on few"] - values[leg])[:, None])[0]
     interval = f"{difference.low:+.4f} to {difference.high:+.4f}"
     row["tuned on few − better leg"] = f"{difference.mean:+.4f} ({interval})"
