@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,6 +96,18 @@ def compare(
     else:
         if version != UNTRAINED:
             runs[f"{TRAINED} {version}"] = ranked(System("hybrid", version, hops, hop_strength))
+            plain = collection.head(version)
+            if plain.overlay is not None:
+                plain = copy.deepcopy(plain)
+                plain.overlay = None
+                runs[f"{version} without overlay"] = make_run(
+                    collection,
+                    judged.queries,
+                    System("hybrid", version, hops, hop_strength),
+                    states=states.of(version),
+                    head=plain,
+                    exclude=judged.exclude,
+                )
             if dense_trained:
                 runs[f"dense {version}"] = ranked(System("dense", version, hops, hop_strength))
         if judged.training is not None:

@@ -99,9 +99,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
     overlay: Annotated[
         bool,
-        typer.Option(
-            "--overlay", help="Change the keys of judged documents too, within a bound, if it helps."
-        ),
+        typer.Option("--overlay", help="Change keys of single judged documents too, within a bound."),
     ] = False,
     tune: Annotated[
         bool,

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from dsearch.training import Examples, NullSlot, Trained, TrainingOptions
 
 
-def require_judged(data: Path | None, source: str | None, scope: str) -> None:
-    """Refuse a slot without judgements to learn it from.
+def require_judged(option: str, data: Path | None, source: str | None, scope: str) -> None:
+    """Refuse a slot, or an overlay, without judgements to learn it from.
 
     Raises:
         InvalidRequest: no --data, or another scope.
     """
     if data is None or source is not None or scope != "head":
         raise InvalidRequest(
-            "--null-slot learns from judged queries, in scope head; give --data BEIR_FOLDER, where a query "
-            "whose grades are all 0 is one that nothing answers"
+            f"{option} learns from judged queries, in scope head; give --data BEIR_FOLDER (a query whose "
+            "grades are all 0 is one that nothing answers)"
         )
 
 

@@ -23,6 +23,7 @@ from dsearch.training.options import (
     query_options,
     self_supervised_options,
 )
+from dsearch.training.overlay import OverlayOptions, learn_overlay, with_overlay
 from dsearch.training.propensity import Propensities, propensities_from_pages
 from dsearch.training.registering import Registered, register
 from dsearch.training.runfolder import RunFolder
@@ -48,6 +49,7 @@ __all__ = [
     "Graded",
     "Headroom",
     "NullSlot",
+    "OverlayOptions",
     "Propensities",
     "Registered",
     "RunFolder",
@@ -74,6 +76,7 @@ __all__ = [
     "headroom",
     "judge",
     "learn_null_slot",
+    "learn_overlay",
     "propensities_from_pages",
     "query_options",
     "register",
@@ -84,4 +87,5 @@ __all__ = [
     "unanswerable_queries",
     "value_examples",
     "with_null_slot",
+    "with_overlay",
 ]

@@ -1,0 +1,26 @@
+"""`dsearch train --overlay`: bounded changes to the keys of judged documents, beside the head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsearch.cli.runs import interruptible
+
+if TYPE_CHECKING:
+    from dsearch.training import Examples, Gate, GateReport, Trained, TrainingOptions
+
+
+def learned_overlay(
+    trained: Trained, examples: Examples, training: TrainingOptions, gate: Gate, device: str
+) -> tuple[Trained, GateReport]:
+    """What was trained, with an overlay where held-out queries are answered better with than without."""
+    from dsearch.training import with_overlay
+
+    with interruptible() as cancelled:
+        return with_overlay(trained, examples, training, gate=gate, device=device, cancelled=cancelled)
+
+
+def overlay_text(report: GateReport) -> str:
+    """The gate's report on the overlay, beside the head alone, for a terminal."""
+    kept = "overlay kept" if report.passed else "overlay left out"
+    return f"{kept}; the head alone → the head with it:\n{report.to_text()}"
