@@ -205,8 +205,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         build(home, chosen.documents, chosen.fake)
+        theirs, ours = cores()
+        run_on(theirs)  # a process begins on the cores of who starts it, and counts its threads by them
         process, port = serve(home, chosen.fake)
-        share_cores(process.pid)
+        run_on(ours)
         try:
             phases = asyncio.run(soak(port, process.pid, "soak", chosen.seconds))
         finally:
@@ -295,16 +297,18 @@ def _fake_encoder() -> object:
     return HashingEncoder()
 
 
-def share_cores(server: int) -> None:
-    """The last core for this process, the others for the server."""
-    if not hasattr(os, "sched_setaffinity"):
-        return
+def cores() -> tuple[set[int], set[int]]:
+    """Those of the server, and the last one, for this process; all for both where there is but one."""
+    if not hasattr(os, "sched_getaffinity"):
+        return set(), set()
     *others, last = sorted(os.sched_getaffinity(0))
-    if not others:
-        return
-    for thread in os.listdir(f"/proc/{server}/task"):
-        os.sched_setaffinity(int(thread), others)
-    os.sched_setaffinity(0, {last})
+    return set(others or [last]), {last}
+
+
+def run_on(chosen: set[int]) -> None:
+    """Keep this process, and those that it starts, on these cores."""
+    if chosen:
+        os.sched_setaffinity(0, chosen)
 
 
 def processor_s(process: int) -> float:

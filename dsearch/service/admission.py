@@ -5,8 +5,9 @@ half as much as if it were answered. Here a search costs a comparison. What is i
 pace, is its latency (Little's law), so counting what is in there bounds how late answers are.
 
 A burst passes: it may wait. A load that stays above what can be answered does not pass, and waiting makes all
-of it late. So the bound is generous until it is met, and from then on tight, until nobody had to be refused
-for a second. Tight means one batch that is computed and one that waits.
+of it late. So the bound is generous until it is met, and from then on tight: one batch that is computed and
+one that waits. It stays tight until nobody had to be refused for a second, a minute at most: then what would
+wait is given another chance, which under a load that stayed is over when the generous bound is met again.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from starlette.types import Message, Receive
 from dsearch.service.lag import Lag
 
 BURST = 64
-TWO_BATCHES = 20  # of ten: half the size costs a tenth more a search, twice the size saves as little
+TWO_BATCHES = 16  # of eight: smaller ones cost markedly more a search, larger ones save a tenth
 SHORT_S = 0.025  # of waiting disturbs nobody: where it is more than two batches, more are let in
-LONG_S = 0.5  # of waiting is too long: where it is less than a burst, fewer are let in
+LONG_S = 1.0  # of waiting is too long: where it is less than a burst, fewer are let in
 LEAST, MOST = 8, 256
 CALM_S = 1.0
+TIGHT_S = 60.0
 MAX_IN_FLIGHT = 1024  # of all requests; far above the queues of the others, which refuse by themselves
 
 _ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
@@ -46,7 +48,7 @@ class Admission:
         self._pace_s = pace_s
         self._lag = lag
         self._clock = clock
-        self._tight_until = 0.0
+        self._tight_since = self._tight_until = -TIGHT_S
 
     @property
     def limit(self) -> int:
@@ -66,7 +68,10 @@ class Admission:
             return True
         if self.searches < self.limit or _SEARCHES.fullmatch(path) is None:
             return False
-        self._tight_until = self._clock() + CALM_S
+        now = self._clock()
+        if now >= self._tight_until:
+            self._tight_since = now
+        self._tight_until = min(now + CALM_S, self._tight_since + TIGHT_S)
         return True
 
     def let_in(self, path: str, receive: Receive) -> Place:

@@ -8,6 +8,7 @@ is still busy with what came before, is not held against anybody.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,15 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dsearch.errors import InvalidRequest
 
+_TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """The limits.
 
     Attributes:
+        header_bytes: of a request, at most, about; the parsers' own limits differ, or are none.
         header_s: from the first byte of a request (or the opening of a connection) to the end of its headers.
         body_bytes_per_s: what a body has to come at, on average over each `window_s`.
         window_s: see above; also what a body has before it is looked at.
@@ -29,6 +33,7 @@ class Patience:
         connections: open at once; one more costs the place of the one that has waited longest for headers.
     """
 
+    header_bytes: int = 64 * 1024
     header_s: float = 15.0
     body_bytes_per_s: int = 1024
     window_s: float = 10.0
@@ -60,7 +65,9 @@ def patient_protocol(patience: Patience) -> type[asyncio.Protocol]:
             self._headers_since: float | None = now
             self._window_since, self._window_bytes = now, 0
             self._unread, self._unread_since = 0, now
+            self._header_bytes = 0
             super().connection_made(transport)
+            _answer_at_once(transport)
             if len(self.connections) > patience.connections:
                 _evict(self.connections)
 
@@ -70,8 +77,13 @@ def patient_protocol(patience: Patience) -> type[asyncio.Protocol]:
                 self._headers_since = time.monotonic()
             was_between = self._between_requests
             super().data_received(data)
+            if self._headers_since is not None and self._between_requests:
+                self._header_bytes += len(data)
+                if self._header_bytes > patience.header_bytes and not self.transport.is_closing():
+                    self.transport.write(_TOO_LONG)
+                    self.transport.close()
             if not self._between_requests:
-                self._headers_since = None
+                self._headers_since, self._header_bytes = None, 0
                 if was_between:
                     self._window_since, self._window_bytes = time.monotonic(), 0
 
@@ -118,6 +130,18 @@ async def look_after(connections: set[Any], patience: Patience) -> None:
         now = time.monotonic()
         for connection in list(connections):
             connection.look(now)
+
+
+def _answer_at_once(transport: Any) -> None:
+    """Send what is written, without waiting for more of it.
+
+    asyncio does this by itself, but not for connections from a socket that was bound by somebody else (its
+    `proto` is 0). Headers and body are two writes, and the second would wait for the client's acknowledgement
+    of the first, which comes up to 40 ms later.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _evict(connections: set[Any]) -> None:

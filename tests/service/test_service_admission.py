@@ -25,6 +25,7 @@ from dsearch.service.admission import (
     MAX_IN_FLIGHT,
     MOST,
     SHORT_S,
+    TIGHT_S,
     TWO_BATCHES,
     Admission,
     Place,
@@ -78,14 +79,23 @@ def test_a_burst_may_wait_and_a_load_that_stays_may_not() -> None:
     assert door.limit == BURST
 
 
-def test_every_refusal_keeps_it_tight() -> None:
+def test_every_refusal_keeps_it_tight_but_not_for_ever() -> None:
     clock = Clock()
     door = admission(clock=clock)
-    fill(door)
-    for _ in range(5):
-        clock.now += 0.9 * CALM_S
+    places = fill(door)
+    tight = 0
+    while door.limit == TWO_BATCHES:
         assert door.refuses(SEARCH)
-        assert door.limit == TWO_BATCHES
+        clock.now += 0.5 * CALM_S
+        tight += 1
+    assert tight == TIGHT_S / (0.5 * CALM_S)
+    for _ in range(BURST // 2):
+        places.pop().leave()
+    for _ in range(100):  # half a burst that stays is no overload
+        assert not door.refuses(SEARCH)
+        clock.now += 0.5 * CALM_S
+    fill(door)
+    assert door.limit == TWO_BATCHES
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from service_fakes import WordEncoder, documents, serving
 from test_service_server import ask
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
-from dsearch.service.patience import Patience
+from dsearch.service.patience import Patience, patient_protocol
 
 SLOW = 40
 SEARCH = "/v1/collections/papers/search"
@@ -277,6 +279,45 @@ def test_an_answer_that_is_not_read_is_given_up(impatient: str) -> None:
                 break
         else:
             pytest.fail("the connection was kept open")
+
+
+def test_the_second_part_of_an_answer_does_not_wait_for_the_first() -> None:
+    """Headers and body are two packets; 40 ms lie between them when the kernel collects what is written."""
+
+    async def scenario() -> int:
+        config = uvicorn.Config(lambda *_: None, http=patient_protocol(Patience()), lifespan="off")
+        config.load()
+        made: list[Any] = []
+
+        def protocol() -> Any:
+            made.append(patient_protocol(Patience())(config, uvicorn.server.ServerState(), {}))
+            return made[-1]
+
+        with socket.create_server(("127.0.0.1", 0)) as listening:  # as the command line binds it
+            served = await asyncio.get_running_loop().create_server(protocol, sock=listening)
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            while not made or made[0].transport is None:
+                await asyncio.sleep(0.001)
+            accepted = made[0].transport.get_extra_info("socket")
+            chosen = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            writer.close()
+            served.close()
+            return chosen
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 20)) != 0
+
+
+def test_headers_without_end_are_refused(impatient: str) -> None:
+    with connected(impatient) as connection:
+        connection.sendall(HEAD)
+        try:
+            for i in range(10_000):
+                connection.sendall(f"X-{i}: {'a' * 1000}\r\n".encode())
+        except OSError:
+            pass
+        else:
+            pytest.fail("ten megabytes of headers were read")
+    assert ask(impatient, "GET", "/healthz")[0] == 200
 
 
 def test_patience_is_above_zero() -> None:
