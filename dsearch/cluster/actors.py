@@ -58,6 +58,18 @@ class ShardActor:
         """See `Shard.show`."""
         return self._shard.show(showing)
 
+    def attend(self, asked: Any) -> Any:
+        """See `Shard.attend`."""
+        return self._shard.attend(asked)
+
+    def attend_backward(self, upstream: Any) -> Any:
+        """See `Shard.attend_backward`."""
+        return self._shard.attend_backward(upstream)
+
+    def gather(self, asked: Any) -> Any:
+        """See `Shard.gather`."""
+        return self._shard.gather(asked)
+
 
 @dataclass(frozen=True, slots=True)
 class Live:

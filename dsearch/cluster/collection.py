@@ -135,12 +135,15 @@ class ShardedCollection(Collection):
             ModelNotFound, CorruptData.
         """
         head = self.head(version)
-        own = "documents of its own" if self._documents.has(version) else None
-        lacking = own or ('a slot for "nothing fits"' if head.null_slot is not None else None)
-        if lacking is not None:
+        lacking = {
+            "documents of its own": self._documents.has(version),
+            'a slot for "nothing fits"': head.null_slot is not None,
+            "changed keys of single documents": head.overlay is not None,
+        }
+        if has := [what for what, there in lacking.items() if there]:
             raise NotInCluster(
-                f"model {version} has {lacking}, which shards do not know; ask with another model, or promote "
-                f"one: dsearch promote VERSION -c {self.name}"
+                f"model {version} has {' and '.join(has)}, which shards do not know; ask with another model, "
+                f"or promote one: dsearch promote VERSION -c {self.name}"
             )
         return head
 

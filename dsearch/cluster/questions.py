@@ -146,7 +146,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Documents of a shard by their positions in the whole generation, −1 for none, and words for each row."""
+    """Documents of a shard by their positions in the whole generation, −1 for none, and words by row."""
 
     positions: Int64[np.ndarray, "batch documents"]
     texts: list[str] | None
