@@ -46,6 +46,10 @@ class ShardActor:
         """The digest of what it has."""
         return self._shard.manifest.digest
 
+    def cpu_s(self) -> float:
+        """What this process has computed."""
+        return time.process_time()
+
     def propose(self, question: Question) -> Proposal:
         """See `Shard.propose`."""
         return self._shard.propose(question)

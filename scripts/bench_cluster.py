@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Queries a second and latency of a cluster on this machine, by number of shards; and what Ray Serve adds.
+
+    python scripts/bench_cluster.py                          20,000 documents, 1, 2 and 4 shards
+    python scripts/bench_cluster.py --documents 200000 --http
+
+Random unit embeddings are given, so nothing is encoded. Hybrid queries, four at a time, go through the merge of
+this process to shard actors; `CPU a shard` is what one of them spends on a query. With --http keyword queries go
+through Ray Serve, one at a time, beside its own answer of a route that does nothing. All shards share the cores of
+this machine: more of them make a query cheaper for each, not the machine faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+from dsearch.threads import set_threads
+
+DIMENSION = 384
+WORDS = 5_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--documents", type=int, default=20_000)
+    parser.add_argument("--shards", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--queries", type=int, default=400)
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--http", action="store_true")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    set_threads(1)
+
+    from dsearch.cluster.connecting import connect
+
+    ray = connect(None, num_cpus=16)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            figures = _measure(Path(folder), options, ray)
+    finally:
+        ray.shutdown()
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[str, Any]]:
+    import numpy as np
+    import torch
+
+    from dsearch.cluster.actors import Live, coordinator
+    from dsearch.cluster.connecting import NAMESPACE
+    from dsearch.cluster.remote import RayShards
+    from dsearch.cluster.searching import ShardedSearch
+    from dsearch.cluster.splitting import split
+    from dsearch.engine import SearchEngine
+    from dsearch.engine.options import SearchChoices
+    from dsearch.types import Document
+
+    random = np.random.default_rng(0)
+    engine = SearchEngine(folder / "home")
+    made = engine.create("bench", dimension=DIMENSION)
+    for start in range(0, options.documents, 5_000):
+        count = min(5_000, options.documents - start)
+        vectors = random.standard_normal((count, DIMENSION)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        words = random.zipf(1.3, (count, 30)) % WORDS
+        texts = [" ".join(f"w{word}" for word in line) for line in words]
+        documents = [Document(f"d{start + i}", text) for i, text in enumerate(texts)]
+        made.upsert(documents, embeddings=vectors)
+    made.refresh()
+    asked = [f"w{a} w{b} w{c}" for a, b, c in random.zipf(1.3, (options.queries, 3)) % WORDS]
+    states = torch.nn.functional.normalize(torch.randn(len(asked), DIMENSION), dim=-1)
+    by_text = dict(zip(asked, states, strict=True))
+    known = coordinator(start=True)
+    figures: list[dict[str, Any]] = []
+    print("| shards | queries/s | p50 | p99 | CPU a shard |\n|---|---|---|---|---|")
+    for shards in options.shards:
+        release = split(made.store, made.snapshot.generation, folder / f"release-{shards}", shards)
+        published = known.publish.remote(
+            str(folder / f"release-{shards}"), 1, str(folder / "cache"), 0.1, 0.1
+        )
+        live = Live(**ray.get(published))
+        search = ShardedSearch(
+            release,
+            RayShards(live),
+            made.head,
+            lambda texts, mode, model: torch.stack([by_text[text] for text in texts]),
+        )
+        actors = [ray.get_actor(names[0], namespace=NAMESPACE) for names in live.actors]
+        choices = SearchChoices(limit=10, coverage=False)
+        search.search(asked[:1], "v0", choices)
+        before = sum(ray.get([actor.cpu_s.remote() for actor in actors]))
+        started = time.perf_counter()
+        times = _ask(asked, options.at_once, lambda query: search.search([query], "v0", choices))
+        wall_s = time.perf_counter() - started
+        cpu_s = sum(ray.get([actor.cpu_s.remote() for actor in actors])) - before
+        figures.append(
+            {
+                "shards": shards,
+                "queries_per_s": len(asked) / wall_s,
+                "p50_ms": statistics.median(times),
+                "p99_ms": statistics.quantiles(times, n=100)[98],
+                "cpu_per_shard_ms": cpu_s / shards / len(asked) * 1000,
+            }
+        )
+        one = figures[-1]
+        print(
+            f"| {shards} | {one['queries_per_s']:.0f} | {one['p50_ms']:.1f} ms | {one['p99_ms']:.1f} ms | "
+            f"{one['cpu_per_shard_ms']:.2f} ms |",
+            flush=True,
+        )
+    if options.http:
+        figures.append(_over_http(folder, asked))
+    ray.get(known.withdraw.remote())
+    engine.close()
+    return figures
+
+
+def _ask(asked: list[str], at_once: int, search: Any) -> list[float]:
+    """Milliseconds of each query, so many of them at a time."""
+    times: list[float] = []
+    left = iter(asked)
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                query = next(left, None)
+            if query is None:
+                return
+            started = time.perf_counter()
+            search(query)
+            times.append((time.perf_counter() - started) * 1000)
+
+    threads = [threading.Thread(target=work) for _ in range(at_once)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return times
+
+
+def _over_http(folder: Path, asked: list[str]) -> dict[str, Any]:
+    import httpx2
+
+    from dsearch.cluster.ingress import IngressSettings, deploy, undeploy
+    from dsearch.encoder import DEFAULT_ENCODER
+
+    settings = IngressSettings(str(folder / "home"), DEFAULT_ENCODER, query_timeout_s=30.0)
+    deploy(settings, host="127.0.0.1", port=8799, num_cpus=0.1)
+    with httpx2.Client(base_url="http://127.0.0.1:8799", timeout=60) as client:
+
+        def search(query: str) -> None:
+            answer = client.post(
+                "/v1/collections/bench/search", json={"query": query, "mode": "keyword", "limit": 10}
+            )
+            assert answer.status_code == 200, answer.text
+
+        for query in asked[:20]:
+            search(query)
+        nothing = _ask(asked[:200], 1, lambda _: client.get("/healthz"))
+        found = _ask(asked[:200], 1, search)
+    undeploy()
+    noop, p50 = statistics.median(nothing), statistics.median(found)
+    print(f"HTTP, one at a time: p50 {p50:.1f} ms, of which {noop:.1f} ms for a route that does nothing")
+    return {"http_p50_ms": p50, "http_noop_p50_ms": noop, "http_beyond_noop_ms": p50 - noop}
+
+
+if __name__ == "__main__":
+    main()
