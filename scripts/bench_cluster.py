@@ -4,10 +4,10 @@
     python scripts/bench_cluster.py                          20,000 documents, 1, 2 and 4 shards
     python scripts/bench_cluster.py --documents 200000 --http
 
-Random unit embeddings are given, so nothing is encoded. Hybrid queries, four at a time, go through the merge of
-this process to shard actors; `CPU a shard` is what one of them spends on a query. With --http keyword queries go
-through Ray Serve, one at a time, beside its own answer of a route that does nothing. All shards share the cores of
-this machine: more of them make a query cheaper for each, not the machine faster.
+Random unit embeddings are given, so nothing is encoded. Hybrid queries, four at a time, go through the merge
+of this process to shard actors; `CPU a shard` is what one of them spends on a query. With --http keyword
+queries go through Ray Serve, one at a time, beside its own answer of a route that does nothing. All shards
+share the cores of this machine: more of them make a query cheaper for each, not the machine faster.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,11 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
             lambda texts, mode, model: torch.stack([by_text[text] for text in texts]),
         )
         actors = [ray.get_actor(names[0], namespace=NAMESPACE) for names in live.actors]
-        choices = SearchChoices(limit=10, coverage=False)
-        search.search(asked[:1], "v0", choices)
+        ask = partial(search.search, model="v0", chosen=SearchChoices(limit=10, coverage=False))
+        ask(asked[:1])
         before = sum(ray.get([actor.cpu_s.remote() for actor in actors]))
         started = time.perf_counter()
-        times = _ask(asked, options.at_once, lambda query: search.search([query], "v0", choices))
+        times = _ask(asked, options.at_once, lambda query, ask=ask: ask([query]))
         wall_s = time.perf_counter() - started
         cpu_s = sum(ray.get([actor.cpu_s.remote() for actor in actors])) - before
         figures.append(
