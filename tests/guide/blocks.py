@@ -106,7 +106,7 @@ def _bash(code: str, folder: Path, where: str) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,  # of a block of many commands, on a busy machine
         check=False,
     )
     assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{code}\n{done.stdout}\n{done.stderr}"

@@ -56,7 +56,12 @@ def documents(count: int, *, seed: int = 0) -> list[Document]:
 SCRIPT = "<script>window.attacked = true</script>"
 IMAGE = "<img src=x onerror='window.attacked = true'>"
 NASTY = [
-    Document(f"id {SCRIPT}", f"cat {SCRIPT} {IMAGE}", title=f"title {IMAGE}", metadata={SCRIPT: IMAGE}),
+    Document(
+        f"id {SCRIPT}",
+        f"cat {SCRIPT} {IMAGE}",
+        title=f"title {IMAGE}",
+        metadata={SCRIPT: IMAGE, "kind": IMAGE},
+    ),
     Document(f"only {IMAGE}", "cat \u202e javascript:window.attacked=true &lt;b&gt;"),
     Document("long", f"cat {IMAGE} " + "dog " * 300 + SCRIPT),
 ]

@@ -16,8 +16,15 @@ function entry(request) {
   const curl = asCurl(request), python = asPython(request);
   return element("details", "why",
     element("summary", "", `${request.method} ${request.url} · ${request.status} · ${request.took.toFixed(0)} ms`),
-    element("h3", "", "curl"), element("pre", "", curl), copier(curl),
-    element("h3", "", "Python"), element("pre", "", python), copier(python));
+    element("h2", "", "curl"), code(curl), copier(curl),
+    element("h2", "", "Python"), code(python), copier(python));
+}
+
+// Long lines scroll within, by keyboard too.
+function code(text) {
+  const made = element("pre", "", text);
+  made.tabIndex = 0;
+  return made;
 }
 
 function copier(text) {
