@@ -313,7 +313,7 @@ class SearchLayer(nn.Module):
         scores = scores.masked_fill(~mask, -torch.inf)
         order = _by_score_then_position(scores, positions)
         along = order[:, None].expand_as(head_weights)
-        pooled = self.head.values(candidates) if values is None else _rows(values, positions).to(weights)
+        pooled = candidates if values is None else _rows(values, positions).to(weights)
         shares, keys = weights, None
         if beside is not None and taken is not None:
             keys = beside.keys(positions, taken.cpu().numpy())
@@ -321,8 +321,10 @@ class SearchLayer(nn.Module):
             if values is None:  # each head pools the passages that it took
                 every = head_weights.new_zeros(*head_weights.shape[:2], candidates.shape[1])
                 shares = mix(every.scatter(2, taken, head_weights), self.head.mixture)
+        context = pool(shares.unsqueeze(1), pooled).squeeze(1)
         return SearchOutput(
-            context=pool(shares.unsqueeze(1), pooled).squeeze(1),
+            # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
+            context=self.head.values(context) if values is None else context,
             weights=weights.gather(1, order),
             positions=np.take_along_axis(positions, order.cpu().numpy(), 1),
             scores=scores.gather(1, order),
