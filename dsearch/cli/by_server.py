@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsearch.cli.session import ProgressBars, say
 from dsearch.errors import Conflict, HomeLocked
@@ -37,7 +37,7 @@ def server_of(locked: HomeLocked) -> Iterator[Client]:
 
 
 def index_by_server(
-    client: Client, collection: str, documents: Iterable[Document], language: str | None, new_only: list[str]
+    client: Client, collection: str, documents: Iterable[Document], made: dict[str, Any]
 ) -> tuple[CollectionInfo, Written]:
     """Store documents, in a collection that is made when it is not there.
 
@@ -45,20 +45,14 @@ def index_by_server(
         client: of the server.
         collection: its name.
         documents: read as they are sent.
-        language: of a new collection.
-        new_only: options for a new collection that a server does not take.
+        made: options of a new collection, as for `Client.create_collection`.
 
     Raises:
-        Conflict: the collection is not there, and one of these options was given.
+        Conflict: the collection is there, with other options than these.
     """
     there = [one.name for one in client.collections()]
-    if collection not in there:
-        if new_only:
-            raise Conflict(
-                f"{', '.join(new_only)} for the new collection {collection!r}: a server does not take that; "
-                "stop it and run this again, or leave it out"
-            )
-        client.create_collection(collection, language=language)
+    if collection not in there or any(value is not None for value in made.values()):
+        client.create_collection(collection, **made)  # one that is there stays, and says what differs
     with ProgressBars() as on_progress:
         written = client.upsert(collection, _counted(documents, on_progress))
     return client.collection(collection), written

@@ -54,6 +54,10 @@ def index(
         bool,
         typer.Option("--no-passages", help="Of a new collection: cut off what is beyond the window."),
     ] = False,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="How a new collection keeps keys: auto, Flat, SQ8, HNSW, IVF, … [default: Flat]."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")] = False,
     json: options.AsJson = False,
 ) -> None:
@@ -70,19 +74,16 @@ def index(
     try:
         with opened_engine(home, readonly=False, **own) as (engine, _):
             passages = PassageOptions(passage_tokens, overlap, none=no_passages)
-            target = engine.collection_or_new(collection, language=language, passages=passages)
+            target = engine.collection_or_new(collection, language=language, passages=passages, kind=kind)
             with ProgressBars() as on_progress:
                 report = target.ingest(documents, on_progress)
             described = target.describe()
     except HomeLocked as locked:
-        given = {
-            "--passage-tokens": passage_tokens,
-            "--overlap": overlap,
-            "--no-passages": no_passages or None,
-        }
-        new_only = [name for name, value in given.items() if value is not None]
+        cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
+        given = {name: value for name, value in cut.items() if value is not None}
         with server_of(locked) as client:
-            info, written = index_by_server(client, collection, documents, language, new_only)
+            made = {"language": language, "passages": given or None, "kind": kind}
+            info, written = index_by_server(client, collection, documents, made)
         _show_written(info, written, problems.count, json=json)
         return
     if json:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CollectionInfo:
-    """What a collection is and holds; `pending` documents have no embedding yet and are not found."""
+    """What a collection is and holds; `pending` documents have no embedding yet and are not found.
+
+    `passages` says how long documents are cut, None that they are not; `keys` how keys are kept.
+    """
 
     name: str
     documents: int
@@ -23,6 +26,8 @@ class CollectionInfo:
     model: str
     sequence: int
     encoder: dict[str, Any]
+    passages: dict[str, Any] | None = None
+    keys: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from dsearch.client.tensors import head_file, numbers, ragged
 from dsearch.engine import (
     UNTRAINED,
     LayerOptions,
+    PassageOptions,
     Question,
     SearchEngine,
     attention_parts,
@@ -89,9 +90,17 @@ class LocalEngine:
         """What it costs: generations, what has changed since, keys and their recall, bytes."""
         return statistics(self.engine.collection(name))
 
-    def create_collection(self, name: str, *, language: str | None = None) -> answers.CollectionInfo:
-        """Make a collection for the engine's encoder; one that is there stays."""
-        made = self.engine.collection_or_new(name, language=language)
+    def create_collection(
+        self,
+        name: str,
+        *,
+        language: str | None = None,
+        passages: Mapping[str, Any] | None = None,
+        kind: str | None = None,
+    ) -> answers.CollectionInfo:
+        """Make a collection for the engine's encoder; one that is there stays. Options as for `Client`."""
+        cut = None if passages is None else PassageOptions(**passages)
+        made = self.engine.collection_or_new(name, language=language, passages=cut, kind=kind)
         return _made(answers.CollectionInfo, made.describe())
 
     def delete_collection(self, name: str) -> None:
@@ -305,6 +314,17 @@ class LocalEngine:
         previous = opened.live_model
         opened.promote(version)
         return answers.Promoted(version, previous, opened.store.sequence)
+
+    def rollback(self, collection: str) -> answers.Promoted:
+        """Let the version answer again that did before the live one."""
+        opened = self.engine.collection(collection)
+        previous = opened.live_model
+        version = opened.rollback()
+        return answers.Promoted(version, previous, opened.store.sequence)
+
+    def delete_model(self, collection: str, version: str) -> None:
+        """Delete a version that neither answers nor is another's parent."""
+        self.engine.collection(collection).delete_model(version)
 
     def head(self, collection: str, version: str) -> dict[str, Any]:
         """The tensors of a version's head, as NumPy arrays by name."""

@@ -44,12 +44,23 @@ class DocumentOperations:
         return reading.content_of(answer)
 
     @operation
-    def create_collection(self, name: str, *, language: str | None = None) -> Flow[CollectionInfo]:
+    def create_collection(
+        self,
+        name: str,
+        *,
+        language: str | None = None,
+        passages: Mapping[str, Any] | None = None,
+        kind: str | None = None,
+    ) -> Flow[CollectionInfo]:
         """Make a collection for the server's encoder; one that is there stays. `PUT …/{name}`
 
-        `language` is whose stems and stop words keyword search knows; English when None.
+        `language` is whose stems and stop words keyword search knows; English when None. `passages` says how
+        long documents are cut, `{"tokens": 128, "overlap": 16}` or `{"none": True}`; into passages as long as
+        the encoder's window when None. `kind` is how keys are kept; compared exactly when None.
         """
-        body = None if language is None else json_of({"language": language})
+        asked = {"language": language, "passages": passages, "kind": kind}
+        given = {name: value for name, value in asked.items() if value is not None}
+        body = json_of(given) if given else None
         answer = yield Request("PUT", path_of(name), {}, body, writes=True)
         return reading.made(CollectionInfo, reading.content_of(answer))
 

@@ -153,17 +153,29 @@ class SearchEngine:
         return self.collection(name)
 
     def collection_or_new(
-        self, name: str, *, language: str | None = None, passages: PassageOptions | None = None
+        self,
+        name: str,
+        *,
+        language: str | None = None,
+        passages: PassageOptions | None = None,
+        kind: str | None = None,
     ) -> Collection:
-        """The collection of this name or alias, made when it is not there.
+        """The collection of this name or alias, made when it is not there; see `create`.
 
         Raises:
-            Conflict: it is there, for another language, or with other passages.
+            InvalidRequest: not a kind in which keys are kept.
+            Conflict: it is there, for another language, with other passages, or with keys of another kind.
         """
+        keys = None if kind is None else KeyOptions(kind)
         if name not in self.names() and name not in self.aliases():
-            return self.create(name, language=language or ENGLISH, passages=passages)
+            return self.create(name, keys=keys, language=language or ENGLISH, passages=passages)
         found = self.collection(name)
         require_language(found.store, language)
+        if kind is not None and (there := KeyOptions.of(found.store).kind) != kind:
+            raise Conflict(
+                f"collection {found.name!r} keeps its keys as {there}, not as {kind}; change that with: "
+                f"dsearch refresh -c {found.name} --kind {kind}"
+            )
         if passages is not None:
             passages.require(found.store)
         return found

@@ -373,7 +373,7 @@ class KeywordIndex:
     def _fresh_parts(
         self, term: _QueryTerm, texts: TokenizedTexts, at: Int[np.ndarray, " candidates"] | None = None
     ) -> tuple[Int64[np.ndarray, " holding"], Float32[np.ndarray, " holding"]]:
-        """As `_column`, for texts that are not in the index; of those numbered `at`, by their places there."""
+        """As `_column`, for texts that are not in the index; of those numbered `at`, by places in it."""
         if term.term not in texts.postings:
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
         holders, counts = texts.postings[term.term]

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.errors import CollectionNotFound, DsearchError
 
 
@@ -78,22 +78,30 @@ class Catalogue:
                 described.append({"name": name, "problem": {"code": error.code, "detail": str(error)}})
         return described
 
-    def create(self, name: str, language: str | None = None) -> bool:
+    def create(
+        self,
+        name: str,
+        language: str | None = None,
+        passages: PassageOptions | None = None,
+        kind: str | None = None,
+    ) -> bool:
         """Make a collection unless it is there; whether it was made.
 
         Args:
             name: its name.
             language: of its texts; English when None.
+            passages: how long documents are cut; into passages as long as the encoder's window when None.
+            kind: how keys are kept; compared exactly when None.
 
         Raises:
-            InvalidRequest: not a name, not a language.
-            Conflict: the engine is readonly, or it is there for another language.
+            InvalidRequest: not a name, not a language, not a kind, passages that the encoder cannot have.
+            Conflict: the engine is readonly, or it is there for another language, passages or kind.
         """
         self.load_encoder()
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
             there = name in self.names()
-            self._engine.collection_or_new(name, language=language)
+            self._engine.collection_or_new(name, language=language, passages=passages, kind=kind)
             return not there
 
     def drop(self, name: str) -> None:

@@ -11,6 +11,7 @@ from dsearch.service.fields import Given, allowed
 from dsearch.service.requests import Filtered, QueryText, SearchOptions
 
 MAX_DELETED_IDS = 10_000
+MAX_PASSAGE_TOKENS = 100_000
 MAX_FACET_FIELDS = 16
 MAX_FACET_VALUES = 100
 
@@ -88,10 +89,37 @@ class DeleteRequest(Filtered):
         return self
 
 
+class CutRequest(Given):
+    """How a new collection cuts documents that are longer than a passage."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"tokens": 128, "overlap": 16}]})
+
+    tokens: Annotated[int, Field(ge=1, le=MAX_PASSAGE_TOKENS), allowed("a number of tokens")] | None = Field(
+        None, description="most tokens of a passage; the encoder's window when it is not given"
+    )
+    overlap: Annotated[int, Field(ge=0, le=MAX_PASSAGE_TOKENS), allowed("a number of tokens")] | None = Field(
+        None, description="most tokens that a passage repeats of the one before; an eighth of tokens if not"
+    )
+    none: Annotated[bool, allowed("true or false")] = Field(
+        False, description="whether documents are not cut: what is beyond the window is not encoded"
+    )
+
+
 class CreateRequest(Given):
     """What a new collection is for."""
 
-    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"language": "german"}]})
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [{"language": "german"}, {"passages": {"tokens": 128, "overlap": 16}, "kind": "auto"}]
+        },
+    )
+
+    passages: CutRequest | None = Field(None, description="how documents longer than a passage are cut")
+    kind: (
+        Annotated[str, Field(min_length=1, max_length=32), allowed("auto, Flat, SQ8, HNSW, IVF or IVFPQ")]
+        | None
+    ) = Field(None, description="how keys are kept; Flat, which compares every one, when it is not given")
 
     language: (
         Annotated[

@@ -6,6 +6,7 @@ from functools import partial
 
 from fastapi import APIRouter, Response
 
+from dsearch.engine import PassageOptions
 from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest
 from dsearch.service.answers_collections import CollectionDescribed, CollectionList
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
@@ -45,8 +46,12 @@ async def create_collection(
     collection: str, service: TheService, asked: CreateRequest | None = None
 ) -> Response:
     """Make a collection for the server's encoder; one that is there stays as it is. It needs no body."""
-    language = None if asked is None else asked.language
-    created = await service.writing.run(partial(service.catalogue.create, collection, language))
+    make = partial(service.catalogue.create, collection)
+    if asked is not None:
+        cut = asked.passages
+        passages = None if cut is None else PassageOptions(cut.tokens, cut.overlap, none=cut.none)
+        make = partial(make, asked.language, passages, asked.kind)
+    created = await service.writing.run(make)
     described = await service.read(partial(service.catalogue.describe, collection))
     return json_answer(described, 201 if created else 200)
 

@@ -14,6 +14,7 @@ import pytest
 from test_cli_commands import Terminal
 
 from dsearch.cli.serve import bound
+from dsearch.client import Client
 from dsearch.engine import SearchEngine
 from dsearch.errors import HomeLocked, InvalidRequest
 
@@ -57,14 +58,36 @@ def test_the_server_does_it(dsearch: Terminal, served: str, tmp_path: Path) -> N
     assert "no model 'v9'; this collection has v0" in err
     code, out, err = dsearch("models", "-c", "papers")  # reads the files, and needs nobody
     assert (code, out.splitlines()[0], err) == (0, "* v0   untrained", "")
+    asked = ("--passage-tokens", "20", "--overlap", "3", "--kind", "SQ8")
+    code, out, _ = dsearch("index", source, "-c", "new", *asked, "--json")
+    assert (code, json.loads(out)["documents"], json.loads(out)["keys"]["asked"]) == (0, 30, "SQ8")
+    assert json.loads(out)["passages"] == {"tokens": 20, "overlap": 3}
+    code, _, err = dsearch("index", source, "-c", "new", "--passage-tokens", "30")
+    assert code == 1
+    assert "cuts long documents into passages of 20 tokens" in err
+
+
+def test_versions_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source = tmp_path / "some.jsonl"
+    source.write_text(json.dumps({"id": "a", "text": "cat"}) + "\n")
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    with Client(served) as client:
+        assert client.add_model("papers", client.head("papers", "v0")).model == "v1"
+    assert dsearch("promote", "v1", "-c", "papers")[0] == 0
+    code, _, err = dsearch("models", "-c", "papers", "delete", "v1")
+    assert (code, "v1" in err) == (1, True)  # it answers
+    code, out, _ = dsearch("rollback", "-c", "papers")
+    assert (code, out) == (0, "papers: v0 answers now, in place of v1\n")
+    code, out, _ = dsearch("models", "-c", "papers", "delete", "v1")
+    assert (code, out) == (0, "papers: v1 is deleted\n")
+    with Client(served) as client:
+        assert [one.version for one in client.models("papers").models] == ["v0"]
 
 
 def test_what_a_server_does_not_do_is_said(dsearch: Terminal, served: str, tmp_path: Path) -> None:
     source = tmp_path / "some.jsonl"
     source.write_text(json.dumps({"id": "a", "text": "cat"}) + "\n")
-    code, _, err = dsearch("index", source, "-c", "new", "--passage-tokens", "64", "--no-passages")
-    assert code == 1
-    assert "--passage-tokens, --no-passages for the new collection 'new': a server does not take that" in err
+    assert dsearch("index", source, "-c", "new")[0] == 0
     code, _, err = dsearch("refresh", "-c", "new", "--kind", "Flat")
     assert code == 1
     assert f"which serves it at {served}" in err

@@ -61,6 +61,19 @@ def test_a_mixed_folder_is_read_and_what_is_not_is_told(dsearch, notes):
     assert "broken.txt" in err
 
 
+def test_a_new_collection_keeps_keys_as_asked(dsearch, notes):
+    assert dsearch("index", notes, "-c", "n", "--kind", "SQ8")[0] == 0
+    assert "keys SQ8" in dsearch("collections")[1]
+    assert dsearch("index", notes, "-c", "n")[0] == 0
+    code, _, err = dsearch("index", notes, "-c", "n", "--kind", "Flat")
+    assert code == 1
+    assert "dsearch refresh -c n --kind Flat" in err
+    code, _, err = dsearch("index", notes, "-c", "other", "--kind", "magic")
+    assert code == 1
+    assert "use one of Flat" in err
+    assert "other" not in dsearch("collections")[1]
+
+
 def test_the_passage_is_shown(dsearch, notes):
     dsearch("index", notes, "-c", "n", "--passage-tokens", "16")
     _, out, _ = dsearch("search", "unique needle", "-c", "n", "--mode", "dense")

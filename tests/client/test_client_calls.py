@@ -13,7 +13,7 @@ from service_fakes import documents
 
 from dsearch.client import Client, LocalEngine
 from dsearch.client.operations import Operations
-from dsearch.errors import DsearchError
+from dsearch.errors import Conflict, DsearchError
 from dsearch.types import Document, Stamp
 
 QUERIES = ["river stone", "attention music head"]
@@ -162,6 +162,10 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
     made = asked.create_collection(name)
     assert (made.documents, made.name) == (0, name)
     assert asked.create_collection(name) == made
+    cut = asked.create_collection(f"{name}-cut", passages={"tokens": 24, "overlap": 2}, kind="SQ8")
+    assert cut.passages == {"tokens": 24, "overlap": 2}
+    with pytest.raises(Conflict, match="keeps its keys as SQ8"):
+        asked.create_collection(f"{name}-cut", kind="Flat")
     written = asked.upsert(name, lines())
     assert (written.inserted, written.updated, written.refused) == (1097, 0, 3)
     assert [(one.line, one.code) for one in written.problems] == [
@@ -212,6 +216,12 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
     promoted = asked.promote(name, "v1")
     assert (promoted.model, promoted.previous) == ("v1", "v0")
     same(asked.head(name, "v1"), head)
+    with pytest.raises(Conflict, match="v1"):
+        asked.delete_model(name, "v1")  # it answers
+    back = asked.rollback(name)
+    assert (back.model, back.previous) == ("v0", "v1")
+    asked.delete_model(name, "v1")
+    assert [one.version for one in asked.models(name).models] == ["v0"]
     if api != "local":
         task = asked.wait_for_task(asked.refresh(name).id, every_s=0.05)
         assert (task.kind, task.state, task.problem) == ("refresh", "done", None)

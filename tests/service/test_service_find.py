@@ -186,6 +186,30 @@ def test_documents_are_listed_by_filter(client: TestClient, papers: Collection) 
     assert listed == [f"d{i:03}" for i in range(20, 80) if i not in (30, 40)]
 
 
+def test_a_collection_is_made_with_passages_and_keys_of_a_kind(client: TestClient) -> None:
+    url = "/v1/collections/cut"
+    asked = {"passages": {"tokens": 20, "overlap": 3}, "kind": "SQ8"}
+    made = client.put(url, json=asked)
+    assert made.status_code == 201
+    assert made.json()["passages"] == {"tokens": 20, "overlap": 3}
+    assert made.json()["keys"]["asked"] == "SQ8"
+    assert client.put(url, json=asked).status_code == client.put(url).status_code == 200
+    for other in ({"passages": {"tokens": 30}}, {"passages": {"none": True}}, {"kind": "Flat"}):
+        answer = client.put(url, json=other)
+        assert (answer.status_code, answer.json()["code"]) == (409, "conflict"), other
+    whole = client.put("/v1/collections/whole", json={"passages": {"none": True}})
+    assert whole.json()["passages"] is None
+    for wrong in (
+        {"kind": "magic"},
+        {"passages": {"tokens": 2}},
+        {"passages": {"tokens": 10**6}},
+        {"passages": {"tokens": 20, "none": True}},
+        {"passages": {"size": 20}},
+    ):
+        assert client.put("/v1/collections/nowhere", json=wrong).status_code == 422, wrong
+    assert client.get("/v1/collections/nowhere").status_code == 404
+
+
 def test_a_collection_is_made_for_a_language(client: TestClient) -> None:
     url = "/v1/collections/deutsch"
     made = client.put(url, json={"language": "german"})
