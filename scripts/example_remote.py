@@ -1,10 +1,6 @@
 """A network in one process learns through a search engine in another, and the engine's head learns with it.
 
-The server holds 400 labelled images of digits (8 × 8). Here is a small network that turns a question, and no
-image of the memory: it asks over HTTP, and one loss trains the network here and the head there. Every five
-steps a new head is handed in and answers everybody, also those who ask without the network. Test accuracy,
-mean of 3 seeds, a minute:
-
+The server holds 400 images of digits, the network turns questions; one loss trains both. Mean of 3 seeds:
 engine at first 0.947  engine alone 0.981  network and engine 0.981
 """
 
@@ -16,14 +12,12 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn.functional import nll_loss, normalize, one_hot
 
-from dsearch import Client, Document, RemoteSearch
+from dsearch import Client, Document, RemoteSearch, SearchEngine, create_app
+from dsearch.service.server import run_server
 from dsearch.threads import set_threads
 
 
 def serve(listening, images, digits):  # in a process of its own
-    from dsearch import SearchEngine, create_app
-    from dsearch.service.server import run_server
-
     set_threads(1)
     with TemporaryDirectory() as home, SearchEngine(home) as engine:
         cards = [Document(str(i), f"image {i}", metadata={"digit": int(d)}) for i, d in enumerate(digits)]
@@ -36,8 +30,7 @@ class Classifier(torch.nn.Module):
         super().__init__()
         self.turn = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64))
         self.memory = RemoteSearch(client, "digits", mode="dense", train_head=True)
-        known = client.documents("digits", limit=1000).documents
-        self.digit_of = {document.id: document.metadata["digit"] for document in known}
+        self.digit_of = {c.id: c.metadata["digit"] for c in client.documents("digits", limit=1000).documents}
 
     def forward(self, images, turned):
         question = normalize(images + 0.1 * self.turn(images), dim=-1) if turned else images
@@ -52,8 +45,8 @@ def train(model, images, digits, steps=100):
     there = torch.optim.AdamW(model.memory.parameters(), lr=1e-2)
     for step in range(1, steps + 1):
         few = torch.randint(len(images), (64,))
-        shares = model(images[few], turned=True), model(images[few], turned=False)
-        loss = sum(nll_loss((share + 1e-3).log(), digits[few]) for share in shares)
+        answers = (model(images[few], turned) for turned in (True, False))
+        loss = sum(nll_loss((shares + 1e-3).log(), digits[few]) for shares in answers)
         loss.backward()
         here.step()
         here.zero_grad()
@@ -63,34 +56,24 @@ def train(model, images, digits, steps=100):
             model.memory.publish({"loss": loss.item()}, promote=True)
 
 
+@torch.no_grad()
 def accuracy(model, images, digits, turned):
-    with torch.no_grad():
-        return (model(images, turned).argmax(1) == digits).float().mean().item()
-
-
-def compare(seed):
-    torch.manual_seed(seed)
-    pixels, digits = map(torch.tensor, load_digits(return_X_y=True))
-    images = normalize(pixels, dim=-1).float()
-    memory, asking, testing = torch.randperm(len(images)).split([400, 857, 540])
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        what = (listening, images[memory].numpy(), digits[memory].numpy())
-        server = multiprocessing.get_context("spawn").Process(target=serve, args=what)
-        server.start()
-        address = "http://127.0.0.1:{1}".format(*listening.getsockname())
-    with Client(address, retries=8) as client:
-        client.ready()
-        model, test = Classifier(client), (images[testing], digits[testing])
-        found = {"engine at first": accuracy(model, *test, turned=False)}
-        train(model, images[asking], digits[asking])
-        found["engine alone"] = accuracy(model, *test, turned=False)
-        found["network and engine"] = accuracy(model, *test, turned=True)
-    server.terminate()
-    server.join()
-    return found
+    return (model(images, turned).argmax(1) == digits).float().mean().item()
 
 
 if __name__ == "__main__":
     set_threads(1)
-    runs = [compare(seed) for seed in range(3)]
-    print(*(f"{name} {sum(run[name] for run in runs) / 3:.3f}" for name in runs[0]), sep="  ")
+    pixels, digits = map(torch.tensor, load_digits(return_X_y=True))
+    images, found = normalize(pixels, dim=-1).float(), torch.zeros(3)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        memory, asking, testing = torch.randperm(len(images)).split([400, 857, 540])
+        listening = socket.create_server(("127.0.0.1", 0))
+        what = (listening, images[memory].numpy(), digits[memory].numpy())
+        multiprocessing.get_context("spawn").Process(target=serve, args=what, daemon=True).start()
+        with Client("http://127.0.0.1:{1}".format(*listening.getsockname()), retries=8) as client:
+            model, test = Classifier(client), (images[testing], digits[testing])
+            found[0] += accuracy(model, *test, turned=False) / 3
+            train(model, images[asking], digits[asking])
+            found[1:] += torch.tensor([accuracy(model, *test, turned) for turned in (False, True)]) / 3
+    print("engine at first {:.3f}  engine alone {:.3f}  network and engine {:.3f}".format(*found.tolist()))

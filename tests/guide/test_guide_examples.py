@@ -28,5 +28,7 @@ def test_an_example_runs(name: str) -> None:
 
 
 def test_examples_are_short() -> None:
-    for name in EXPECTED:
-        assert len((SCRIPTS / f"example_{name}.py").read_text().splitlines()) < 80
+    found = sorted(SCRIPTS.glob("example_*.py"))
+    assert len(found) >= 7
+    for path in found:
+        assert len(path.read_text().splitlines()) < 80, path.name
