@@ -59,8 +59,12 @@ def delete(
     """Delete a version with its files. Its number is not given again."""
     of_group, home_of_group = context.obj
     name = collection or of_group
-    with opened_engine(home or home_of_group, readonly=False) as (engine, _):
-        engine.collection(name).delete_model(version)
+    try:
+        with opened_engine(home or home_of_group, readonly=False) as (engine, _):
+            engine.collection(name).delete_model(version)
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            client.delete_model(name, version)
     typer.echo(f"{name}: {version} is deleted")
 
 
@@ -69,10 +73,15 @@ def rollback(
     home: options.HomeFolder = None,
 ) -> None:
     """Let the version answer that did before the present one."""
-    with opened_engine(home, readonly=False) as (engine, _):
-        target = engine.collection(collection)
-        before = target.live_model
-        version = target.rollback()
+    try:
+        with opened_engine(home, readonly=False) as (engine, _):
+            target = engine.collection(collection)
+            before = target.live_model
+            version = target.rollback()
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            answer = client.rollback(collection)
+        version, before = answer.model, answer.previous
     typer.echo(f"{collection}: {version} answers now, in place of {before}")
 
 

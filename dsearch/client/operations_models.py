@@ -29,6 +29,19 @@ class ModelOperations:
         return reading.made(Promoted, reading.content_of(answer))
 
     @operation
+    def rollback(self, collection: str) -> Flow[Promoted]:
+        """Let the version answer again that did before the live one. `POST …/models/rollback`"""
+        answer = yield Request(
+            "POST", path_of(collection, "models", "rollback"), writes=True, repeatable=False
+        )
+        return reading.made(Promoted, reading.content_of(answer))
+
+    @operation
+    def delete_model(self, collection: str, version: str) -> Flow[None]:
+        """Delete a version that neither answers nor is another's parent. `DELETE …/models/{version}`"""
+        yield Request("DELETE", path_of(collection, "models", version), writes=True)
+
+    @operation
     def head(self, collection: str, version: str) -> Flow[dict[str, Any]]:
         """The tensors of a version's head, as NumPy arrays by name. `GET …/models/{version}/head`"""
         answer = yield Request("GET", path_of(collection, "models", version, "head"), accept=TENSORS)
