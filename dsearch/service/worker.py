@@ -93,8 +93,8 @@ class Worker:
         observer: told of batches and refusals.
 
     Attributes:
-        pace_s: seconds that a job of the last batches took, of the quickest of eight batches; 0 before the
-            first. The quickest, since a slow start or a busy neighbour is no overload.
+        pace_s: seconds that a job took in the quickest of the last eight batches; 0 before the eighth. A slow
+            start or a busy neighbour is no overload.
     """
 
     def __init__(
@@ -236,7 +236,8 @@ class Worker:
             took_s = time.perf_counter() - started
             if not isinstance(batch[0].work, _Once):
                 self._paces.append(took_s / len(batch))
-                self.pace_s = min(self._paces)
+                if len(self._paces) == _LATELY:
+                    self.pace_s = min(self._paces)
             _deliver(batch)
             if self._observer is not None:
                 self._observer.batch(self.name, [started - job.submitted for job in batch], took_s)

@@ -129,6 +129,9 @@ def test_a_queue_is_bounded_in_time_too() -> None:
     async def scenario() -> None:
         worker = Worker("test", waiting=100, waiting_s=0.3)
         worker.start()
+        for i in range(7):
+            await worker.submit(Slow(), i)
+            assert worker.pace_s == 0  # the first may have been slow for once
         _, release = await held(worker)  # however long this one takes, it says nothing of the pace
         await asyncio.sleep(0.5)
         release.set()
