@@ -128,7 +128,7 @@ def _serving(code: str, port: str, folder: Path) -> Iterator[None]:
 
 
 def _wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 120
+    until = time.monotonic() + 900  # a block may do much before it serves, on a busy machine
     while time.monotonic() < until:
         assert server.poll() is None, f"the server ended with {server.returncode}"
         try:
