@@ -338,9 +338,7 @@ def processor_s(process: int) -> float:
 def show(figures: dict[str, Any], names: list[str], connections: list[int]) -> None:
     """The tables."""
     print(f"load {', '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores\n")
-    print(
-        "| system | documents/s | documents/CPU s | connections | queries/s | p50 ms | p99 ms | server CPU ms |"
-    )
+    print("| system | documents/s | per CPU s | connections | queries/s | p50 ms | p99 ms | server CPU ms |")
     print("|---|---|---|---|---|---|---|---|")
     for name in names:
         for count in connections:
