@@ -14,6 +14,7 @@ from dsearch.errors import (
     NotFound,
 )
 from dsearch.store import Counts, Store
+from dsearch.store.read import ADDED, REMOVED
 from dsearch.types import Document
 
 ONE = Document("a", "hello", title="One", metadata={"year": 1999, "tags": ["x", None, True]}, value=2.5)
@@ -263,3 +264,12 @@ def test_a_damaged_text_is_not_served(store: Store, folder: Path, embed):
     store.delete(["a"])  # what the message says to do works
     store.upsert([ONE], embed("One hello"))
     assert store.get("a") == ONE
+
+
+def test_what_changed_is_found_without_looking_at_what_did_not(store):
+    """A scan would be right, too, but cost each write a look at every embedding."""
+    for query, parameters in ((ADDED, (0,)), (REMOVED, (0, 0))):
+        with store._readers.reading() as connection:
+            plan = [line[3] for line in connection.execute(f"EXPLAIN QUERY PLAN {query}", parameters)]
+        assert not [step for step in plan if step.startswith("SCAN")], plan
+        assert "USING COVERING INDEX" in plan[0]
