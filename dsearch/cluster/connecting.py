@@ -53,7 +53,7 @@ def connect(address: str | None, **options: Any) -> ModuleType:
     if ray.is_initialized():
         return ray
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes more than the usual 30
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # busy machines take more than 30
     shared: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         ray.init(
