@@ -125,7 +125,7 @@ def test_folding_stays_exact(collection: Collection) -> None:
     """A refreshed generation carries the trained keys; the slot says what it said."""
     head = slotted()
     with torch.no_grad():
-        head.key_delta += 0.05 * torch.randn(32, 32, generator=torch.Generator().manual_seed(0))
+        head.key_delta.add_(0.05 * torch.randn(32, 32, generator=torch.Generator().manual_seed(0)))
     version = collection.add_model(head, {})
     collection.promote(version)
     before = [one.attention.null_weight for one in collection.search_batch(TEXTS)]

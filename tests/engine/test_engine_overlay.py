@@ -41,7 +41,7 @@ def overlaid_head(points: Collection, ids: list[int], seed: int = 0) -> Head:
     rows = points.store.rows_of([f"d{n}" for n in ids])
     head = Head(8).eval()
     with torch.no_grad():
-        head.key_delta += 0.2 * torch.randn(8, 8, generator=torch.Generator().manual_seed(seed))
+        head.key_delta.add_(0.2 * torch.randn(8, 8, generator=torch.Generator().manual_seed(seed)))
     order = sorted(range(len(ids)), key=lambda place: rows[f"d{ids[place]}"])
     at = torch.tensor([rows[f"d{ids[place]}"] for place in order])
     head.overlay = KeyOverlay(at, changes(len(ids))[order], 0.5)
@@ -101,7 +101,8 @@ def test_gradients_and_keys_are_those_of_changed_keys(points: Collection) -> Non
     moved = states.double().requires_grad_()
     layer = SearchLayer(points.snapshot, points.head(version).double(), mode="dense", candidates=100)
     layer(moved).dense[:, 0, 0].sum().backward()
-    np.testing.assert_allclose(parts.arrays["slopes"][:, 0, 0], moved.grad, atol=1e-6)
+    assert moved.grad is not None
+    np.testing.assert_allclose(parts.arrays["slopes"][:, 0, 0], moved.grad.numpy(), atol=1e-6)
 
 
 def test_updated_and_deleted_documents_lose_theirs(points: Collection) -> None:
@@ -111,10 +112,8 @@ def test_updated_and_deleted_documents_lose_theirs(points: Collection) -> None:
     def changed_ids() -> set[str]:
         layer, stamp = points.layer_and_stamp(model=version, mode="dense", candidates=100)
         assert stamp.model == version
-        plain = SearchLayer(points.snapshot, Head(8), mode="dense", candidates=100)
         if layer.overlaid is None:
             return set()
-        del plain
         return set(points.ids_at(points.snapshot, layer.overlaid.positions[None])[0])
 
     assert changed_ids() == {"d3", "d7", "d8", "d20"}
