@@ -81,6 +81,12 @@ class SearchEngine:
         """The collections, sorted."""
         return self.home.names()
 
+    def damaged(self) -> list[str]:
+        """Open collections whose index turned out not to be what was written, sorted; looks at no file."""
+        return sorted(
+            name for name, one in self._open.copy().items() if one.verification["state"] == "damaged"
+        )
+
     def collection(self, name: str) -> Collection:
         """An existing collection, by its name or an alias.
 

@@ -110,3 +110,4 @@ class Health(BaseModel):
     model_config = example({"status": "ok"})
 
     status: Literal["ok", "ready"]
+    damaged: int | None = Field(None, description="open collections whose index is damaged (GET /readyz)")

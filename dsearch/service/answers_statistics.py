@@ -30,6 +30,7 @@ _STATISTICS = {
     "bytes": 42000000,
     "bytes_per_document": 8103.4,
     "rebuild": {"share": 0.05, "running": False, "progress": None, "problem": None},
+    "verification": {"state": "proven", "problem": None},
 }
 
 
@@ -74,4 +75,7 @@ class StatisticsAnswer(BaseModel):
     rebuild: dict[str, Any] = Field(
         description="the share from which on it is rebuilt by itself, whether a build runs, how far it is, "
         "and why the last one failed"
+    )
+    verification: dict[str, Any] = Field(
+        description="whether the index is what was written: unopened, running, proven or damaged; and why not"
     )

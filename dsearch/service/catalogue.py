@@ -52,6 +52,10 @@ class Catalogue:
                 self._holds[name] -= 1
                 self._changed.notify_all()
 
+    def damaged(self) -> list[str]:
+        """Open collections whose index turned out to be damaged, sorted."""
+        return self._engine.damaged()
+
     def names(self) -> list[str]:
         """The collections, sorted."""
         return self._engine.names()

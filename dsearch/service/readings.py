@@ -33,6 +33,11 @@ def readings_of(
     for name in catalogue.opened():
         try:
             with catalogue.using(name) as collection:
+                damaged = collection.verification["state"] == "damaged"
+                label = {"collection": collection.name}
+                readings.append(
+                    ("dsearch_collection_damaged", "1 for an index that is damaged.", label, int(damaged))
+                )
                 readings += _of_collection(collection)
         except DsearchError:
             continue  # deleted since, or damaged: it says so to those who ask it

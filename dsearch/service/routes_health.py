@@ -25,9 +25,9 @@ async def healthz() -> Response:
 
 @router.get("/readyz", response_model=Health, responses=problems.documented(NotReady, EncoderUnavailable))
 async def readyz(service: TheService) -> Response:
-    """Whether searches are answered now."""
+    """Whether searches are answered now, and in how many open collections they are not, for damage."""
     service.require_ready()
-    return json_answer({"status": "ready"})
+    return json_answer({"status": "ready", "damaged": len(service.catalogue.damaged())})
 
 
 @router.get(

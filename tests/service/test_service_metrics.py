@@ -232,3 +232,21 @@ def test_without_opentelemetry_nothing_is_asked_of_it(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "opentelemetry", None)  # an import of it would fail
     with telemetry.Spans().of("GET", {}, "r1") as finish:
         finish("/healthz", 200)
+
+
+def test_an_index_that_turns_out_damaged_is_told_and_not_answered_from(
+    client: TestClient, papers: Collection
+) -> None:
+    assert client.post(f"{URL}/search", json={"query": "cat"}).status_code == 200
+    assert client.get("/readyz").json()["damaged"] == 0
+    assert value(client, "dsearch_collection_damaged", collection="papers") == 0
+    proof = papers._state.proof
+    assert proof is not None
+    proof.problem = "keys.faiss: SHA-256 differs"  # as a proof in the background would find
+    assert client.get("/readyz").json()["damaged"] == 1
+    assert value(client, "dsearch_collection_damaged", collection="papers") == 1
+    statistics = client.get(f"{URL}/stats").json()
+    assert statistics["verification"] == {"state": "damaged", "problem": proof.problem}
+    for path, asked in (("search", {"query": "cat"}), ("attend", {"queries": ["cat"]})):
+        answer = client.post(f"{URL}/{path}", json=asked)
+        assert (answer.status_code, answer.json()["code"]) == (500, "corrupt_data"), answer.json()

@@ -300,7 +300,7 @@ def test_ready_when_encoder_and_indexes_are_loaded(
         deadline = time.monotonic() + 20
         while client.get("/readyz").status_code != 200 and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert client.get("/readyz").json() == {"status": "ready"}
+        assert client.get("/readyz").json() == {"status": "ready", "damaged": 0}
 
 
 def test_without_an_encoder_it_is_not_ready_but_finds_words(
