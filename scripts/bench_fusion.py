@@ -2,12 +2,11 @@
 
     python scripts/bench_fusion.py DATA/scifact DATA/cranfield DATA/squad-sentences --python python
 
-For every collection: its legs (dense, keyword); the default (keyword weight 1, k1 and b of the index, no hop);
-the setting that the
-*other* collections would choose (the highest mean nDCG@10 over them); what `dsearch tune` chooses on a few
-dozen and on all training queries of its own. Settings are chosen on training judgements, or within folds;
-each is scored on test judgements. With `--python NAME` the documentation of Python joins, its summary lines
-split into two halves. The collections of the folders' names must be indexed.
+For every collection: its legs (dense, keyword); the default (keyword weight 1, no hop, k1 and b of the
+index); the setting that the *other* collections would choose (the highest mean nDCG@10 over them); what
+`dsearch tune` chooses on a few dozen and on all training queries of its own. Settings are chosen on training
+judgements, or within folds; each is scored on test judgements. With `--python NAME` the documentation of
+Python joins, its summary lines split into two halves. The collections of the folders' names must be indexed.
 """
 
 from __future__ import annotations
