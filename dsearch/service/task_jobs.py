@@ -127,14 +127,16 @@ def _trained(
         finetune_from_feedback,
         query_options,
         self_supervised_options,
+        unanswerable_queries,
+        with_null_slot,
     )
 
     names = ("scope", "objective", "heads", "epochs", "learning_rate", "seed")
     chosen = {name: request[name] for name in names if request[name] is not None}
-    start = collection.head(parent)
-    watch = _Watch(report)
     if not request.get("tune", True):  # a task of before this was asked has none
         chosen["tune"] = False
+    start = collection.head(parent)
+    watch = _Watch(report)
     judged = None
     if request["judgements"] is not None:
         judged = examples_from_judgements(collection, request["queries"], request["judgements"])
@@ -172,6 +174,11 @@ def _trained(
         on_epoch=watch.epoch,
         run=_run(folder, examples, options),
     )
+    if request.get("null_slot") and request["judgements"] is not None:
+        unanswerable = unanswerable_queries(request["queries"], request["judgements"])
+        trained, _ = with_null_slot(
+            trained, examples, options, list(unanswerable.values()), collection.encoder, device=device
+        )
     return trained, examples.left_out
 
 
