@@ -17,14 +17,13 @@ from dsearch.index.tokenized import TokenizedTexts
 from dsearch.index.tuning import Measured, build_tuned, tuned
 
 __all__ = [
-    "K1",
-    "B",
-    "checked_weighting",
     "AUTO",
     "BOUNDS",
     "DENSE_KINDS",
     "FORMAT",
+    "K1",
     "TOKENIZER_VERSION",
+    "B",
     "CorpusStatistics",
     "DenseIndex",
     "DenseKind",
@@ -37,6 +36,7 @@ __all__ = [
     "TokenizedTexts",
     "Tokenizer",
     "build_tuned",
+    "checked_weighting",
     "highlights",
     "languages",
     "manifest_schema",
