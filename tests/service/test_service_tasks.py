@@ -96,7 +96,6 @@ def test_a_null_slot_is_learned_from_queries_that_nothing_answers(
     assert 0 < weights[1] < weights[0] < 1
 
 
-
 def test_train_evaluate_and_refresh(client: TestClient, papers: Collection) -> None:
     train = ask(client, "train", {**JUDGED, "epochs": 3, "accept": True})
     evaluate = ask(client, "evaluate", JUDGED)
