@@ -111,7 +111,7 @@ class SearchLayer(nn.Module):
             if value < 1:
                 raise InvalidRequest(f"{name}={value}; use an integer of at least 1")
         self.head = head
-        self._weighting, self._snapshot = head.keyword_weighting, snapshot.weighed(head.keyword_weighting)
+        self.snapshot = snapshot
         self.mode: Mode = mode
         self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
         self.score = checked_score(score, width)
@@ -121,7 +121,6 @@ class SearchLayer(nn.Module):
             )
         self.pooling = checked_pooling(pooling)
         self._temperature = checked_temperature(temperature, self.score)
-        self.overlaid = Overlaid.of(self.snapshot, head.overlay)
 
     @classmethod
     def open(
@@ -157,6 +156,13 @@ class SearchLayer(nn.Module):
         if weighting != self._weighting:  # another head was loaded into this one
             self._weighting, self._snapshot = weighting, self._snapshot.weighed(weighting)
         return self._snapshot
+
+    @snapshot.setter
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Search another state, or other documents of the same dimension."""
+        self._weighting = self.head.keyword_weighting
+        self._snapshot = snapshot.weighed(self._weighting)
+        self.overlaid = Overlaid.of(self._snapshot, self.head.overlay)
 
     @property
     def temperature(self) -> Float[Tensor, ""] | float:
