@@ -63,7 +63,8 @@ def test_with_keys_every_route_needs_one(
         assert answered.json()["code"] == "key_missing", path
         assert answered.headers["www-authenticate"].startswith("Bearer")
         assert answered.headers["x-content-type-options"] == "nosniff"
-    assert opened <= {"/healthz", "/readyz", "/", "/docs", "/guide", "/guide/{topic}"}
+    guide = {"/guide", "/guide/{topic}", "/guide/{name}.png"}
+    assert opened <= {"/healthz", "/readyz", "/", "/docs", *guide}
     assert client.get("/nothing").status_code == 401  # not even which routes there are
     assert client.get("/ui/app.js").status_code == 200
     assert client.get("/ui/../v1/collections").status_code == 401
