@@ -15,7 +15,7 @@ def test_every_option_has_a_default_of_its_type() -> None:
 
 
 def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() -> None:
-    shown = {"limit", "offset", "cursor", "explain", "highlight", "coverage"}
+    shown = {"limit", "offset", "cursor", "explain", "highlight", "coverage", "partial"}
     plain = SearchChoices()
     changed = {
         "mode": "dense",

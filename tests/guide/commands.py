@@ -45,9 +45,9 @@ def problem_with(command: str, root: Path) -> str | None:
 
 def _of_dsearch(words: list[str]) -> str | None:
     command: Any = typer.main.get_command(app)
-    if not words or words[0].startswith("-"):
-        return _without_options(command, words)
     while words and hasattr(command, "commands"):
+        if words[0].startswith("-"):
+            return _without_options(command, words)
         name, *words = words
         if name.isupper() or name == "…":
             return None

@@ -138,12 +138,14 @@ function options() {
   };
 }
 
-async function answered(ask, words) {
+// `about` says what was asked when it was not words.
+async function answered(ask, words, about = "") {
   const mine = (running = new AbortController());
+  if (about) status.textContent = about;
   document.body.classList.add("busy");
   try {
     const answer = await ask(mine.signal);
-    if (running === mine) show(answer, words);
+    if (running === mine) show(answer, words, about);
   } catch (error) {
     if (running === mine && error.name !== "AbortError") showProblem(error);
   } finally {
@@ -151,7 +153,7 @@ async function answered(ask, words) {
   }
 }
 
-function show(answer, words) {
+function show(answer, words, about) {
   problem.hidden = true;
   hint.hidden = true;
   hits.replaceChildren(...answer.hits.map((hit) => {
@@ -159,7 +161,7 @@ function show(answer, words) {
     shown.append(acts(hit, answer));
     return shown;
   }));
-  status.textContent = attentionInWords(answer);
+  status.textContent = [about, attentionInWords(answer)].filter(Boolean).join(". ");
   showHeat(answer);
   showStamp(answer);
   offerFilters(answer.hits);
@@ -213,8 +215,8 @@ async function showCollection() {
 function acts(hit, answer) {
   const row = element("p", "acts");
   row.append(button("More like this", () => {
-    answered((signal) => similar(chosen.value, { like: [hit.id], ...options() }, signal), "");
-    status.textContent = `Like ${hit.title || hit.id}`;
+    const request = { like: [hit.id], ...options() };
+    answered((signal) => similar(chosen.value, request, signal), "", `Like ${hit.title || hit.id}`);
   }));
   if (!consent.checked) return row;
   const said = element("span", "said");
