@@ -261,18 +261,28 @@ def _values(
 
 
 def _best(values: Values) -> Setting:
-    """The setting with the highest mean, unless hops add less than their standard error: then without.
+    """The setting with the highest mean; hops, and other k1 and b, only where they add more than their error.
 
-    A hop costs a second search; and among many settings some look better by luck.
+    A hop costs a second search, and other k1 and b memory; and among many settings some look better by luck.
     """
-    best = max(values, key=lambda setting: values[setting].mean())
+    own = _best_of([setting for setting in values if setting.bm25 is None], values)
+    other = [setting for setting in values if setting.bm25 is not None]
+    if not other:
+        return own
+    best = _best_of(other, values)
+    return best if _clear(values[best] - values[own]) else own
+
+
+def _best_of(settings: Sequence[Setting], values: Values) -> Setting:
+    best = max(settings, key=lambda one: values[one].mean())
     if best.hop_strength == 0:
         return best
-    plain = max(
-        (setting for setting in values if setting.hop_strength == 0), key=lambda one: values[one].mean()
-    )
-    gain = values[best] - values[plain]
-    return best if gain.mean() > gain.std() / math.sqrt(len(gain)) else plain
+    plain = max((one for one in settings if one.hop_strength == 0), key=lambda one: values[one].mean())
+    return best if _clear(values[best] - values[plain]) else plain
+
+
+def _clear(gain: Float[np.ndarray, " queries"]) -> bool:
+    return bool(gain.mean() > gain.std() / math.sqrt(len(gain)))
 
 
 def _answers(values: Float[np.ndarray, " queries"]) -> Answers:
