@@ -107,6 +107,31 @@ def test_files_can_be_dropped(page: Any) -> None:
     page.get_by_text("1 query, 1 judgement.").wait_for()
 
 
+def test_a_beir_folder_can_be_dropped(page: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "judged"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text('{"_id": "d001", "text": "not read"}\n')
+    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "river"}\n{"_id": "q2", "text": "market"}\n')
+    heading = "query-id\tcorpus-id\tscore\n"
+    (folder / "qrels" / "train.tsv").write_text(heading + "q1\td001\t1\nq1\td002\t1\nq2\td003\t1\n")
+    (folder / "qrels" / "test.tsv").write_text(heading + "q2\td004\t1\n")
+    page.goto("/#c=papers&v=train")
+    box = page.locator(".drop").bounding_box()
+    # A real drag of a folder from outside the browser: no script can make an entry that is a directory.
+    browser = page.context.new_cdp_session(page)
+    for kind in ("dragEnter", "dragOver", "drop"):
+        browser.send(
+            "Input.dispatchDragEvent",
+            {
+                "type": kind,
+                "x": box["x"] + box["width"] / 2,
+                "y": box["y"] + box["height"] / 2,
+                "data": {"items": [], "files": [str(folder)], "dragOperationsMask": 1},
+            },
+        )
+    page.get_by_text("2 queries, 4 judgements, split into training and test.").wait_for()
+
+
 def test_a_collection_shows_figures_a_map_and_documents_that_come_and_go(page: Any, tmp_path: Path) -> None:
     page.goto("/#c=papers&v=collection")
     page.locator(".chart circle").nth(59).wait_for()
