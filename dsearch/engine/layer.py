@@ -26,6 +26,7 @@ from dsearch.attention.ranking import partition_by_head, ranking_score
 from dsearch.engine.leases import Lease
 from dsearch.engine.options import CANDIDATES, LayerOptions
 from dsearch.engine.overlaid import Overlaid
+from dsearch.engine.passages_beside import passages_beside
 from dsearch.engine.proposals import propose
 from dsearch.engine.rescoring import NamedScore, checked_pooling, checked_score, checked_temperature
 from dsearch.engine.snapshot import NONE, Snapshot
@@ -208,6 +209,20 @@ class SearchLayer(nn.Module):
             return uncompiled(query_states, texts, embed, values)
         return self._search(query_states, texts, embed, values)
 
+    def among(
+        self,
+        query_states: Float[Tensor, "batch encoder_dim"],
+        texts: Sequence[str] | None,
+        positions: Int64[np.ndarray, "batch candidates"],
+    ) -> SearchOutput:
+        """Attention over these candidates, in place of those that it would propose; −1 = none.
+
+        What a hop refines the query by is proposed all the same.
+        """
+        last = np.where(positions == NONE, np.iinfo(np.int64).max, positions)
+        ascending = np.take_along_axis(positions, last.argsort(axis=1, kind="stable"), 1)
+        return self._search(query_states, texts, None, None, ascending)
+
     def weigh(
         self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
     ) -> tuple[Float[Tensor, "batch heads candidates"], Float[Tensor, "batch candidates"]]:
@@ -251,6 +266,7 @@ class SearchLayer(nn.Module):
         texts: Sequence[str] | None,
         embed: EmbedRows | None,
         values: Float[Tensor, "positions value_dim"] | None,
+        among: Int64[np.ndarray, "batch candidates"] | None = None,
     ) -> SearchOutput:
         kind = query_states.device.type
         if embed is not None:
@@ -261,7 +277,7 @@ class SearchLayer(nn.Module):
             queries = self.head.queries(query_states)
             for _ in range(self.hops - 1):
                 queries = self._hop(queries, texts, embed)
-            return self._attend(queries, texts, embed, values)
+            return self._attend(queries, texts, embed, values, among)
 
     def _hop(
         self,
@@ -288,18 +304,23 @@ class SearchLayer(nn.Module):
         texts: Sequence[str] | None,
         embed: EmbedRows | None,
         values: Float[Tensor, "positions value_dim"] | None = None,
+        among: Int64[np.ndarray, "batch candidates"] | None = None,
     ) -> SearchOutput:
         folded = self.head.fold(queries)
-        positions = propose(
-            self.snapshot,
-            folded,
-            texts,
-            mode=self.mode,
-            candidates=self.candidates,
-            overlaid=None if embed is not None else self.overlaid,
-        )
+        positions = among
+        if positions is None:
+            positions = propose(
+                self.snapshot,
+                folded,
+                texts,
+                mode=self.mode,
+                candidates=self.candidates,
+                overlaid=None if embed is not None else self.overlaid,
+            )
         candidates = self._embeddings(positions, queries, embed)
-        beside = self._passages_beside(positions, queries) if embed is None else None
+        beside = None
+        if embed is None and self.mode != "keyword":
+            beside = passages_beside(self.snapshot, positions, queries)
         if beside is not None:
             candidates = torch.cat([candidates, beside.embeddings], dim=1)
         changed = self._changed(candidates, positions if beside is None else beside.owned(positions), embed)
@@ -365,54 +386,12 @@ class SearchLayer(nn.Module):
             return embeddings
         return embeddings + self.overlaid.at(positions, embeddings)
 
-    def _passages_beside(
-        self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
-    ) -> _Beside | None:
-        """The further passages of candidates that are long documents; None when there are none."""
-        passages = self.snapshot.passages
-        if passages is None or self.mode == "keyword" or (found := passages.beside(positions)) is None:
-            return None
-        columns, further = found
-        embeddings = torch.as_tensor(passages.embeddings(further)).to(like)
-        first = np.broadcast_to(np.arange(positions.shape[1], dtype=np.int64), positions.shape)
-        owners = torch.as_tensor(np.concatenate([first, columns], axis=1)).to(like.device)
-        return _Beside(embeddings, owners[:, None], further + self.snapshot.positions)
-
     def _embeddings(
         self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor, embed: EmbedRows | None
     ) -> Float[Tensor, "batch candidates encoder_dim"]:
         if embed is not None:
             return embed(positions).to(like)
         return torch.as_tensor(self.snapshot.embeddings(positions)).to(like)
-
-
-class _Beside(NamedTuple):
-    """Further passages of the candidates of each query.
-
-    Attributes:
-        embeddings: of them, zeros at padding.
-        owners: the candidate of each first passage, which is itself, and of each further one.
-        further: their keys.
-    """
-
-    embeddings: Float[Tensor, "batch extra encoder_dim"]
-    owners: Int64[Tensor, "batch one passages"]
-    further: Int64[np.ndarray, "batch extra"]
-
-    def owned(self, positions: Int64[np.ndarray, "batch candidates"]) -> Int64[np.ndarray, "batch passages"]:
-        """The document's position of each first and further passage; −1 at padding."""
-        padded = np.concatenate([positions, np.full((len(positions), 1), NONE, np.int64)], axis=1)
-        return np.take_along_axis(padded, self.owners[:, 0].cpu().numpy(), 1)
-
-    def keys(
-        self,
-        positions: Int64[np.ndarray, "batch candidates"],
-        taken: Int64[np.ndarray, "batch heads candidates"],
-    ) -> Int64[np.ndarray, "batch heads candidates"]:
-        """The keys of the passages that were taken, −1 at −1."""
-        every = np.concatenate([positions, self.further], axis=1)[:, None]
-        keys = np.take_along_axis(np.broadcast_to(every, (*taken.shape[:2], every.shape[2])), taken, 2)
-        return np.where(positions[:, None] == NONE, NONE, keys)
 
 
 def _rows(
