@@ -45,15 +45,56 @@ def topics(engine: SearchEngine) -> Examples:
     )
 
 
+def asked(**given: object) -> argparse.Namespace:
+    nothing = {"null_heads": 0, "whole": 0, "resamplings": 0, "poisoned": 0, "epochs": 1, "null_epochs": 1}
+    return argparse.Namespace(**{**nothing, "log": None, **given})
+
+
 def test_what_passes_and_what_does_not(bench: ModuleType, topics: Examples) -> None:
-    arguments = argparse.Namespace(null_heads=8, resamplings=10, poisoned=2, epochs=6, null_epochs=1)
-    rows = {row.name: row for row in bench.trials(topics, arguments)}
+    arguments = asked(null_heads=8, resamplings=10, poisoned=2, epochs=6, null_epochs=1)
+    rows = {row.name: row for row in bench.rows_of(topics, arguments)}
     assert rows.pop("real gains, resampled").passed >= 9
     assert rows.pop("clicks poisoned with one document").passed == 0
     assert rows.pop("clicks poisoned with any documents").passed == 0
+    assert len(rows) >= 5
     for row in rows.values():
         # 8 trials at alpha = .05: more than 3 have a probability below .001.
+        assert row.null, row
         assert row.passed <= 3, row
+
+
+def test_what_was_tuned_and_trained_on_shuffled_judgements_stays_out(
+    bench: ModuleType, topics: Examples
+) -> None:
+    (row,) = {row.name: row for row in bench.rows_of(topics, asked(whole=1))}.values()
+    assert (row.of, row.passed) == (1, 0), row
+
+
+def test_an_interrupted_run_goes_on_from_its_log(bench: ModuleType, topics: Examples, tmp_path: Path) -> None:
+    log = tmp_path / "gate.jsonl"
+    whole = list(bench.rows_of(topics, asked(null_heads=2)))
+    begun = bench.rows_of(topics, asked(null_heads=2, log=log))
+    first = [next(begun) for _ in range(5)]
+    begun.close()
+    assert first == whole[:5]
+    before = log.read_text()
+    assert len(before.splitlines()) == 1 + 5
+    assert list(bench.rows_of(topics, asked(null_heads=2, log=log))) == whole
+    assert log.read_text().startswith(before)
+    assert len(log.read_text().splitlines()) == 1 + 5 * 2
+    with pytest.raises(SystemExit, match="other settings"):
+        next(bench.rows_of(topics, asked(null_heads=2, epochs=2, log=log)))
+
+
+@pytest.mark.parametrize(("passed", "likely"), [(0, 1.0), (1, 0.4013), (3, 0.0115)])
+def test_how_likely_so_many_are_at_alpha(bench: ModuleType, passed: int, likely: float) -> None:
+    """1 − .95^10 = .4013; 1 − .5987 − .3151 − .0746 = .0115."""
+    row = bench.Row("a kind", passed, 10, 20, True)
+    assert row.likely == pytest.approx(likely, abs=5e-4)
+    assert str(row) == (
+        f"a kind: {passed} of 10 passed ({passed / 10:.3f}; at 0.05 as many or more: p = {row.likely:.3f}), "
+        "20 asked for"
+    )
 
 
 def test_the_slices_are_large_enough_to_be_judged(bench: ModuleType, topics: Examples) -> None:
