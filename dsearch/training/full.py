@@ -29,6 +29,7 @@ from dsearch.training.loop import Course, Epoch, TrainingDiverged, Watch, run_co
 from dsearch.training.losses import info_nce
 from dsearch.training.moving_index import Contents, MovingIndex
 from dsearch.training.negatives import mined_negatives
+from dsearch.training.options import require_at_least_one, require_rates
 from dsearch.training.processes import Processes
 from dsearch.training.ranking import KeywordScores, padded
 from dsearch.training.student import Student
@@ -77,15 +78,11 @@ class FullOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "chunk", "depth"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 1")
+        require_at_least_one(self, "epochs", "batch_size", "chunk", "depth")
         for name in ("negatives", "steps_a_round"):
             if getattr(self, name) < 0:
                 raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 0")
-        for name in ("encoder_learning_rate", "learning_rate"):
-            if not 0 < getattr(self, name) < 1:
-                raise InvalidRequest(f"{name}={getattr(self, name)}; use a number between 0 and 1")
+        require_rates(self, "encoder_learning_rate", "learning_rate")
         if not self.margin > 0:
             raise InvalidRequest(f"margin={self.margin}; use a number above 0")
         if not (self.held_out == 0 or self.held_out >= 2):

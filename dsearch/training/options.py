@@ -12,33 +12,25 @@ from dsearch.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 SCOPES = ("head", "query")
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingOptions:
-    """The defaults were fixed by cross-validation within SciFact's training split (see README, Decisions).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadOptions:
+    """What every training of a head has, whatever it learns from.
 
     Attributes:
-        objective: what is trained for; see objectives.py.
-        epochs: passes over the queries; fewer are kept where held-out queries say so clearly.
-        batch_size: queries a step.
-        learning_rate: of the projections, Adam; the two scalars learn three times as fast.
+        epochs: passes over the examples; fewer are kept where held-out ones say so clearly.
+        batch_size: examples a step.
+        learning_rate: of the projections, Adam; the scalars learn three times as fast.
         retention: weight of the term that keeps the ranking of stored documents taken as queries.
         retention_batch: such documents a step.
         decay: weight of Σ |Δ|²: pulls projections towards the identity, never towards zero.
         heads: query heads.
         train_keys: learn the key projection too; without it only the query side moves.
-        keywords: whether the keyword head has a part: without, its weight stays as it is.
-        folds: the queries are held out in so many parts to judge by, one part after the other until that is
+        keywords: whether shared words have a part: without, the keyword weight stays as it is.
+        folds: the examples are held out in so many parts to judge by, one part after the other until that is
             enough; 0 holds none out.
         seed: of every random choice.
-        scope: "head", or "query": the query encoder learns too.
-        encoder_method: how it learns: "lora", or "all" of its weights.
-        lora_rank: rank of what is learned beside each layer; α is twice that.
-        encoder_learning_rate: of the encoder.
-        tune: choose keyword weight and hop strength first, without the queries that are held out, and train
-            from there; after training, which learns without a hop, choose the hop strength once more.
     """
 
-    objective: str = DEFAULT_OBJECTIVE
     epochs: int = 30
     batch_size: int = 64
     learning_rate: float = 1e-3
@@ -50,6 +42,33 @@ class TrainingOptions:
     keywords: bool = True
     folds: int = 3
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_at_least_one(self, "epochs", "batch_size", "retention_batch", "heads")
+        require_rates(self, "learning_rate")
+        require_weights(self, "retention", "decay")
+        if not (self.folds == 0 or 2 <= self.folds <= 20):
+            raise InvalidRequest(f"folds={self.folds}; use 2 to 20, or 0 to hold nothing out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions(HeadOptions):
+    """How a head, and perhaps the query encoder, learns to rank; and what every training of a head has.
+
+    The defaults were fixed by cross-validation within SciFact's training split (see README, Decisions).
+
+    Attributes:
+        objective: what is trained for; see objectives.py.
+        scope: "head", or "query": the query encoder learns too.
+        encoder_method: how it learns: "lora", or "all" of its weights.
+        lora_rank: rank of what is learned beside each layer; α is twice that.
+        encoder_learning_rate: of the encoder.
+        tune: choose keyword weight, k1 and b, and hop strength first, without the queries that are held out,
+            and train from there; after training, which learns without a hop, choose the hop strength once
+            more.
+    """
+
+    objective: str = DEFAULT_OBJECTIVE
     scope: str = "head"
     encoder_method: str = "lora"
     lora_rank: int = 16
@@ -57,22 +76,34 @@ class TrainingOptions:
     tune: bool = True
 
     def __post_init__(self) -> None:
+        HeadOptions.__post_init__(self)  # with slots, super() would name the class of before they were added
         if self.scope not in SCOPES:
             raise InvalidRequest(f"scope={self.scope!r}; use one of {', '.join(SCOPES)}")
         EncoderTraining(self.encoder_method, self.lora_rank)
         if self.objective not in OBJECTIVES:
             raise InvalidRequest(f"objective={self.objective!r}; use one of {', '.join(OBJECTIVES)}")
-        for name in ("epochs", "batch_size", "retention_batch", "heads"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 1")
-        for name in ("learning_rate", "encoder_learning_rate"):
-            if not 0 < getattr(self, name) < 1:
-                raise InvalidRequest(f"{name}={getattr(self, name)}; use a number between 0 and 1")
-        for name in ("retention", "decay"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InvalidRequest(f"{name}={getattr(self, name)}; use a number of at least 0")
-        if not (self.folds == 0 or 2 <= self.folds <= 20):
-            raise InvalidRequest(f"folds={self.folds}; use 2 to 20, or 0 to hold nothing out")
+        require_rates(self, "encoder_learning_rate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueOptions(HeadOptions):
+    """How a head learns to predict a field, see values.py; and what every training of a head has.
+
+    Its examples are documents. `retention` 0 gives the metric up to the field, more keeps search as it was.
+    Keywords have a part as they have when texts are predicted for, and none where a collection's embeddings
+    are given.
+
+    Attributes:
+        most_examples: documents asked about, drawn where there are more; the evidence is always all.
+    """
+
+    epochs: int = 60
+    retention: float = 0.0
+    most_examples: int = 5000
+
+    def __post_init__(self) -> None:
+        HeadOptions.__post_init__(self)
+        require_at_least_one(self, "most_examples")
 
 
 def query_options(**chosen: Any) -> TrainingOptions:
@@ -110,48 +141,34 @@ def feedback_options(**chosen: Any) -> TrainingOptions:
     return TrainingOptions(**{"objective": "judged", "tune": False, **chosen})
 
 
-@dataclass(frozen=True, slots=True)
-class ValueOptions:
-    """How a head learns to predict a field; see values.py.
+def require_at_least_one(options: object, *names: str) -> None:
+    """Refuse options that count something and are below 1.
 
-    Attributes:
-        epochs: passes over the documents; fewer are kept where held-out documents say so clearly.
-        batch_size: documents a step.
-        learning_rate: of the projections, Adam; the scalars learn three times as fast.
-        retention: weight of the term that keeps the ranking of stored documents: 0 gives the metric up to
-            the field, more keeps search as it was.
-        retention_batch: documents a step for it.
-        decay: weight of Σ |Δ|²: pulls projections towards the identity.
-        heads: query heads.
-        train_keys: learn the key projection too.
-        keywords: whether shared words have a part, as they have when texts are predicted for; none have where
-            a collection's embeddings are given.
-        folds: documents are held out in so many parts to judge by, until that is enough; 0 holds none out.
-        most_examples: documents asked about, drawn where there are more; the evidence is always all.
-        seed: of every random choice.
+    Raises:
+        InvalidRequest: naming the first such.
     """
+    for name in names:
+        if getattr(options, name) < 1:
+            raise InvalidRequest(f"{name}={getattr(options, name)}; use an integer of at least 1")
 
-    epochs: int = 60
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    retention: float = 0.0
-    retention_batch: int = 64
-    decay: float = 1e-3
-    heads: int = 1
-    train_keys: bool = True
-    keywords: bool = True
-    folds: int = 3
-    most_examples: int = 5000
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "retention_batch", "heads", "most_examples"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 1")
-        if not 0 < self.learning_rate < 1:
-            raise InvalidRequest(f"learning_rate={self.learning_rate}; use a number between 0 and 1")
-        for name in ("retention", "decay"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InvalidRequest(f"{name}={getattr(self, name)}; use a number of at least 0")
-        if not (self.folds == 0 or 2 <= self.folds <= 20):
-            raise InvalidRequest(f"folds={self.folds}; use 2 to 20, or 0 to hold nothing out")
+def require_rates(options: object, *names: str) -> None:
+    """Refuse learning rates that are none.
+
+    Raises:
+        InvalidRequest: naming the first that is not between 0 and 1.
+    """
+    for name in names:
+        if not 0 < getattr(options, name) < 1:
+            raise InvalidRequest(f"{name}={getattr(options, name)}; use a number between 0 and 1")
+
+
+def require_weights(options: object, *names: str) -> None:
+    """Refuse weights of penalties that are negative or no numbers.
+
+    Raises:
+        InvalidRequest: naming the first such.
+    """
+    for name in names:
+        if not 0 <= getattr(options, name) < float("inf"):
+            raise InvalidRequest(f"{name}={getattr(options, name)}; use a number of at least 0")

@@ -32,7 +32,7 @@ from dsearch.training.finetune import Trained
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.holdout import HeldOut, joined, split_folds
 from dsearch.training.loop import Course, Watch, run_course
-from dsearch.training.options import TrainingOptions
+from dsearch.training.options import TrainingOptions, require_at_least_one, require_rates, require_weights
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
 from dsearch.training.trainer import train_student
@@ -63,14 +63,9 @@ class OverlayOptions:
     def __post_init__(self) -> None:
         if not 0 < self.bound <= 1:
             raise InvalidRequest(f"bound={self.bound}; use a number above 0, at most 1")
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 1")
-        if not 0 < self.learning_rate < 1 or not 0 <= self.decay < float("inf"):
-            raise InvalidRequest(
-                f"learning_rate={self.learning_rate}, decay={self.decay}; use a rate between 0 and 1 and a "
-                "decay of at least 0"
-            )
+        require_at_least_one(self, "epochs", "batch_size")
+        require_rates(self, "learning_rate")
+        require_weights(self, "decay")
 
 
 def learn_overlay(

@@ -21,7 +21,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.training.examples import Examples
 from dsearch.training.loop import Course, Epoch, TrainingDiverged, Watch, run_course
 from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
-from dsearch.training.options import TrainingOptions, ValueOptions
+from dsearch.training.options import HeadOptions, TrainingOptions
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
 from dsearch.training.student import Student
@@ -82,7 +82,7 @@ def train_student(
         examples: queries and their documents.
         options: how.
         encoder: of the queries; it stays as it is. The stored query embeddings are used when None.
-        start: keyword weight and hop strength are taken from it; the hop strength stays.
+        start: keyword weight, k1 and b, and hop strength are taken from it; only the first learns.
         epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.
         device: where the arithmetic of the head runs; an encoder's runs where the encoder is.
         watch: who follows, and where checkpoints are kept.
@@ -190,7 +190,7 @@ class _FrozenDocuments:
         """Nothing was kept."""
 
 
-def head_groups(head: Head, options: TrainingOptions | ValueOptions) -> list[dict[str, Any]]:
+def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
     """What learns, and how fast; values and hops have no part in this objective."""
     fusion = [head.log_temperature, *([head.keyword_weight] if options.keywords else [])]
     if options.heads > 1:

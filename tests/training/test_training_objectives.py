@@ -6,40 +6,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from opened_heads import both_ways, opened_head, unit
+from opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.head import Head
 from dsearch.training import objectives
 
-
-def unit(*shape: int) -> torch.Tensor:
-    return torch.nn.functional.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
-def opened_head(heads: int) -> Head:
-    head = Head(8, heads=heads, rank=3).double()
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    return head
-
-
-@pytest.fixture(params=["plain", "blocked"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to the partition function."""
-    if request.param == "blocked":
-        monkeypatch.setattr(objectives, "_PLAIN_LOGITS", 0)
+path = both_ways(objectives)
 
 
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("with_keywords", [True, False])
 def test_listwise_cross_entropy_is_its_definition(heads: int, with_keywords: bool) -> None:
-    head, states, corpus = opened_head(heads), unit(4, 8), unit(20, 8)
+    head, states, corpus = opened_head(8, heads), unit(4, 8), unit(20, 8)
     keyword = torch.rand(4, 20, dtype=torch.float64) if with_keywords else None
     relevant = torch.tensor([[3, 5], [0, 0], [7, 19], [2, 0]])
     target = torch.tensor([[0.75, 0.25], [1.0, 0.0], [0.5, 0.5], [1.0, 0.0]], dtype=torch.float64)
@@ -61,7 +41,7 @@ def test_listwise_cross_entropy_is_its_definition(heads: int, with_keywords: boo
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("heads", [1, 3])
 def test_retention_is_the_divergence(heads: int) -> None:
-    head, documents, corpus = opened_head(heads), unit(5, 8), unit(30, 8)
+    head, documents, corpus = opened_head(8, heads), unit(5, 8), unit(30, 8)
     kept = objectives.retention(head, documents, corpus)
     frozen = (documents @ corpus.T / 0.05).log_softmax(-1)
     keys = corpus @ head.key_projection().T
@@ -110,7 +90,7 @@ DENOMINATORS = {
 def test_the_denominator_decides_which_documents_move(name: str, heads: int) -> None:
     """The gradient on a stored embedding is exactly 0 where a document has no part."""
     corpus = unit(20, 8).requires_grad_()
-    loss = objectives.OBJECTIVES[name](batch_of(opened_head(heads), corpus))
+    loss = objectives.OBJECTIVES[name](batch_of(opened_head(8, heads), corpus))
     gradient = torch.autograd.grad(loss, corpus)[0]
     moved = set(gradient.abs().sum(-1).nonzero()[:, 0].tolist())
     assert moved == DENOMINATORS[name]
@@ -122,7 +102,7 @@ def test_every_objective_has_its_documents_tested() -> None:
 
 @pytest.mark.parametrize("with_keywords", [True, False])
 def test_pools_have_the_weights_of_their_definition(with_keywords: bool) -> None:
-    batch = batch_of(opened_head(3), unit(20, 8), with_keywords=with_keywords)
+    batch = batch_of(opened_head(8, 3), unit(20, 8), with_keywords=with_keywords)
     listwise = objectives.OBJECTIVES["listwise"](batch)
     target = batch.target_over(batch.whole())
     torch.testing.assert_close(listwise, -(target * batch.log_weights(batch.whole())).sum(-1).mean())
@@ -136,7 +116,7 @@ def test_frozen_attention_is_the_same_computed_once_or_each_time(
     draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objectives, "_FROZEN_AT_A_TIME", 7)
-    head, corpus = opened_head(2), unit(30, 8)
+    head, corpus = opened_head(8, 2), unit(30, 8)
     drawn = torch.tensor([4, 29, 4, 0])
     frozen = objectives.FrozenAttention(corpus, draws)
     assert (frozen._known is not None) == (draws == 30)
@@ -145,7 +125,7 @@ def test_frozen_attention_is_the_same_computed_once_or_each_time(
 
 
 def test_rewards_give_in_expectation_the_gradient_of_the_expected_reward() -> None:
-    head, corpus = opened_head(2), unit(20, 8)
+    head, corpus = opened_head(8, 2), unit(20, 8)
     worth = torch.rand(4, 20, dtype=torch.float64)
     batch = replace(
         batch_of(head, corpus), reward=lambda shown: worth.gather(1, shown), generator=torch.Generator()
@@ -161,7 +141,7 @@ def test_rewards_give_in_expectation_the_gradient_of_the_expected_reward() -> No
 
 
 def test_without_a_reward_the_grades_are_it() -> None:
-    batch = batch_of(opened_head(1), unit(20, 8))
+    batch = batch_of(opened_head(8, 1), unit(20, 8))
     shown = torch.tensor([[3, 5, 1], [9, 0, 9], [7, 19, 19], [0, 1, 2]])
     assert batch.grades_of(shown).tolist() == [
         [0.75, 0.25, 0.0],

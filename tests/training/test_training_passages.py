@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from opened_heads import both_ways, opened_head, unit
+from opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.head import Head
 from dsearch.engine import PassageOptions
@@ -20,28 +22,12 @@ from dsearch.types import Document, Query
 DOCUMENTS, OWNERS = 20, [1, 1, 1, 5, 7, 7, 19]
 
 
-def unit(*shape: int) -> torch.Tensor:
-    return torch.nn.functional.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture(params=["plain", "blocked"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "blocked":
-        monkeypatch.setattr(objectives, "_PLAIN_LOGITS", 0)
+path = both_ways(objectives)
 
 
 def batch_of(heads: int, *, with_keywords: bool = True) -> objectives.Batch:
-    head = Head(8, heads=heads, rank=3).double()
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
     return objectives.Batch(
-        head=head,
+        head=opened_head(8, heads),
         states=unit(4, 8),
         keyword=torch.rand(4, DOCUMENTS, dtype=torch.float64) if with_keywords else None,
         corpus=unit(DOCUMENTS, 8),

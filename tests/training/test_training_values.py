@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from opened_heads import both_ways, opened_head, unit
+from opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.head import Head
 from dsearch.engine import Collection, SearchEngine
@@ -25,36 +27,14 @@ from dsearch.types import Document
 FAST = ValueOptions(epochs=8, learning_rate=3e-2, batch_size=32)
 
 
-def unit(*shape: int) -> torch.Tensor:
-    return torch.nn.functional.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
-def opened_head(heads: int) -> Head:
-    head = Head(6, heads=heads, rank=3).double()
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    return head
-
-
-@pytest.fixture(params=["plain", "blocked"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways to the pooled values."""
-    if request.param == "blocked":
-        monkeypatch.setattr(values, "_PLAIN_LOGITS", 0)
-    return request.param
+path = both_ways(values)
 
 
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("with_keywords", [True, False])
 def test_pooled_values_are_their_definition(heads: int, with_keywords: bool) -> None:
-    head, states, corpus, pooled = opened_head(heads), unit(4, 6), unit(9, 6), torch.randn(9, 2).double()
+    head, states, corpus, pooled = opened_head(6, heads), unit(4, 6), unit(9, 6), torch.randn(9, 2).double()
     keyword = torch.rand(4, 9, dtype=torch.float64) if with_keywords else None
     own = torch.tensor([3, -1, 0, 8])
     found = pooled_values(head, states, corpus, pooled, own, keyword=keyword)
@@ -70,7 +50,7 @@ def test_pooled_values_are_their_definition(heads: int, with_keywords: bool) -> 
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("kind", ["number", "label"])
 def test_the_gradient_agrees_with_finite_differences(kind: str) -> None:
-    head, corpus = opened_head(2), unit(7, 6)
+    head, corpus = opened_head(6, 2), unit(7, 6)
     pooled = torch.eye(3, dtype=torch.float64)[torch.arange(7) % 3]
     keyword = torch.rand(7, 7, dtype=torch.float64)
 
