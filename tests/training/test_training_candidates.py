@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from dsearch.attention.head import Head
 from dsearch.attention.hops import refine
 from dsearch.engine import Collection, SearchEngine
 from dsearch.training import Examples, Gate, TrainingOptions, examples_from_judgements, finetune, register
-from dsearch.training.candidates import TUNED_SHARE, judge_candidates
-from dsearch.training.gate import judge
+from dsearch.training.candidates import judge_candidates
+from dsearch.training.gate import GateReport, judge
 from dsearch.training.holdout import Answers
 from dsearch.training.ranking import Ranking
 from dsearch.training.selection import FoldAnswers, chosen, kept_hop
@@ -107,40 +108,54 @@ def test_held_out_queries_have_no_part_in_tuning(misled: Examples) -> None:
     assert np.array_equal(without.crossed, trials.choose(without=half).crossed)
 
 
-def test_both_candidates_share_alpha() -> None:
-    generator = np.random.default_rng(0)
-    now = generator.uniform(0, 0.5, 400)
-    tuned = now + generator.normal(0.02, 0.1, 400)
-    head = tuned + generator.normal(0.01, 0.1, 400)
+def compared(now: np.ndarray, tuned: np.ndarray, head: np.ndarray) -> tuple[GateReport, GateReport]:
+    return judge_candidates(
+        lambda asked: judge(answers(now), answers(tuned), asked),
+        answers(now),
+        answers(tuned),
+        answers(head),
+        Gate(alpha=0.05),
+    )
 
-    def judged(now: np.ndarray, tuned: np.ndarray, head: np.ndarray):
-        return judge_candidates(
-            lambda asked: judge(answers(now), answers(tuned), asked),
-            answers(now),
-            answers(tuned),
-            answers(head),
-            Gate(alpha=0.05),
-        )
 
-    of_tuned, of_head = judged(now, tuned, head)
+def with_p_value(now: np.ndarray, wanted: float) -> np.ndarray:
+    """Values whose gain over `now` has about this p-value."""
+    noise = np.random.default_rng(5).normal(0, 0.1, len(now))
+    noise = (noise - noise.mean()) / noise.std() * 0.1
+    return now + noise + 0.1 / np.sqrt(len(now)) * NormalDist().inv_cdf(1 - wanted)
+
+
+def test_two_candidates_do_not_double_alpha() -> None:
+    """Both reach α: both pass at α. Only one does: it must reach half of it."""
+    now = np.random.default_rng(0).uniform(0.3, 0.6, 400)
+    weak, strong, none = (with_p_value(now, wanted) for wanted in (0.04, 0.01, 0.6))
+    of_tuned, of_head = compared(now, weak, strong)
     assert of_tuned.passed
-    assert of_tuned.gate.alpha == pytest.approx(0.05 * TUNED_SHARE)
-    assert of_head.gate.alpha == 0.05  # what the tuned search did not use up
-    of_tuned, of_head = judged(now, now - 0.01, head)
+    assert of_tuned.gate.alpha == 0.05
+    of_tuned, of_head = compared(now, none, weak)
     assert not of_tuned.passed
-    assert of_head.gate.alpha == pytest.approx(0.05 * (1 - TUNED_SHARE))
+    assert (of_head.passed, of_head.gate.alpha) == (False, 0.025)
+    assert 0.025 < of_head.p_value < 0.05
+    assert compared(now, none, strong)[1].passed
+    of_tuned, of_head = compared(now, weak, none)
+    assert not of_tuned.passed
+    assert compared(now, strong, none)[0].passed
 
 
-def test_a_head_must_beat_what_answers_now_as_well() -> None:
+def test_where_both_pass_the_head_must_beat_the_tuned_search_as_well() -> None:
+    now = np.random.default_rng(0).uniform(0.3, 0.6, 400)
+    tuned = with_p_value(now, 0.001)
+    of_tuned, of_head = compared(now, tuned, tuned + 1e-4 * np.random.default_rng(1).normal(0, 1, 400))
+    assert of_tuned.passed
+    assert not of_head.passed
+    assert of_head.reason.startswith("against the tuned search: ")
+    assert compared(now, tuned, with_p_value(tuned, 0.001))[1].passed
+
+
+def test_a_head_must_beat_what_answers_now() -> None:
     """The tuned search lost on held-out queries: to be better than it is not enough."""
     now = np.full(200, 0.5) + np.random.default_rng(0).normal(0, 0.01, 200)
-    worse, between = now - 0.05, now - 0.01
-    reports = judge_candidates(
-        lambda asked: judge(answers(now), answers(worse), asked),
-        answers(now),
-        answers(worse),
-        answers(between),
-    )
+    reports = compared(now, now - 0.05, now - 0.01)
     assert not any(report.passed for report in reports)
     assert reports[1].reason.startswith("against what answers now: ")
 
