@@ -43,29 +43,27 @@ def start(
     cache: Annotated[
         Path, typer.Option(help="Folder on every machine for what is copied to it.")
     ] = Path.home() / ".cache" / "dsearch" / "shards",
-    cpus: Annotated[float, typer.Option(help="Logical CPUs that a copy takes.", min=0.0)] = 1.0,
+    cpus: Annotated[
+        float | None,
+        typer.Option(
+            help="Logical CPUs that a copy takes [default: 1, or less where fewer are free].", min=0.0
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Split the live generation of a collection, start its shards, and let them answer.
 
-    Where no Ray runs and --ray is auto, one is started on this machine, for this machine alone. Called again
-    after `dsearch refresh` it exchanges what answers, all shards at once.
+    Where no Ray runs and --ray is auto or of this machine, one is started, for this machine alone. Called
+    again after `dsearch refresh` it exchanges what answers, all shards at once.
     """
-    from dsearch.cluster.actors import coordinator
-    from dsearch.cluster.connecting import connect, ray_module, start_head
+    from dsearch.cluster.actors import coordinator, outcome
+    from dsearch.cluster.connecting import ray_module
 
     ray_module()
     with opened_engine(home, readonly=True) as (engine, _):
         opened = engine.collection(collection)
         release, folder = _split(opened, shards)
-    try:
-        joined = connect(ray)
-    except Exception:
-        if ray != "auto":
-            raise
-        say("no Ray runs on this machine; starting one that only this machine reaches")
-        start_head()
-        joined = connect(ray)
+    ray = _joined_or_started(ray)
     uri = str(folder.resolve())
     if at is not None:
         from dsearch.cluster.transfer import send
@@ -74,8 +72,9 @@ def start(
         say(f"sending {len(release.shards)} shards to {uri}")
         send(folder, uri)
     say(f"starting {len(release.shards)} shards, {replicas} of each")
-    called = coordinator(start=True).publish.remote(uri, replicas, str(cache), cpus)
-    live: dict[str, Any] = joined.get(called)
+    live: dict[str, Any] = outcome(
+        coordinator(start=True).publish.remote(uri, replicas, str(cache.expanduser().resolve()), cpus)
+    )
     if as_json:
         print_json(live)
     else:
@@ -88,11 +87,11 @@ def start(
 @cluster.command()
 def status(ray: Address = "auto", as_json: options.AsJson = False) -> None:
     """Which shards answer, and which of their copies do not."""
-    from dsearch.cluster.actors import Live, coordinator, copies_up
+    from dsearch.cluster.actors import Live, coordinator, copies_up, outcome
     from dsearch.cluster.connecting import connect
 
-    joined = connect(ray)
-    found = joined.get(coordinator().live.remote())
+    connect(ray)
+    found = outcome(coordinator().live.remote())
     report: list[dict[str, Any]] = []
     for name, described in sorted(found.items()):
         live = Live(**described)
@@ -119,13 +118,40 @@ def status(ray: Address = "auto", as_json: options.AsJson = False) -> None:
 
 @cluster.command()
 def stop(ray: Address = "auto") -> None:
-    """Stop serving and every shard; documents and folders of shards stay, and so does Ray itself."""
+    """Stop serving and every shard, and Ray too where `dsearch cluster start` started it; documents stay."""
     from dsearch.cluster.actors import stop_all
     from dsearch.cluster.connecting import connect
+    from dsearch.cluster.head import stop_head
+    from dsearch.errors import Unavailable
 
     connect(ray)
-    stop_all()
-    print("stopped; end Ray itself with: ray stop")
+    try:
+        stop_all()
+    except Unavailable:  # nothing of ours runs in it
+        if not stop_head():
+            raise
+        print("stopped; no collection answered there")
+        return
+    print("stopped, and Ray too" if stop_head() else "stopped; Ray itself goes on: it was there before")
+
+
+def _joined_or_started(address: str) -> str:
+    """Join the cluster there, or start one of this machine alone; its address."""
+    from dsearch.cluster.connecting import answers, connect, is_loopback
+    from dsearch.cluster.head import start_head
+    from dsearch.errors import Unavailable
+
+    if address == "auto":
+        try:
+            connect(address)
+            return address
+        except Unavailable:
+            pass
+    elif not is_loopback(address) or answers(address):
+        connect(address)
+        return address
+    say("no Ray runs there; starting one that only this machine reaches")
+    return start_head(address)
 
 
 def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
@@ -153,6 +179,7 @@ def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], re
     Raises:
         MissingExtra, Unavailable (no cluster there), InvalidRequest (reached from elsewhere, and no key).
     """
+    from dsearch.cli.serve import bound
     from dsearch.cluster.connecting import connect
     from dsearch.cluster.ingress import IngressSettings, deploy, undeploy
 
@@ -168,10 +195,12 @@ def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], re
         require_key=require_key,
         query_timeout_s=settings.query_timeout_ms / 1000,
     )
+    with bound(settings.host, settings.port) as free:  # Ray Serve would not say that something else listens
+        port = free.getsockname()[1]
     stopped = threading.Event()
     for stop_signal in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop_signal, lambda *_: stopped.set())
-    deploy(chosen, host=settings.host, port=settings.port)
-    say(f"the cluster at {address} serves at http://{settings.host}:{settings.port}  (stop with Ctrl-C)")
+    deploy(chosen, host=settings.host, port=port)
+    say(f"the cluster at {address} serves at http://{settings.host}:{port}  (stop with Ctrl-C)")
     stopped.wait()
     undeploy()

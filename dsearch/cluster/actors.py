@@ -1,78 +1,18 @@
-"""What runs on the machines of a cluster: shard actors, and the coordinator that says what is live.
-
-Nothing that a caller made travels as code: actors are made of names (a place, a digest) and asked with plain
-records (questions.py).
-"""
+"""The coordinator of a cluster: it starts the copies of shards and says which release is live."""
 
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dsearch.cluster.questions import Pooled, Pooling, Proposal, Question, Showing, Shown
+from typing import Any
 
 COORDINATOR = "dsearch"
 READY_S = 300.0
 GRACE_S = 30.0  # a replaced release answers so long; no request may take longer
 _STATE = b"dsearch:releases"
-
-
-class ShardActor:
-    """A copy of one shard.
-
-    Args:
-        uri: where its release lies.
-        name: the shard's name in it.
-        digest: what the release names it by.
-        cache: the folder for what has to be copied to this machine.
-        threads: of native libraries.
-    """
-
-    def __init__(self, uri: str, name: str, digest: str, cache: str, threads: int = 1):
-        from dsearch.threads import set_threads
-
-        set_threads(threads)
-        from dsearch.cluster.shard import Shard
-        from dsearch.cluster.transfer import fetch_shard
-
-        self._shard = Shard.open(fetch_shard(uri, name, digest, Path(cache)), digest)
-
-    def ready(self) -> str:
-        """The digest of what it has."""
-        return self._shard.manifest.digest
-
-    def cpu_s(self) -> float:
-        """What this process has computed."""
-        return time.process_time()
-
-    def propose(self, question: Question) -> Proposal:
-        """See `Shard.propose`."""
-        return self._shard.propose(question)
-
-    def pool(self, pooling: Pooling) -> Pooled:
-        """See `Shard.pool`."""
-        return self._shard.pool(pooling)
-
-    def show(self, showing: Showing) -> list[Shown]:
-        """See `Shard.show`."""
-        return self._shard.show(showing)
-
-    def attend(self, asked: Any) -> Any:
-        """See `Shard.attend`."""
-        return self._shard.attend(asked)
-
-    def attend_backward(self, upstream: Any) -> Any:
-        """See `Shard.attend_backward`."""
-        return self._shard.attend_backward(upstream)
-
-    def gather(self, asked: Any) -> Any:
-        """See `Shard.gather`."""
-        return self._shard.gather(asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +48,7 @@ class Coordinator:
             return {name: asdict(one) for name, one in self._live.items()}
 
     def publish(
-        self, uri: str, replicas: int, cache: str, num_cpus: float = 1.0, grace_s: float = GRACE_S
+        self, uri: str, replicas: int, cache: str, num_cpus: float | None = None, grace_s: float = GRACE_S
     ) -> dict[str, Any]:
         """Start the shards of the release at `uri`, then let it take the place of its collection's live one.
 
@@ -116,15 +56,18 @@ class Coordinator:
             uri: of a release.
             replicas: copies of each shard.
             cache: a folder on every machine.
-            num_cpus: logical ones that a copy takes.
+            num_cpus: logical ones that a copy takes; one, or less where fewer are free, when None.
             grace_s: how long the replaced release stays.
 
         Raises:
-            Whatever an actor raises that cannot open its shard; then the one that was live stays.
+            Unavailable: not all copies are ready in time.
+            DsearchError, OSError: a shard does not open. The release that was live stays then.
         """
         import ray
 
+        from dsearch.cluster.shard_actor import start
         from dsearch.cluster.transfer import read_release
+        from dsearch.errors import Unavailable
 
         with self._publishing:
             release = read_release(uri)
@@ -134,13 +77,27 @@ class Coordinator:
                 for entry in release.shards
             ]
             nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+            each = free_share(len(release.shards) * replicas) if num_cpus is None else num_cpus
             try:
                 handles = [
-                    _start(name, uri, entry, cache, num_cpus, nodes[(at + copy) % len(nodes)])
+                    # Copies of a shard begin on different machines, as far as there are several.
+                    start(
+                        name,
+                        (uri, entry.name, entry.digest, cache),
+                        num_cpus=each,
+                        node=nodes[(at + copy) % len(nodes)],
+                    )
                     for at, entry in enumerate(release.shards)
                     for copy, name in enumerate(actors[at])
                 ]
-                ray.get([handle.ready.remote() for handle in handles], timeout=READY_S)
+                asked = [handle.ready.remote() for handle in handles]
+                if ray.wait(asked, num_returns=len(asked), timeout=READY_S)[1]:
+                    raise Unavailable(
+                        f"{len(release.shards)} shards, {replicas} of each, at {each:g} CPUs were not ready "
+                        f"in {READY_S:g} s; are so many free (ray status)? What was live stays"
+                    )
+                for one in asked:
+                    outcome(one)
             except BaseException:
                 _kill(actors)
                 raise
@@ -204,6 +161,40 @@ def coordinator(*, start: bool = False) -> Any:
         ) from error
 
 
+def outcome(reference: Any) -> Any:
+    """What a call gives, or the error of ours that it ended with, as if it had been made here.
+
+    Raises:
+        DsearchError, OSError: from there.
+        Unavailable: whoever was asked has ended.
+    """
+    import ray
+    import ray.exceptions
+
+    from dsearch.errors import DsearchError, Unavailable
+
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause: Any = error
+        while isinstance(cause, ray.exceptions.RayTaskError) and getattr(cause, "cause", None) is not None:
+            cause = cause.cause
+        raise cause if isinstance(cause, DsearchError | OSError) else error from None
+    except ray.exceptions.RayError as error:
+        raise Unavailable(f"the cluster did not answer ({type(error).__name__}); try again") from error
+
+
+def free_share(copies: int) -> float:
+    """Logical CPUs for each of so many processes: one, or less where so many are not free.
+
+    A fifth of what is free stays so, for what is started next.
+    """
+    import ray
+
+    free = ray.available_resources().get("CPU", 0.0)
+    return max(0.01, min(1.0, math.floor(80 * free / max(copies, 1)) / 100))
+
+
 def copies_up(live: Live, timeout_s: float = 5.0) -> list[list[bool]]:
     """Which copies of each shard answer now."""
     import ray
@@ -240,27 +231,8 @@ def stop_all() -> None:
 
     known = coordinator()
     serve.shutdown()
-    ray.get(known.withdraw.remote())
+    ray.get(known.withdraw.remote(), timeout=GRACE_S)
     ray.kill(known)
-
-
-def _start(name: str, uri: str, entry: Any, cache: str, num_cpus: float, node: str) -> Any:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from dsearch.cluster.connecting import NAMESPACE
-
-    made = ray.remote(ShardActor).options(
-        name=name,
-        namespace=NAMESPACE,
-        lifetime="detached",
-        max_restarts=-1,  # a lost copy comes back by itself, on another machine when its own is gone
-        max_concurrency=1,
-        num_cpus=num_cpus,
-        # Copies of a shard begin on different machines, as far as there are several.
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=True),
-    )
-    return made.remote(uri, entry.name, entry.digest, cache)
 
 
 def _kill(actors: list[list[str]]) -> None:

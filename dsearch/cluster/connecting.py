@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import subprocess
-import sys
+import socket
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +22,9 @@ def ray_module() -> ModuleType:
     Raises:
         MissingExtra: it is not installed, or too old.
     """
+    if _token_is_there():
+        # A Ray that is started here asks for it then; `ray.init` sends it to an address only when told to.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
     except ImportError as error:
@@ -64,6 +67,8 @@ def connect(address: str | None, **options: Any) -> ModuleType:
         )
         return ray
     require_token(address)
+    if address != "auto" and not answers(address):  # Ray would try for minutes
+        raise Unavailable(f"nothing listens at {address}; start Ray there with: ray start --head")
     if is_loopback(address):
         shared["_node_ip_address"] = "127.0.0.1"  # Ray would look for the head at this machine's own address
     try:
@@ -75,21 +80,19 @@ def connect(address: str | None, **options: Any) -> ModuleType:
     return ray
 
 
-def start_head(port: int = 6379, cpus: int | None = None) -> None:
-    """Start Ray on this machine, for this machine alone; it goes on when this process ends (`ray stop`).
+def answers(address: str) -> bool:
+    """Whether anything listens at host:port."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=2):
+            return True
+    except (OSError, ValueError):
+        return False
 
-    Raises:
-        Unavailable: it does not start.
-    """
-    command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1"),
-        *(f"--port={port}", f"--object-store-memory={OBJECT_STORE_BYTES}", "--include-dashboard=false"),
-        *(() if cpus is None else (f"--num-cpus={cpus}",)),
-    ]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if ended.returncode:
-        raise Unavailable(f"Ray did not start: {(ended.stderr or ended.stdout).strip()[-500:]}")
+
+def _token_is_there() -> bool:
+    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
 
 
 def is_loopback(address: str) -> bool:

@@ -11,3 +11,7 @@ class ShardsLost(Exception):  # it is caught here, and never shown
     def __init__(self, numbers: Iterable[int]):
         super().__init__(f"shards {sorted(numbers)} do not answer")
         self.numbers = frozenset(numbers)
+
+
+class NotOpen(Exception):  # so is this
+    """A copy runs, but has not been able to open its shard yet."""

@@ -6,13 +6,14 @@ proxy → ingress replica (the FastAPI application of dsearch/service) → encod
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dsearch.errors import DsearchError, InvalidRequest
+from dsearch.errors import DsearchError, InvalidRequest, Unavailable
 
 APPLICATION = "dsearch"
 LARGEST_BATCH = 32
@@ -155,7 +156,7 @@ def deploy(
     port: int,
     ingresses: int = 1,
     encoders: int = 1,
-    num_cpus: float = 1.0,
+    num_cpus: float | None = None,
 ) -> None:
     """Let the cluster that is joined serve a home; returns when it answers.
 
@@ -165,13 +166,16 @@ def deploy(
         port: port that they bind to.
         ingresses: replicas of the application.
         encoders: replicas of the encoder.
-        num_cpus: logical ones that a replica takes.
+        num_cpus: logical ones that a replica takes; one, or less where fewer are free, when None.
 
     Raises:
         InvalidRequest: an address that other machines reach, and no API key.
+        Unavailable: this cluster serves at another address already.
     """
     from ray import serve
 
+    from dsearch.cluster.actors import free_share
+    from dsearch.cluster.connecting import answers
     from dsearch.service.keys import ApiKeys
 
     if settings.require_key and not ApiKeys(Path(settings.home)).list():
@@ -180,7 +184,8 @@ def deploy(
             "dsearch keys create --name NAME --scope read, or bind to 127.0.0.1"
         )
     described = asdict(settings)
-    options: dict[str, Any] = {"ray_actor_options": {"num_cpus": num_cpus}, "max_ongoing_requests": 1024}
+    each = free_share(ingresses + encoders) if num_cpus is None else num_cpus
+    options: dict[str, Any] = {"ray_actor_options": {"num_cpus": each}, "max_ongoing_requests": 1024}
     batched = type(
         "EncoderReplica",
         (EncoderReplica,),
@@ -194,8 +199,15 @@ def deploy(
     application = serve.deployment(
         serve.ingress()(Ingress), name="ingress", num_replicas=ingresses, **options
     )
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     serve.start(http_options={"host": host, "port": port})
     serve.run(application.bind(described, encoding.bind(described)), name=APPLICATION, route_prefix="/")
+    here = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    if not answers(f"{here}:{port}"):
+        raise Unavailable(
+            f"Ray Serve runs in this cluster already, and not at {host}:{port}, where it stays until: "
+            "dsearch cluster stop"
+        )
 
 
 def undeploy() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dsearch.cluster.actors import Live
 from dsearch.cluster.connecting import NAMESPACE
-from dsearch.cluster.errors import ShardsLost
+from dsearch.cluster.errors import NotOpen, ShardsLost
 from dsearch.errors import DsearchError
 
 ANSWER_S = 2.0
@@ -72,6 +72,9 @@ class RayShards:
                     answers[shard] = self._ray.get(reference)
                 except self._ray.exceptions.RayTaskError as error:
                     cause = getattr(error, "cause", None)
+                    if isinstance(cause, NotOpen):
+                        self._mark_down((shard, copy))
+                        continue
                     raise cause if isinstance(cause, DsearchError) else error from None
                 except self._ray.exceptions.RayError:
                     self._mark_down((shard, copy))

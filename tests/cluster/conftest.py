@@ -1,20 +1,61 @@
-"""A Ray cluster of several nodes on this machine, started once for all tests that need one."""
+"""A Ray cluster of several nodes on this machine, started once for all tests; and nothing waits for ever."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 
 import pytest
 
 # Ray reads these when it is imported. Tokens, as machines that reach each other over a network need them.
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 64)
 STORE_BYTES = 80 << 20
+START_S, TEST_S = 240, 600  # many times what an idle machine takes
+# Ray Serve says this 18 times when it is imported; it is about its own code.
+FIELDS = "ignore:Using extra keyword arguments on `Field` is deprecated:DeprecationWarning"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings(FIELDS))
+
+
+@contextmanager
+def within(seconds: int, what: str) -> Iterator[None]:
+    """Raise TimeoutError in the main thread when the block takes longer."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"{what} took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def limited(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that asks a cluster ends, one way or the other."""
+    with (
+        within(TEST_S, request.node.name)
+        if request.node.get_closest_marker("ray")
+        else contextlib.nullcontext()
+    ):
+        yield
 
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[object]:
-    """The cluster, this process joined to it."""
+    """The cluster, this process joined to it; skips where Ray itself does not start."""
     pytest.importorskip("ray")
     import ray
     from ray.cluster_utils import Cluster
@@ -22,11 +63,18 @@ def nodes() -> Iterator[object]:
     from dsearch.cluster.connecting import connect
 
     head = {"num_cpus": 4, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster = Cluster()
     try:
-        cluster.add_node(num_cpus=4, object_store_memory=STORE_BYTES)
-        connect(cluster.address)
+        try:
+            with within(START_S, "starting Ray"):
+                cluster.add_node(**head)
+                cluster.add_node(num_cpus=4, object_store_memory=STORE_BYTES)
+        except Exception as error:
+            pytest.skip(f"Ray does not start on this machine: {error}")
+        with within(START_S, "joining Ray"):
+            connect(cluster.address)
         yield cluster
     finally:
-        ray.shutdown()
-        cluster.shutdown()
+        with within(START_S, "ending Ray"):
+            ray.shutdown()
+            cluster.shutdown()
