@@ -42,6 +42,48 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
+class Lesson:
+    """A training query that moved a hit; see `engine/lessons.py`.
+
+    Attributes:
+        query: its words; None where they are not kept: of clicks, and of sentences of the documents.
+        grade: of this very document in its judgements; None: others were judged.
+        share: of what all training queries did to this hit's score at the first step of training, by absolute
+            amounts; above 0 where it lifted the hit.
+    """
+
+    query: str | None
+    grade: float | None
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What training changed about a hit: its parent model's view of the same candidates, and who pulled.
+
+    Attributes:
+        parent: the version that training started from.
+        score: by the parent. Scores of models with several heads are comparable within one answer alone.
+        weight: by the parent.
+        rank: by the parent, from 1.
+        dense: what the dense part of the score has gained since; with several heads their parts count by
+            their shares. With one head `score + dense + keyword` is the hit's score.
+        keyword: what the keyword part has gained.
+        overlay: how much of `dense` is this document's own changed key; None where no key is changed.
+        lessons: the training queries that moved it most; None where the model keeps none.
+    """
+
+    parent: str
+    score: float
+    weight: float
+    rank: int
+    dense: float
+    keyword: float
+    overlay: float | None = None
+    lessons: list[Lesson] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The parts of one hit's score: `score = Σ_h shares_h (dense_h + keyword_h) + mixing`.
 
@@ -56,6 +98,8 @@ class Explanation:
         shares: how much of the document's weight comes from each head; they sum to 1.
         mixing: what comparing several heads adds to the score; see `engine/explaining.py`.
         null_weight: that of "nothing fits", which all documents leave; None where the model has no slot.
+        learned: what training changed; None for the untrained model, and where it cannot be told (models
+            with documents of their own, shards).
     """
 
     dense: list[float]
@@ -65,6 +109,7 @@ class Explanation:
     shares: list[float] = field(default_factory=lambda: [1.0])
     mixing: float = 0.0
     null_weight: float | None = None
+    learned: Learned | None = None
 
 
 @dataclass(frozen=True, slots=True)

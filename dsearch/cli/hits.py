@@ -8,7 +8,7 @@ from dataclasses import asdict
 import typer
 
 from dsearch.cli.session import say
-from dsearch.types import Explanation, Hit, SearchResult
+from dsearch.types import Explanation, Hit, Learned, SearchResult
 
 _SNIPPET = 160  # characters
 _BAR = 20
@@ -53,6 +53,20 @@ def _lines(hit: Hit, *, bold: bool) -> str:
     return "\n".join(lines)
 
 
+def _learned(learned: Learned) -> list[str]:
+    """What training changed, and who pulled."""
+    lines = [
+        f"{learned.parent} had it at rank {learned.rank} with {learned.score:.4f}; since then dense "
+        f"{learned.dense:+.4f}, keyword {learned.keyword:+.4f}"
+        + ("" if learned.overlay is None else f", of which its own key {learned.overlay:+.4f}")
+    ]
+    for lesson in learned.lessons or []:
+        named = "a query whose words are not kept" if lesson.query is None else f'"{lesson.query}"'
+        judged = "" if lesson.grade is None else f", judged {lesson.grade:g}"
+        lines.append(f"  {lesson.share:+.0%} by {named}{judged}")
+    return lines
+
+
 def _explained(score: float, explain: Explanation) -> list[str]:
     heads = list(zip(explain.dense, explain.keyword, explain.head_weights, explain.shares, strict=True))
     if len(heads) == 1:
@@ -63,6 +77,8 @@ def _explained(score: float, explain: Explanation) -> list[str]:
             for number, (dense, word, weight, share) in enumerate(heads)
         ]
         lines.append(f"score {score:.4f} = Σ share · (dense + keyword) + mixing {explain.mixing:.4f}")
+    if explain.learned is not None:
+        lines += _learned(explain.learned)
     if explain.terms:
         parts = (f"{term} {' '.join(f'{part:.4f}' for part in of)}" for term, of in explain.terms.items())
         lines.append(f"keyword: {', '.join(parts)}")

@@ -104,7 +104,7 @@ def train(
     tune: Annotated[
         bool,
         typer.Option(
-            help="Choose keyword weight and hop strength first; they may answer where a head may not."
+            help="Choose keyword weight, k1, b and hop strength first; they may answer where a head may not."
         ),
     ] = True,
     run: Annotated[
@@ -368,6 +368,7 @@ def registered(
         parent=parent,
         encoder=trained.encoder if isinstance(trained, Trained) else None,
         documents=trained.documents if isinstance(trained, Trained) else None,
+        lessons=trained.lessons if isinstance(trained, Trained) else None,
     )
 
 

@@ -28,6 +28,7 @@ from dsearch.engine.indexing import (
     store_documents,
 )
 from dsearch.engine.keys import KeyOptions
+from dsearch.engine.lessons import Lessons
 from dsearch.engine.model_documents import EncodedDocuments
 from dsearch.engine.models import UNTRAINED, save_model
 from dsearch.engine.rebuild import MINIMUM, Rebuilder
@@ -239,6 +240,7 @@ class Collection(CollectionReader):
         parent: str = UNTRAINED,
         encoder: EncoderChange | None = None,
         documents: EncodedDocuments | None = None,
+        lessons: Lessons | None = None,
     ) -> str:
         """Keep what was trained as a version that is not live yet.
 
@@ -248,9 +250,18 @@ class Collection(CollectionReader):
             parent: the version that it was trained from.
             encoder: what was changed of the query encoder.
             documents: encoded anew, where that encoder is theirs too.
+            lessons: what it was taught, for `explain`.
         """
         with self._writing:
-            return save_model(self.store, head, record, parent=parent, encoder=encoder, documents=documents)
+            return save_model(
+                self.store,
+                head,
+                record,
+                parent=parent,
+                encoder=encoder,
+                documents=documents,
+                lessons=lessons,
+            )
 
     def promote(self, version: str) -> None:
         """Let a version answer from now on: one committed row, nothing is rebuilt.

@@ -23,9 +23,10 @@ from dsearch.engine.drift import QueryDrift
 from dsearch.engine.given import is_given, require_encoder
 from dsearch.engine.language import language_of
 from dsearch.engine.layer import SearchLayer
+from dsearch.engine.lessons import Lessons
 from dsearch.engine.model_documents import ModelDocuments
 from dsearch.engine.model_encoders import ModelEncoders
-from dsearch.engine.models import UNTRAINED, load_head
+from dsearch.engine.models import UNTRAINED, load_head, load_lessons
 from dsearch.engine.narrowing import NarrowedStates
 from dsearch.engine.options import LayerOptions, SearchOptions
 from dsearch.engine.predicting import EVIDENCE, Predicted, fields_of, predict
@@ -64,6 +65,7 @@ class CollectionReader:
         self._writing = threading.Lock()
         self._state = LiveState(store, closed)
         self._heads: dict[str, Head] = {}
+        self._lessons: tuple[str, Lessons | None] | None = None
         self._narrowed = NarrowedStates(store)
         self._feedback = FeedbackStore(store.path)
         self._encoders = ModelEncoders(store, lambda: self.encoder)
@@ -380,3 +382,21 @@ class CollectionReader:
             ModelNotFound, CorruptData, EncoderMismatch.
         """
         return self._encoders.of(version)
+
+    def encoder_identity_of(self, version: str) -> EncoderIdentity:
+        """The identity of that encoder; none is loaded.
+
+        Raises:
+            ModelNotFound.
+        """
+        return self._encoders.identity_of(version)
+
+    def lessons_of(self, version: str) -> Lessons | None:
+        """What a model was taught, query by query; kept for one model. None where that was not kept.
+
+        Raises:
+            ModelNotFound, CorruptData.
+        """
+        if self._lessons is None or self._lessons[0] != version:
+            self._lessons = version, load_lessons(self.store, version)
+        return self._lessons[1]

@@ -15,6 +15,7 @@ which is 0 with one head, is called mixing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,20 +26,35 @@ from dsearch.attention.head import Head
 from dsearch.attention.ranking import partition_by_head
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.snapshot import NONE
-from dsearch.types import Explanation
+from dsearch.types import Explanation, Learned
 
 Explain = Callable[[int, int], Explanation]
 
 
-def explainer(found: SearchOutput, layer: SearchLayer, texts: Sequence[str] | None) -> Explain:
-    """What explains the score of a candidate: its query's and its own number in `found`."""
+def explainer(
+    found: SearchOutput,
+    layer: SearchLayer,
+    texts: Sequence[str] | None,
+    learned: Callable[[int, int], Learned | None] | None = None,
+) -> Explain:
+    """What explains the score of a candidate: its query's and its own number in `found`.
+
+    Args:
+        found: the candidates.
+        layer: that found them.
+        texts: the words of the queries.
+        learned: tells what training changed (learned.py).
+    """
     of_terms = explained(found, layer.head, layer.temperature)
 
     def explain(query: int, column: int) -> Explanation:
         terms: dict[str, float] = {}
         if texts is not None and layer.mode != "dense":
             terms = layer.snapshot.keyword_terms(texts[query], int(found.positions[query, column]))
-        return of_terms(query, column, terms)
+        explanation = of_terms(query, column, terms)
+        if learned is not None:
+            explanation = replace(explanation, learned=learned(query, column))
+        return explanation
 
     return explain
 
@@ -47,10 +63,7 @@ def explained(
     found: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
 ) -> Callable[[int, int, Mapping[str, float]], Explanation]:
     """As `explainer`, for who has the share of each term in b(q, d) of that candidate."""
-    raw, mask = found.dense + found.keyword, torch.as_tensor(found.positions != NONE)
-    partition = partition_by_head(raw, mask, temperature)
-    logits = raw / temperature - partition[..., None] + head.mixture.log()[:, None]
-    shares = logits.softmax(1)
+    raw, shares = found.dense + found.keyword, shares_of(found, head, temperature)
     mixing = torch.zeros_like(found.scores)
     if head.heads > 1:
         mixing = found.scores - (shares * raw).sum(1)
@@ -70,6 +83,15 @@ def explained(
         )
 
     return explain
+
+
+def shares_of(
+    found: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
+) -> Float[Tensor, "batch heads candidates"]:
+    """r_h(d): how much of each candidate's weight comes from each head."""
+    raw, mask = found.dense + found.keyword, torch.as_tensor(found.positions != NONE)
+    partition = partition_by_head(raw, mask, temperature)
+    return (raw / temperature - partition[..., None] + head.mixture.log()[:, None]).softmax(1)
 
 
 def _numbers(tensor: Tensor) -> np.ndarray:

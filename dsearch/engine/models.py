@@ -18,6 +18,7 @@ from safetensors.torch import load, save
 from dsearch.attention.head import Head
 from dsearch.attention.overlay import changes_to_tensors, overlay_from_tensors
 from dsearch.encoder import EncoderChange, EncoderIdentity
+from dsearch.engine.lessons import LESSONS_NAME, Lessons
 from dsearch.engine.model_documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.model_encoders import WEIGHTS_NAME, verified, write_change
 from dsearch.errors import InvalidRequest, UnsupportedFormat
@@ -46,6 +47,7 @@ def save_model(
     parent: str,
     encoder: EncoderChange | None = None,
     documents: EncodedDocuments | None = None,
+    lessons: Lessons | None = None,
 ) -> str:
     """Write a trained head durably, register it, and return its version. It is not live yet.
 
@@ -56,6 +58,7 @@ def save_model(
         parent: the version that it was trained from.
         encoder: what training changed of the query encoder, if it did.
         documents: as that encoder sees them, where it is the documents' too.
+        lessons: what it was taught, query by query: nothing answers by it, `explain` shows it.
 
     Raises:
         InvalidRequest: documents without an encoder, or of several passages.
@@ -79,6 +82,9 @@ def save_model(
             raise InvalidRequest("an overlay beside an encoder of the model's own; train it in scope head")
         (unfinished / OVERLAY_NAME).write_bytes(save(changes_to_tensors(head.overlay)))
         names = [*names, OVERLAY_NAME]
+    if lessons is not None:
+        (unfinished / LESSONS_NAME).write_bytes(lessons.to_bytes())
+        names = [*names, LESSONS_NAME]
     digests = {name: file_digest(unfinished / name) for name in names}
     files = {name: {"bytes": size, "sha256": digest} for name, (size, digest) in digests.items()}
     if documents is not None:
@@ -130,3 +136,18 @@ def load_head(store: Store, version: str) -> Head:
         changes = verified(store, version, OVERLAY_NAME, record["files"][OVERLAY_NAME]["sha256"])
         head.overlay = overlay_from_tensors(load(changes))
     return head.eval()
+
+
+def load_lessons(store: Store, version: str) -> Lessons | None:
+    """What a model was taught; None where that was not kept.
+
+    Raises:
+        ModelNotFound: no such version.
+        CorruptData: the file is not what was registered.
+    """
+    if version == UNTRAINED:
+        return None
+    files: dict[str, dict[str, str]] = store.model(version).record["files"]
+    if LESSONS_NAME not in files:
+        return None
+    return Lessons.from_bytes(verified(store, version, LESSONS_NAME, files[LESSONS_NAME]["sha256"]))

@@ -14,6 +14,7 @@ from dsearch.engine.answers import Page, hits_of, summaries_of
 from dsearch.engine.asking import Asked, asked
 from dsearch.engine.explaining import explainer
 from dsearch.engine.highlighting import highlighter
+from dsearch.engine.learned import learned
 from dsearch.engine.options import SearchChoices, SearchOptions
 from dsearch.engine.paging import Place
 from dsearch.errors import InvalidRequest
@@ -85,8 +86,12 @@ def answered(
     *,
     places: Sequence[Place],
     queries: Sequence[str],
+    turned: bool = False,
 ) -> list[SearchResult]:
-    """The answers to the queries of a group, in its order; `places` and `queries` are those of the batch."""
+    """The answers to the queries of a group, in its order; `places` and `queries` are those of the batch.
+
+    `turned`: the states are not those of the texts.
+    """
     layer, texts, coverage = group.layer, group.texts, chosen.coverage
     page = Page(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
     with torch.inference_mode():
@@ -94,12 +99,18 @@ def answered(
         if coverage is None:
             coverage = layer.snapshot.positions <= COVERAGE_DOCUMENTS
         summaries = summaries_of(found, layer, texts, coverage=coverage)
+        explain = None
+        if chosen.explain:
+            change = learned(
+                collection, stamp.model, found, layer, group.states, texts, chosen, turned=turned
+            )
+            explain = explainer(found, layer, texts, change)
         hits = hits_of(
             found,
             layer,
             collection.store,
             page,
-            explain=explainer(found, layer, texts) if chosen.explain else None,
+            explain=explain,
             highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight else None,
         )
     reached = page.reached(found).tolist()

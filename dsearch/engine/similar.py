@@ -71,7 +71,7 @@ def similar(
         turn=examples.turn,
     )
     queries = ["" if query is None else query]
-    result = answered(collection, groups[0], stamp, chosen, places=[place], queries=queries)[0]
+    result = answered(collection, groups[0], stamp, chosen, places=[place], queries=queries, turned=True)[0]
     return replace(result, took_ms=(time.perf_counter() - started) * 1000)
 
 

@@ -20,6 +20,32 @@ _SEARCH_ANSWER = {
 }
 
 
+class Lesson(BaseModel):
+    """A training query that moved a hit."""
+
+    query: str | None = Field(description="its words; null: not kept (clicks, sentences of the documents)")
+    grade: float | None = Field(description="of this document in its judgements; null: others were judged")
+    share: float = Field(
+        description="of what all training queries did to this hit at the first step of training, by absolute "
+        "amounts: below 0 where it pushed the hit down. Later steps are not counted"
+    )
+
+
+class Learned(BaseModel):
+    """What training changed: the parent model's view of the same candidates, and which queries pulled."""
+
+    parent: str = Field(description="the version that training started from")
+    score: float = Field(description="by the parent")
+    weight: float = Field(description="by the parent")
+    rank: int = Field(description="by the parent, from 1")
+    dense: float = Field(
+        description="what the dense part has gained; by shares where there are several heads"
+    )
+    keyword: float = Field(description="what the keyword part has gained")
+    overlay: float | None = Field(description="how much of dense is this document's own changed key")
+    lessons: list[Lesson] | None = Field(description="those that moved it most; null: none are kept")
+
+
 class Explanation(BaseModel):
     """The parts of a score: Σ shares · (dense + keyword) over the heads, plus mixing: 0 with one head."""
 
@@ -33,6 +59,9 @@ class Explanation(BaseModel):
     mixing: float = Field(description="what comparing several heads adds")
     null_weight: float | None = Field(
         description='weight of "nothing fits"; null: the model has no slot for it'
+    )
+    learned: Learned | None = Field(
+        None, description="what training changed; null for v0, and where it cannot be told (scope full)"
     )
 
 

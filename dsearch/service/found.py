@@ -68,6 +68,7 @@ def _explained(explain: Explanation) -> dict[str, Any]:
         "shares": explain.shares,
         "mixing": explain.mixing,
         "null_weight": explain.null_weight,
+        "learned": None if explain.learned is None else asdict(explain.learned),
     }
 
 

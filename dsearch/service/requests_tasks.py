@@ -12,6 +12,7 @@ from dsearch.service.task_store import TaskState
 
 MAX_JUDGED_QUERIES = 50_000
 MAX_SYSTEMS = 8
+MAX_FULL_EPOCHS = 20
 
 _Text = Annotated[str, Field(max_length=MAX_QUERY_CHARACTERS)]
 _Id = Annotated[str, Field(min_length=1, max_length=512)]
@@ -69,9 +70,17 @@ class TrainRequest(Judged):
         alias="from",
         description="learn from people's clicks; judgements, when given, then decide whether it goes live",
     )
-    scope: Annotated[Literal["head", "query"], allowed("head or query")] = Field(
-        "head", description="what learns: the head (seconds), or the query encoder with it (minutes)"
+    scope: Annotated[Literal["head", "query", "full"], allowed("head, query or full")] = Field(
+        "head",
+        description="what learns: the head (seconds), the query encoder with it (minutes), or the encoders "
+        "of queries and documents (every document is encoded anew; judgements alone)",
     )
+    encoder_training: Annotated[Literal["lora", "all"], allowed("lora or all")] | None = Field(
+        None, description="how an encoder learns: lora (scope query), or all of its weights (scope full)"
+    )
+    encoder_learning_rate: (
+        Annotated[float, Field(gt=0, lt=0.1), allowed("a number between 0 and 0.1")] | None
+    ) = None
     objective: (
         Annotated[
             Literal["listwise", "judged", "in-batch", "marginal", "approx-ndcg", "value"],
@@ -96,7 +105,8 @@ class TrainRequest(Judged):
     seed: Annotated[int, Field(ge=0, le=2**31), allowed("an integer from 0")] = 0
     tune: _Flag = Field(
         True,
-        description="choose keyword weight and hop strength first; they may answer where a head may not",
+        description="choose keyword weight, k1, b and hop strength first; "
+        "they may answer where a head may not",
     )
     promote: _Flag = Field(True, description="let it answer if it did better on held-out queries")
     accept: _Flag = Field(False, description="let it answer whatever held-out queries say")
@@ -117,6 +127,16 @@ class TrainRequest(Judged):
                     '"objective": "value" learns from documents, in scope head; leave the rest out'
                 )
             return self
+        if self.scope == "head" and (self.encoder_training or self.encoder_learning_rate):
+            raise ValueError("encoder_training and encoder_learning_rate are of scope query or full")
+        if self.scope == "full":
+            if self.judgements is None or self.self_supervised or self.source is not None:
+                raise ValueError('"scope": "full" learns from judgements alone; give them')
+            if self.objective is not None or self.heads != 1 or (self.epochs or 0) > MAX_FULL_EPOCHS:
+                raise ValueError(
+                    f'"scope": "full" has no objective, one head, and at most {MAX_FULL_EPOCHS} epochs; '
+                    "leave the rest out"
+                )
         if self.null_slot and (self.judgements is None or self.source is not None or self.scope != "head"):
             raise ValueError("null_slot learns from judgements, in scope head; give them")
         given = (self.judgements is not None and self.source is None) + self.self_supervised

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from dsearch.attention.head import Head
     from dsearch.encoder import TextEncoder
     from dsearch.engine import Collection, SearchEngine
+    from dsearch.engine.lessons import Lessons
     from dsearch.training import (
         Epoch,
         Examples,
+        FullOptions,
         Gate,
         Trained,
         TrainedValues,
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
 
 HEAD_NAME = "head.safetensors"
 ENCODER_NAME = "encoder.safetensors"
+LESSONS_FILE = "lessons.safetensors"
+
+_OPTIONS = ("scope", "objective", "heads", "epochs", "learning_rate", "encoder_learning_rate", "seed")
+_OF_FULL = ("epochs", "learning_rate", "encoder_learning_rate", "encoder_method", "seed")
 
 Report = Callable[[Any], None]
 OpenEngine = Callable[[], "SearchEngine"]
@@ -90,6 +96,14 @@ def train_job(
         gate = Gate(alpha=request["alpha"], margin=request["margin"])
         trained, left_out = _trained(report, collection, parent, gate, request, folder, device)
     (folder / HEAD_NAME).write_bytes(head_bytes(trained.head))
+    lessons = getattr(trained, "lessons", None)
+    if lessons is not None:
+        (folder / LESSONS_FILE).write_bytes(lessons.to_bytes())
+    documents = getattr(trained, "documents", None)
+    if documents is not None:
+        from dsearch.service.encoded_documents import write_encoded
+
+        write_encoded(folder, documents)
     change = None
     encoder = getattr(trained, "encoder", None)
     if encoder is not None:
@@ -106,6 +120,8 @@ def train_job(
         "reason": trained.gate.reason,
         "left_out": left_out,
         "encoder": change,
+        "lessons": lessons is not None,
+        "documents": documents is not None,
     }
 
 
@@ -131,8 +147,9 @@ def _trained(
         with_null_slot,
     )
 
-    names = ("scope", "objective", "heads", "epochs", "learning_rate", "seed")
-    chosen = {name: request[name] for name in names if request[name] is not None}
+    chosen = {name: request[name] for name in _OPTIONS if request.get(name) is not None}
+    if request.get("encoder_training") is not None:
+        chosen["encoder_method"] = request["encoder_training"]
     if not request.get("tune", True):  # a task of before this was asked has none
         chosen["tune"] = False
     start = collection.head(parent)
@@ -142,6 +159,11 @@ def _trained(
         judged = examples_from_judgements(collection, request["queries"], request["judgements"])
     if request["objective"] == "value":
         return _trained_on_values(report, collection, start, gate, request, folder, device, judged)
+    if request["scope"] == "full":
+        assert judged is not None
+        return _trained_in_full(
+            report, collection, start, gate, judged, chosen, folder, watch
+        ), judged.left_out
     if request["from"] == "feedback":
         source = examples_from_feedback(collection)
         live = collection.head(collection.live_model)
@@ -182,6 +204,37 @@ def _trained(
     return trained, examples.left_out
 
 
+def _trained_in_full(
+    report: Report,
+    collection: Collection,
+    start: Head,
+    gate: Gate,
+    examples: Examples,
+    chosen: dict[str, Any],
+    folder: Path,
+    watch: _Watch,
+) -> Trained:
+    from dsearch.training import FullOptions, finetune_full
+
+    options = FullOptions(**{name: chosen[name] for name in _OF_FULL if name in chosen})
+
+    def encoded(said: Progress) -> None:  # the steps of training are told epoch by epoch
+        if said.stage == "encode":
+            report(said)
+
+    return finetune_full(
+        collection,
+        examples,
+        options,
+        gate=gate,
+        start=start,
+        on_headroom=lambda room: report(Note("headroom", room.to_dict())),
+        on_epoch=watch.epoch,
+        on_progress=encoded,
+        run=_run(folder, examples, options),
+    )
+
+
 def _trained_on_values(
     report: Report,
     collection: Collection,
@@ -210,7 +263,11 @@ def _trained_on_values(
     return trained, examples.left_out
 
 
-def _run(folder: Path, examples: Examples | ValueExamples, options: TrainingOptions | ValueOptions) -> Any:
+def _run(
+    folder: Path,
+    examples: Examples | ValueExamples,
+    options: TrainingOptions | ValueOptions | FullOptions,
+) -> Any:
     """The run's folder, gone on with where the same run lies there; begun anew where another does."""
     import shutil
     from dataclasses import asdict
@@ -269,6 +326,13 @@ def be_first_to_go() -> None:
     """When the machine's memory is short, this process is ended rather than the one that serves (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def read_lessons(folder: Path) -> Lessons:
+    """What a head was taught, out of a run's folder."""
+    from dsearch.engine.lessons import Lessons
+
+    return Lessons.from_bytes((folder / LESSONS_FILE).read_bytes())
 
 
 def read_encoder_change(folder: Path, training: dict[str, Any]) -> Any:

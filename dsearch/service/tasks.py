@@ -21,6 +21,7 @@ from dsearch.engine import SearchEngine, head_from_bytes
 from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.processes import run_spawned
 from dsearch.service.catalogue import Catalogue
+from dsearch.service.encoded_documents import read_encoded
 from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.evaluating import evaluate_job
 from dsearch.service.task_jobs import (
@@ -28,6 +29,7 @@ from dsearch.service.task_jobs import (
     Note,
     OpenEngine,
     read_encoder_change,
+    read_lessons,
     train_job,
 )
 from dsearch.service.task_store import ENDED, Event, Task, TaskKind, TaskStore
@@ -194,6 +196,8 @@ class Tasks:
         with self._catalogue.using(task.collection) as collection:
             head, _ = head_from_bytes((folder / HEAD_NAME).read_bytes(), collection.store.dimension)
             change = None if made["encoder"] is None else read_encoder_change(folder, made["encoder"])
+            lessons = read_lessons(folder) if made["lessons"] else None
+            documents = read_encoded(folder, collection.snapshot) if made["documents"] else None
             registered = register(
                 collection,
                 head,
@@ -204,6 +208,8 @@ class Tasks:
                 accept=request["accept"],
                 parent=made["parent"],
                 encoder=change,
+                documents=documents,
+                lessons=lessons,
             )
         kept = ("examples", "epochs", "seconds", "gate", "headroom")
         return {

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -37,6 +38,7 @@ class Examples:
         hidden: for each query, positions that have no part in its ranking; None where there are none.
         reward: what showing documents at positions [queries, samples] to these queries is worth, for the
             objective `reinforce`; the grades when None.
+        source: where they come from; of judgements alone a model keeps the queries' words.
     """
 
     snapshot: Snapshot
@@ -49,6 +51,7 @@ class Examples:
     weights: Float32[np.ndarray, " queries"] | None = None
     hidden: list[Int64[np.ndarray, " _"]] | None = None
     reward: Reward | None = None
+    source: Literal["judgements", "clicks", "documents"] = "judgements"
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -71,6 +74,7 @@ class Examples:
             None if self.weights is None else self.weights[np.asarray(which, np.int64)],
             None if self.hidden is None else [self.hidden[i] for i in which],
             self.reward,
+            self.source,
         )
 
 

@@ -14,12 +14,14 @@ from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments
 from dsearch.engine.drift import query_statistics
+from dsearch.engine.lessons import Lessons
 from dsearch.errors import InvalidRequest
 from dsearch.training.candidates import judge_candidates
 from dsearch.training.examples import Examples
 from dsearch.training.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.holdout import ENOUGH, MOST, Answers, HeldOut, joined, split_folds
+from dsearch.training.lessons import lessons_of
 from dsearch.training.loop import Epoch, TrainingDiverged, Watch
 from dsearch.training.options import TrainingOptions
 from dsearch.training.runfolder import RunFolder, Stage
@@ -57,6 +59,7 @@ class Trained:
         documents: encoded by it, in scope full.
         tuned: the untrained search that training started from, where it is another one than answers now: a
             candidate of its own, with what the gate says of it.
+        lessons: in scope head, what each training query pulled at, for `explain`.
     """
 
     head: Head
@@ -68,6 +71,7 @@ class Trained:
     encoder: EncoderChange | None = None
     documents: EncodedDocuments | None = None
     tuned: Tuned | None = None
+    lessons: Lessons | None = None
 
     @property
     def goes_live(self) -> Literal["head", "tuned"] | None:
@@ -206,7 +210,8 @@ def finetune(
     }
     if run is not None:
         run.finish()
-    return Trained(head, epochs, room, gated, seconds, record, student.change, tuned=tuned)
+    lessons = lessons_of(examples, begin, options) if options.scope == "head" and epochs else None
+    return Trained(head, epochs, room, gated, seconds, record, student.change, tuned=tuned, lessons=lessons)
 
 
 def _trials(

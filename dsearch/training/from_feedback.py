@@ -133,7 +133,7 @@ def examples_from_feedback(
     weights /= weights.mean()
     digest = hashlib.sha256(examples.digest.encode() + weights.tobytes()).hexdigest()
     rows = collection.store.rows_of(sorted(set().union(*graded.shown.values())))
-    examples = replace(examples, weights=weights, digest=digest)
+    examples = replace(examples, weights=weights, digest=digest, source="clicks")
     return FromFeedback(examples, propensities, graded, options, dict(rows))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange
 from dsearch.engine import Collection, EncodedDocuments
+from dsearch.engine.lessons import Lessons
 from dsearch.training.tune import head_of, setting_from
 
 
@@ -40,6 +41,7 @@ def register(
     parent: str = "v0",
     encoder: EncoderChange | None = None,
     documents: EncodedDocuments | None = None,
+    lessons: Lessons | None = None,
 ) -> Registered:
     """Register what was trained; let it answer if it may, else the tuned search of its record if that may.
 
@@ -54,9 +56,12 @@ def register(
         parent: the version that training started from.
         encoder: what was changed of the encoder.
         documents: encoded by it.
+        lessons: what it was taught, for `explain`.
     """
     record = {**record, "verdict": reason, "accepted": accept}
-    version = collection.add_model(head, record, parent=parent, encoder=encoder, documents=documents)
+    version = collection.add_model(
+        head, record, parent=parent, encoder=encoder, documents=documents, lessons=lessons
+    )
     if accept or (promote and passed):
         collection.promote(version)
         return Registered(version, version, reason)

@@ -8,6 +8,7 @@ left out, or training would learn that a query's words always stand in its answe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -50,4 +51,5 @@ def examples_from_corpus(
 
     pairs = list(inverse_cloze(documents(), per_document=per_document, seed=seed))
     relevant = [(np.array([position_of[id]], np.int64), np.ones(1, np.float32)) for _, id in pairs]
-    return make_examples(collection, snapshot, [sentence for sentence, _ in pairs], relevant, {})
+    examples = make_examples(collection, snapshot, [sentence for sentence, _ in pairs], relevant, {})
+    return replace(examples, source="documents")
