@@ -208,6 +208,9 @@ class Tracer:
             def set_attribute(self, name: str, value: Any) -> None:
                 span[name] = value
 
+            def set_status(self, status: Any) -> None:
+                span["status"] = status
+
         yield Span()
         span["ended"] = True
 
@@ -225,6 +228,43 @@ def test_a_span_for_each_request() -> None:
 
     found = trace.get_current_span(span["context"]).get_span_context()
     assert f"{found.trace_id:032x}" in parent
+
+
+def test_the_real_sdk_exports_what_was_asked_without_queries(
+    app: FastAPI, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(
+        trace, "get_tracer", provider.get_tracer
+    )  # a provider of the whole process stays for ever
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01", "X-Request-Id": "r-17"}
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        client.post(f"{URL}/search", json={"query": "cat confidential"}, headers=headers)
+        client.post(f"{URL}/search", json={"query": ""})
+        proof = papers._state.proof
+        assert proof is not None
+        proof.problem = "keys.faiss: SHA-256 differs"
+        client.get(f"{URL}/search?q=confidential")
+    spans = exporter.get_finished_spans()
+    route = "/v1/collections/{collection}/search"
+    assert [span.name for span in spans] == [f"POST {route}", f"POST {route}", f"GET {route}"]
+    assert [dict(span.attributes or {})["http.response.status_code"] for span in spans] == [200, 422, 500]
+    assert [span.status.is_ok for span in spans] == [True, True, False]
+    assert all(span.kind is trace.SpanKind.SERVER for span in spans)
+    first = spans[0]
+    assert first.parent is not None
+    assert (f"{first.context.trace_id:032x}", spans[1].parent) == (trace_id, None)
+    assert dict(first.attributes or {})["dsearch.request_id"] == "r-17"
+    assert first.end_time > first.start_time
+    assert not any("confidential" in span.to_json() for span in spans)
 
 
 def test_without_opentelemetry_nothing_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
