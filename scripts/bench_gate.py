@@ -126,6 +126,7 @@ def main() -> None:
     parser.add_argument(
         "--log", type=Path, help="JSON lines, one for each trial; gone on with if it is there"
     )
+    parser.add_argument("--only", default="", help="rows with this in their name")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -160,7 +161,8 @@ def rows_of(examples: Examples, arguments: argparse.Namespace) -> Iterator[Row]:
         "gate": asdict(Gate()),
     }
     log = Log(arguments.log, settings)
-    for kind in kinds(Trials(examples, arguments.epochs, arguments.null_epochs), arguments):
+    trials = Trials(examples, arguments.epochs, arguments.null_epochs)
+    for kind in (kind for kind in kinds(trials, arguments) if arguments.only in kind.name):
         passed, told_at = 0, time.monotonic()
         for seed in range(kind.count):
             passed += log.outcome(kind.name, seed, kind.trial).passed

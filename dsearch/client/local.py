@@ -30,6 +30,7 @@ from dsearch.engine import (
     SearchEngine,
     attention_parts,
     head_from_bytes,
+    head_tensors,
     require_head_alone,
     statistics,
     vjp,
@@ -328,7 +329,7 @@ class LocalEngine:
 
     def head(self, collection: str, version: str) -> dict[str, Any]:
         """The tensors of a version's head, as NumPy arrays by name."""
-        tensors = self.engine.collection(collection).head(version).state_dict()
+        tensors = head_tensors(self.engine.collection(collection).head(version))
         return {name: tensor.numpy().copy() for name, tensor in tensors.items()}
 
     def add_model(

@@ -155,7 +155,9 @@ class RemoteSearch(nn.Module):
         """
         if self.head is None:
             raise InvalidRequest("publish() of a layer without a head; make it with train_head=True")
-        tensors = {name: tensor.cpu().numpy() for name, tensor in self.head.state_dict().items()}
+        from dsearch.engine import head_tensors
+
+        tensors = {name: tensor.numpy() for name, tensor in head_tensors(self.head).items()}
         added = self.client.add_model(self.collection, tensors, parent=self.model, record=record)
         self.model = added.model
         if promote:
@@ -268,14 +270,10 @@ def _tensor(array: Any, like: Tensor) -> Tensor:
 
 def _head_of(tensors: Mapping[str, Any]) -> Head:
     """A head of these tensors, to be trained."""
-    encoder_dim = tensors["key_delta"].shape[0]
-    if "query_delta" in tensors:
-        head = Head(encoder_dim)
-    else:
-        heads, _, rank = tensors["query_out"].shape
-        head = Head(encoder_dim, heads=heads, rank=rank)
-    head.load_state_dict({name: torch.tensor(tensor) for name, tensor in tensors.items()})
-    return head
+    from dsearch.engine import head_from_tensors
+
+    given = {name: torch.tensor(tensor) for name, tensor in tensors.items()}
+    return head_from_tensors(given, len(given["key_delta"])).train()
 
 
 def _mask(found: Attention, like: Tensor) -> Tensor:

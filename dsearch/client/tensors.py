@@ -106,11 +106,14 @@ def joined_gradients(found: Sequence[Vjp]) -> Vjp:
 
 
 def head_file(tensors: Mapping[str, Any], record: Mapping[str, Any] | None) -> bytes:
-    """A head as the server takes it: safetensors in float32, with its record as JSON in their metadata."""
+    """A head as the server takes it: safetensors, with its record as JSON in their metadata."""
     import numpy as np
     from safetensors.numpy import save
 
-    arrays = {name: np.array(tensor, np.float32, order="C") for name, tensor in tensors.items()}
+    types = {"overlay.rows": np.int64}  # the rest is float32
+    arrays = {
+        name: np.array(tensor, types.get(name, np.float32), order="C") for name, tensor in tensors.items()
+    }
     return save(arrays, None if record is None else {"record": json.dumps(record)})
 
 

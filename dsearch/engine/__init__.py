@@ -11,7 +11,14 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.cutting import PassageOptions
 from dsearch.engine.engine import SearchEngine
 from dsearch.engine.gradients import AttentionParts, Gradients, Question, attention_parts, vjp
-from dsearch.engine.heads import MAX_HEADS, head_bytes, head_from_bytes, require_head_alone
+from dsearch.engine.heads import (
+    MAX_HEADS,
+    head_bytes,
+    head_from_bytes,
+    head_from_tensors,
+    head_tensors,
+    require_head_alone,
+)
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.maintenance import Compacted, compact
@@ -56,6 +63,8 @@ __all__ = [
     "encode_queries",
     "head_bytes",
     "head_from_bytes",
+    "head_from_tensors",
+    "head_tensors",
     "make_run",
     "require_head_alone",
     "statistics",

@@ -217,6 +217,31 @@ def test_a_head_trains_here_and_answers_there(remote: Client) -> None:
     remote.delete_collection(name)
 
 
+@pytest.mark.parametrize("side", ["remote", "local"])
+def test_what_a_head_has_beside_its_projections_comes_and_goes_with_it(
+    remote: Client, local: LocalEngine, side: str
+) -> None:
+    client = remote if side == "remote" else local
+    name = f"whole-{side}"
+    client.create_collection(name)
+    client.upsert(name, documents(40))
+    tensors = client.head(name, "v0")
+    tensors |= {
+        "bm25": np.array([0.9, 0.4], np.float32),
+        "null_slot": np.array([1.0, 0.5], np.float32),
+        "overlay.rows": np.array([1, 3]),
+        "overlay.changes": np.full((2, 32), 0.03, np.float32),
+        "overlay.bound": np.array(0.2, np.float32),
+    }
+    version = client.add_model(name, tensors).model
+    layer = RemoteSearch(client, name, model=version, train_head=True)
+    published = client.head(name, layer.publish())
+    assert published.keys() == tensors.keys()
+    for part, tensor in tensors.items():
+        np.testing.assert_array_equal(published[part], tensor)
+    client.delete_collection(name)
+
+
 def test_a_state_that_went_meanwhile_is_told_in_the_backward(remote: Client) -> None:
     remote.create_collection("moving")
     remote.upsert("moving", documents(30))

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from dsearch.attention.head import Head
 from dsearch.attention.overlay import KeyOverlay, bounded
-from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine import Collection, SearchEngine, SearchLayer, head_bytes, head_from_bytes
 from dsearch.engine.answers import covered_mass
 from dsearch.engine.gradients import Question, attention_parts
 from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
@@ -199,3 +200,43 @@ def test_no_certificate_is_given(points: Collection) -> None:
     assert attended.certificate is not None
     assert not attended.certificate.proved.any()
     assert "changes the keys of single documents" in attended.certificate.reason
+
+
+def test_it_travels_with_its_head_as_bytes(points: Collection) -> None:
+    head = overlaid_head(points, CHANGED)
+    read, record = head_from_bytes(head_bytes(head), 8)
+    assert (read.overlay is not None, record) == (True, {})
+    assert read.overlay.bound == head.overlay.bound
+    torch.testing.assert_close(read.overlay.rows, head.overlay.rows, rtol=0, atol=0)
+    torch.testing.assert_close(read.overlay.changes, head.overlay.changes, rtol=0, atol=0)
+    queries = torch.as_tensor(unit(5, 8))
+    before, after = (SearchLayer(points.snapshot, one, mode="dense")(queries) for one in (head, read))
+    torch.testing.assert_close(after.scores, before.scores, rtol=0, atol=0)
+    assert head_from_bytes(head_bytes(Head(8)), 8)[0].overlay is None
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "error", "said"),
+    [
+        ("bound", None, DimensionMismatch, "give overlay.rows .changed., overlay.changes .changed, 8. and"),
+        ("changes", torch.zeros(4, 9), DimensionMismatch, "an overlay of shapes"),
+        ("changes", torch.zeros(3, 8), DimensionMismatch, "an overlay of shapes"),
+        ("changes", torch.zeros(4, 8).double(), InvalidRequest, "'overlay.changes' is float64; send float32"),
+        ("changes", torch.full((4, 8), torch.nan), InvalidRequest, "a change of length nan above the bound"),
+        ("changes", torch.ones(4, 8), InvalidRequest, "a change of length 2.828 above the bound of 0.5"),
+        ("rows", torch.ones(4), InvalidRequest, "'overlay.rows' is float32; send int64"),
+        ("rows", torch.tensor([4, 3, 2, 1]), InvalidRequest, "rows of an overlay that do not ascend"),
+        ("rows", torch.tensor([-1, 3, 4, 5]), InvalidRequest, "row -1 in an overlay; rows begin at 0"),
+        ("bound", torch.tensor(7.0), InvalidRequest, "bound=7.0; use a number above 0, at most 1"),
+        ("bound", torch.tensor(torch.nan), InvalidRequest, "bound=nan; use a number above 0"),
+    ],
+)
+def test_bytes_with_what_is_no_overlay_are_refused(
+    points: Collection, name: str, given: torch.Tensor | None, error: type[Exception], said: str
+) -> None:
+    tensors = load(head_bytes(overlaid_head(points, CHANGED)))
+    del tensors[f"overlay.{name}"]
+    if given is not None:
+        tensors[f"overlay.{name}"] = given
+    with pytest.raises(error, match=said):
+        head_from_bytes(save(tensors), 8)
