@@ -2,7 +2,7 @@
 
     python server_process.py HOME [JSON of Patience]
 
-At the end it prints how many requests it had begun.
+"no_tasks" in the JSON gives up every task at once. At the end it prints how many requests it had begun.
 """
 
 from __future__ import annotations
@@ -12,20 +12,30 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from service_fakes import WordEncoder, open_words
 
 from dsearch.engine import SearchEngine
-from dsearch.service import create_app, lag
+from dsearch.errors import Cancelled
+from dsearch.service import create_app, lag, tasks
 from dsearch.service.patience import Patience
 from dsearch.service.server import run_server
+
+
+def give_up(*_: Any, **__: Any) -> Any:
+    """In place of a task's process."""
+    raise Cancelled("this server begins no task")
 
 
 def main() -> None:
     torch.set_num_threads(1)
     lag.TOLERATED_S, lag.FULL_S = 60.0, 120.0  # a busy machine is no reason for a test to fail
-    patience = Patience(**json.loads(sys.argv[2])) if len(sys.argv) > 2 else None
+    asked = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+    if asked.pop("no_tasks", False):
+        tasks.run_spawned = give_up
+    patience = Patience(**asked) if asked else None
     with (
         SearchEngine(sys.argv[1], encoder=WordEncoder) as engine,
         socket.create_server(("127.0.0.1", 0), backlog=256) as server,

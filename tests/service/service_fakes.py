@@ -68,11 +68,14 @@ NASTY = [
 
 
 @contextmanager
-def serving(home: Path, **patience: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server in another process: its origin, and the process, which ends well when the block does."""
+def serving(home: Path, **asked: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server in another process: its origin, and the process, which ends well when the block does.
+
+    `asked`: of `Patience`, and `no_tasks`.
+    """
     command = [sys.executable, str(Path(__file__).with_name("server_process.py")), str(home)]
-    if patience:
-        command.append(json.dumps(patience))
+    if asked:
+        command.append(json.dumps(asked))
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]  # tests/fakes.py
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
