@@ -107,9 +107,9 @@ def plan(
     documents: int,
     *,
     dimensions: int = 384,
-    queries_per_s: float = 10.0,
+    queries_per_s: int | float = 10.0,
     recall: float = 0.95,
-    shard_ms: float = 50.0,
+    shard_ms: int | float = 50.0,
     replicas: int = 2,
     machine: Machine | None = None,
     rates: Rates | None = None,
@@ -148,7 +148,7 @@ def plan(
     resident = dimensions * kind.bytes_per_number + POSTINGS_BYTES
     usable = machine.memory_gb * machine.share
     by_memory = math.ceil(documents * resident / 1e9 / usable)
-    per_shard = (shard_ms / _search_ms(kind, 1_000_000, dimensions)) ** (1 / kind.grows) * 1e6
+    per_shard = int((shard_ms / _search_ms(kind, 1_000_000, dimensions)) ** (1 / kind.grows) * 1e6) or 1
     shards = max(1, by_memory, math.ceil(documents / per_shard))
     shard_documents = math.ceil(documents / shards)
     slowest = rates.shard_ms + _search_ms(kind, shard_documents, dimensions)

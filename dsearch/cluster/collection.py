@@ -17,7 +17,8 @@ from torch import Tensor
 
 from dsearch.attention.head import Head
 from dsearch.cluster.actors import Live
-from dsearch.cluster.searching import ShardedSearch, Shards
+from dsearch.cluster.attending import Shards
+from dsearch.cluster.searching import ShardedSearch
 from dsearch.cluster.transfer import read_release
 from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine, Snapshot

@@ -70,7 +70,7 @@ def merged(
     order = np.argsort(~kept, axis=1, kind="stable")[:, :width]  # those kept, in the order of positions
     there = np.take_along_axis(kept, order, 1)
 
-    def taken(array: np.ndarray, behind: float) -> np.ndarray:
+    def taken(array: np.ndarray, behind: int | float) -> np.ndarray:
         along, inside = (order, there) if array.ndim == 2 else (order[:, None], there[:, None])
         return np.where(inside, np.take_along_axis(array, along, array.ndim - 1), behind).astype(array.dtype)
 

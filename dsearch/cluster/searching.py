@@ -1,8 +1,6 @@
 """`ShardedSearch`: what a collection answers when its documents lie in shards.
 
-    query state → f_h → fold → every shard proposes → the best of all → logits, softmax, ranking
-                                                    → (max, sum, context) of every shard → hop, context
-                                                    → the documents of the hits from their shards
+    texts → query states → attention over all shards (attending.py) → hits, whose documents their shards show
 
 One answer is of one release and one model from beginning to end.
 """
@@ -11,46 +9,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention import entropy, refine
 from dsearch.attention.head import Head
+from dsearch.cluster.attending import Asking, Found, ShardedAttention, Shards
 from dsearch.cluster.errors import ShardsLost
-from dsearch.cluster.merging import Candidates, merged, pooled, poolings, ranked
-from dsearch.cluster.questions import Pooled, Proposal, Question
 from dsearch.cluster.release import Release
 from dsearch.cluster.showing import hits_of
-from dsearch.engine.answers import Page, mass_of
-from dsearch.engine.layer import HOP_CANDIDATES, SearchOutput
+from dsearch.engine.answers import Page, summaries_of
 from dsearch.engine.options import SearchChoices
 from dsearch.engine.paging import Place
-from dsearch.engine.searching import COVERAGE_DOCUMENTS, MAX_DETAILED
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
 from dsearch.index import ParsedQuery, Tokenizer, parse_query
 from dsearch.store import parse_filter
 from dsearch.store.filters import Filter
-from dsearch.types import AttentionSummary, Mode, SearchResult, Stamp
+from dsearch.types import Mode, SearchResult, Stamp
 
 States = Callable[[Sequence[str], Mode, str], Tensor]
-
-
-class Shards(Protocol):
-    """The shards of one release, wherever they are."""
-
-    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
-        """Call a method of some shards at once, each with its argument; their answers.
-
-        Raises:
-            ShardsLost: some of them do not answer.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +40,17 @@ class Attention:
 
     Attributes:
         context: Σ_d weight(q, d) W_V e_d.
-        found: weights, scores and positions.
-        candidates: the same by shard.
-        mass: the share of the exact softmax that the candidates hold; None where it was not asked for.
+        found: weights, scores, positions, covered mass.
     """
 
     context: Float[Tensor, "batch value_dim"]
-    found: SearchOutput
-    candidates: Candidates
-    mass: Float[Tensor, " batch"] | None
+    found: Found
 
 
 class _Restrictions(NamedTuple):
     required: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     wordless: bool = False
-
-
-class _Found(NamedTuple):
-    output: SearchOutput
-    candidates: Candidates
-    mass: Tensor | None
 
 
 class ShardedSearch:
@@ -95,6 +66,7 @@ class ShardedSearch:
     def __init__(self, release: Release, shards: Shards, head: Callable[[str], Head], states: States):
         self.release = release
         self._shards = shards
+        self._attention = ShardedAttention(release, shards)
         self._head = head
         self._states = states
         settings = release.tokenizer
@@ -114,15 +86,13 @@ class ShardedSearch:
             ShardsMissing: a shard does not answer, and `partial` was not asked for.
         """
         started = time.perf_counter()
-        _check(queries, chosen)
+        if chosen.mode not in ("hybrid", "dense", "keyword"):
+            raise InvalidRequest(f"mode={chosen.mode!r}; use hybrid, dense or keyword")
+        chosen.check(queries)
         tree = None if chosen.filter is None else parse_filter(chosen.filter)
+        rules = chosen.ranking(tree)
         places = [
-            Place.of(
-                chosen.cursor,
-                limit=chosen.limit,
-                offset=chosen.offset,
-                question=(query, chosen.ranking(tree)),
-            )
+            Place.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=(query, rules))
             for query in queries
         ]
         if not places:
@@ -136,8 +106,8 @@ class ShardedSearch:
             except ShardsLost as error:
                 lost |= error.numbers
                 if not chosen.partial or len(lost) == len(self.release.shards):
-                    raise self.missing(lost) from error
-        took_ms, share = (time.perf_counter() - started) * 1000, self.share_of(lost)
+                    raise self._missing(lost) from error
+        took_ms, share = (time.perf_counter() - started) * 1000, self._share_of(lost)
         return [replace(result, took_ms=took_ms, missing=share) for result in results]
 
     def attend(
@@ -148,9 +118,6 @@ class ShardedSearch:
         *,
         mode: Mode,
         candidates: int,
-        hops: int | None = None,
-        hop_strength: float | None = None,
-        filter: Filter | None = None,
         coverage: bool = False,
     ) -> Attention:
         """Attention of query states over the documents; see `SearchLayer`.
@@ -160,27 +127,21 @@ class ShardedSearch:
         """
         head = self._head(model)
         with torch.inference_mode():
-            question = _Asking(texts, mode, candidates, filter, _Restrictions(), coverage)
-            found = self._found(states, head, question, frozenset(), hops, hop_strength)
-            parts = self._pool(found, head, found.candidates.positions.shape[1])
-            context = pooled(parts, found.output.folded)
-            mixed = (head.mixture[:, None] * head.values(context)).sum(1)
-        return Attention(mixed, found.output, found.candidates, found.mass)
+            asking = Asking(texts, mode, candidates, coverage=coverage)
+            found = self._attention.attend(states, head, asking)
+            return Attention(self._attention.context(found, head), found)
 
-    def share_of(self, lost: frozenset[int]) -> float:
+    def _share_of(self, lost: frozenset[int]) -> float:
         """The share of the documents that lie in some of the shards."""
         total = self.release.documents
         return sum(self.release.shards[number].documents for number in lost) / total if total else 0.0
 
-    def missing(self, lost: frozenset[int]) -> ShardsMissing:
-        """The error that names them."""
+    def _missing(self, lost: frozenset[int]) -> ShardsMissing:
         return ShardsMissing(
-            f"{len(lost)} of {len(self.release.shards)} shards with {self.share_of(lost):.1%} of the "
+            f"{len(lost)} of {len(self.release.shards)} shards with {self._share_of(lost):.1%} of the "
             "documents do not answer; they are being restarted: try again in a moment, "
             "or ask with partial=true"
         )
-
-    # ---- one batch
 
     def _stamp(self, pinned: Stamp | None, model: str) -> Stamp:
         live = Stamp(self.release.generation, model, self.release.sequence)
@@ -211,37 +172,48 @@ class ShardedSearch:
         if worded:
             texts = [parsed[number].text for number in worded]
             states[worded] = self._states(texts, chosen.mode, stamp.model)
-        coverage = chosen.coverage
-        if coverage is None:
-            coverage = self.release.documents <= COVERAGE_DOCUMENTS
         page = Page(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
         answers: dict[int, SearchResult] = {}
         with torch.inference_mode():
-            for restrictions, numbers in groups.items():
-                mode: Mode = "dense" if restrictions.wordless else chosen.mode
-                texts = None if restrictions.wordless else [parsed[number].text for number in numbers]
-                asking = _Asking(texts, mode, places[0].candidates, tree, restrictions, coverage)
-                found = self._found(states[numbers], head, asking, lost, chosen.hops, chosen.hop_strength)
-                reached = page.reached(found.output).tolist()
+            for (required, excluded, wordless), numbers in groups.items():
+                asking = Asking(
+                    texts=None if wordless else [parsed[number].text for number in numbers],
+                    mode="dense" if wordless else chosen.mode,
+                    candidates=places[0].candidates,
+                    filter=tree,
+                    required=required,
+                    excluded=excluded,
+                    coverage=chosen.covers(self.release.documents),
+                )
+                found = self._attention.attend(
+                    states[numbers],
+                    head,
+                    asking,
+                    lost=lost,
+                    hops=chosen.hops,
+                    hop_strength=chosen.hop_strength,
+                )
                 hits = hits_of(
                     found.output,
                     found.candidates,
                     self._shards,
                     head,
-                    texts if mode != "dense" else None,
+                    asking.texts if asking.mode != "dense" else None,
                     page,
-                    shown_words=texts,
+                    shown_words=asking.texts,
                     explain=chosen.explain,
                     highlight=chosen.highlight,
                 )
-                summaries = _summaries(found)
-                for at, number in enumerate(numbers):
+                reached = page.reached(found.output).tolist()
+                for at, (number, summary) in enumerate(
+                    zip(numbers, summaries_of(found.output, found.mass), strict=True)
+                ):
                     more = reached[at] > page.offset + page.limit
                     answers[number] = SearchResult(
                         query=queries[number],
                         hits=hits[at],
                         stamp=stamp,
-                        attention=summaries[at],
+                        attention=summary,
                         took_ms=math.nan,
                         next_cursor=places[number].after(page.limit, stamp) if more else None,
                     )
@@ -254,117 +226,3 @@ class ShardedSearch:
         if words and mode == "keyword" and self._tokenizer is not None:
             words = bool(next(self._tokenizer.terms([query.text])))
         return _Restrictions(query.required, query.excluded, not words)
-
-    def _found(
-        self,
-        states: Float[Tensor, "batch encoder_dim"],
-        head: Head,
-        asking: _Asking,
-        lost: frozenset[int],
-        hops: int | None,
-        hop_strength: float | None,
-    ) -> _Found:
-        """Attention after the last hop."""
-        strength = head.hop_strength if hop_strength is None else hop_strength
-        if hops is None:
-            hops = 2 if float(strength) else 1
-        if hops < 1:
-            raise InvalidRequest(f"hops={hops}; use an integer of at least 1")
-        queries = head.queries(states)
-        for _ in range(hops - 1):
-            found = self._proposed(queries, head, replace(asking, coverage=False), lost)
-            parts = self._pool(found, head, HOP_CANDIDATES)
-            keys = head.keys(
-                pooled(parts, found.output.folded)
-            )  # linear: the key of a mean is the keys' mean
-            once = torch.ones(*queries.shape[:2], 1, 1)
-            queries = refine(queries.unsqueeze(2), once, keys.unsqueeze(2), strength).squeeze(2)
-        return self._proposed(queries, head, asking, lost)
-
-    def _proposed(
-        self,
-        queries: Float[Tensor, "batch heads key_dim"],
-        head: Head,
-        asking: _Asking,
-        lost: frozenset[int],
-    ) -> _Found:
-        folded = head.fold(queries)
-        question = asking.question(folded, head)
-        numbers = [number for number in range(len(self.release.shards)) if number not in lost]
-        answers = cast("dict[int, Proposal]", self._shards.ask("propose", dict.fromkeys(numbers, question)))
-        offsets = {number: self.release.shards[number].offset for number in numbers}
-        candidates, documents = merged(answers, offsets, question)
-        output, by_weight = ranked(candidates, folded, head, question)
-        return _Found(output, by_weight, self._mass(output, answers, documents, head, asking))
-
-    def _mass(
-        self,
-        found: SearchOutput,
-        answers: Mapping[int, Proposal],
-        documents: int,
-        head: Head,
-        asking: _Asking,
-    ) -> Float[Tensor, " batch"] | None:
-        if not asking.coverage:
-            return None
-        if found.positions.shape[1] and (found.positions >= 0).sum(1).min() == documents:
-            return torch.ones(len(found.positions))
-        parts = [torch.tensor(answer.partition) for answer in answers.values()]
-        whole = torch.stack(parts).logsumexp(0)
-        return mass_of(found, whole, temperature=head.temperature, mixture=head.mixture)
-
-    def _pool(self, found: _Found, head: Head, most: int) -> list[Pooled]:
-        asked = poolings(found.output, found.candidates, head, most)
-        return list(self._shards.ask("pool", asked).values()) if asked else []
-
-
-@dataclass(frozen=True, slots=True)
-class _Asking:
-    """A question before its queries are projected."""
-
-    texts: list[str] | None
-    mode: Mode
-    candidates: int
-    filter: Filter | None
-    restrictions: _Restrictions
-    coverage: bool
-
-    def question(self, folded: Float[Tensor, "batch heads encoder_dim"], head: Head) -> Question:
-        return Question(
-            folded=np.ascontiguousarray(folded.numpy(), np.float32),
-            texts=self.texts,
-            mode=self.mode,
-            candidates=self.candidates,
-            filter=self.filter,
-            required=self.restrictions.required,
-            excluded=self.restrictions.excluded,
-            partition=self.coverage,
-            keyword_weight=head.keyword_weight.detach().numpy(),
-            temperature=float(head.temperature),
-            weighting=head.keyword_weighting,
-        )
-
-
-def _summaries(found: _Found) -> list[AttentionSummary]:
-    spread = entropy(found.output.weights).tolist()
-    counts = (found.output.positions >= 0).sum(axis=1).tolist()
-    mass = [None] * len(counts) if found.mass is None else found.mass.tolist()
-    return [
-        AttentionSummary(candidates=count, entropy=abs(nats), covered_mass=share)
-        for count, nats, share in zip(counts, spread, mass, strict=True)
-    ]
-
-
-def _check(queries: Sequence[str], chosen: SearchChoices) -> None:
-    if chosen.mode not in ("hybrid", "dense", "keyword"):
-        raise InvalidRequest(f"mode={chosen.mode!r}; use hybrid, dense or keyword")
-    blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
-    if blank is not None:
-        raise InvalidRequest(f"query {blank} is empty; give at least one word")
-    if chosen.cursor is not None and len(queries) != 1:
-        raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
-    if (chosen.explain or chosen.highlight) and len(queries) * chosen.limit > MAX_DETAILED:
-        raise InvalidRequest(
-            f"explain or highlight of {len(queries)} times {chosen.limit} hits; "
-            f"use at most {MAX_DETAILED} in all"
-        )

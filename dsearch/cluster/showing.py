@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
 
 from dsearch.attention.head import Head
+from dsearch.cluster.attending import Shards
 from dsearch.cluster.merging import Candidates
 from dsearch.cluster.questions import Showing, Shown
 from dsearch.engine.answers import Page
 from dsearch.engine.explaining import explained
 from dsearch.engine.layer import SearchOutput
 from dsearch.types import Hit
-
-if TYPE_CHECKING:
-    from dsearch.cluster.searching import Shards
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ So the gradient is that of one process over all documents, and what travels is o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,11 +20,9 @@ from torch.autograd.function import once_differentiable
 
 from dsearch.attention import Exact, Partial, merge
 from dsearch.attention.head import Head
+from dsearch.cluster.attending import Shards
 from dsearch.cluster.questions import Attending, Gathering, Part, Upstream
-
-if TYPE_CHECKING:
-    from dsearch.cluster.release import Release
-    from dsearch.cluster.searching import Shards
+from dsearch.cluster.release import Release
 
 
 class ShardedCorpus:

@@ -99,11 +99,9 @@ def _passages_shown(
     return shown
 
 
-def summaries_of(
-    found: SearchOutput, layer: SearchLayer, texts: Sequence[str] | None, *, coverage: bool
-) -> list[AttentionSummary]:
-    """How each query's attention was spread; with `coverage` also its share of the exact softmax."""
-    covered = _numbers(covered_mass(found, layer, texts)) if coverage else None
+def summaries_of(found: SearchOutput, mass: Float[Tensor, " batch"] | None) -> list[AttentionSummary]:
+    """How each query's attention was spread; with `mass`, its share of the exact softmax."""
+    covered = None if mass is None else _numbers(mass)
     spread = _numbers(entropy(found.weights))
     counts = (found.positions != NONE).sum(axis=1)
     return [

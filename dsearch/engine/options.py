@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
 from dsearch.attention import Score
+from dsearch.errors import InvalidRequest
 from dsearch.types import Mode
 
 CANDIDATES = 100  # proposed by each leg for each head
+# Hits of one call that can be explained or highlighted: each costs a look at its text.
+MAX_DETAILED = 1000
+# Up to this many documents the exact softmax costs less than the encoder: it is computed without being asked.
+COVERAGE_DOCUMENTS = 20_000
 
 
 class LayerOptions(TypedDict, total=False):
@@ -63,6 +69,27 @@ class SearchChoices:
     highlight: bool = False
     coverage: bool | None = None
     partial: bool = False  # in a cluster: whether an answer without lost shards is wanted
+
+    def check(self, queries: Sequence[str]) -> None:
+        """Refuse what cannot be asked together.
+
+        Raises:
+            InvalidRequest: an empty query, a cursor with several, too many hits to be explained.
+        """
+        blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
+        if blank is not None:
+            raise InvalidRequest(f"query {blank} is empty; give at least one word")
+        if self.cursor is not None and len(queries) != 1:
+            raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
+        if (self.explain or self.highlight) and len(queries) * self.limit > MAX_DETAILED:
+            raise InvalidRequest(
+                f"explain or highlight of {len(queries)} times {self.limit} hits; "
+                f"use at most {MAX_DETAILED} in all"
+            )
+
+    def covers(self, documents: int) -> bool:
+        """Whether the share of the exact softmax over so many documents is wanted."""
+        return documents <= COVERAGE_DOCUMENTS if self.coverage is None else self.coverage
 
     def ranking(self, filter: object) -> tuple[object, ...]:
         """What, beside the query, decides which hits come in which order; `filter` is the parsed one."""

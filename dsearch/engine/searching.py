@@ -10,24 +10,18 @@ from typing import TYPE_CHECKING, Unpack
 
 import torch
 
-from dsearch.engine.answers import Page, hits_of, summaries_of
+from dsearch.engine.answers import Page, covered_mass, hits_of, summaries_of
 from dsearch.engine.asking import Asked, asked
 from dsearch.engine.explaining import explainer
 from dsearch.engine.highlighting import highlighter
 from dsearch.engine.learned import learned
 from dsearch.engine.options import SearchChoices, SearchOptions
 from dsearch.engine.paging import Place
-from dsearch.errors import InvalidRequest
 from dsearch.store import parse_filter
 from dsearch.types import SearchResult, Stamp
 
 if TYPE_CHECKING:
     from dsearch.engine.collection_reader import CollectionReader
-
-# Hits of one call that can be explained or highlighted: each costs a look at its text.
-MAX_DETAILED = 1000
-# Up to this many documents the exact softmax costs less than the encoder: it is computed without being asked.
-COVERAGE_DOCUMENTS = 20_000
 
 
 def search(
@@ -36,7 +30,7 @@ def search(
     """See `Collection.search`."""
     started = time.perf_counter()
     chosen = SearchChoices(**options)
-    _check(queries, chosen)
+    chosen.check(queries)
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
     rules = chosen.ranking(tree)
     places = [
@@ -65,19 +59,6 @@ def search(
     return [replace(by_number[number], took_ms=took_ms) for number in range(len(queries))]
 
 
-def _check(queries: Sequence[str], chosen: SearchChoices) -> None:
-    blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
-    if blank is not None:
-        raise InvalidRequest(f"query {blank} is empty; give at least one word")
-    if chosen.cursor is not None and len(queries) != 1:
-        raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
-    if (chosen.explain or chosen.highlight) and len(queries) * chosen.limit > MAX_DETAILED:
-        raise InvalidRequest(
-            f"explain or highlight of {len(queries)} times {chosen.limit} hits; "
-            f"use at most {MAX_DETAILED} in all"
-        )
-
-
 def answered(
     collection: CollectionReader,
     group: Asked,
@@ -92,13 +73,12 @@ def answered(
 
     `turned`: the states are not those of the texts.
     """
-    layer, texts, coverage = group.layer, group.texts, chosen.coverage
+    layer, texts = group.layer, group.texts
     page = Page(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
     with torch.inference_mode():
         found = layer(group.states, texts)
-        if coverage is None:
-            coverage = layer.snapshot.positions <= COVERAGE_DOCUMENTS
-        summaries = summaries_of(found, layer, texts, coverage=coverage)
+        covers = chosen.covers(layer.snapshot.positions)
+        summaries = summaries_of(found, covered_mass(found, layer, texts) if covers else None)
         explain = None
         if chosen.explain:
             change = learned(

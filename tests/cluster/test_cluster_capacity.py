@@ -11,7 +11,7 @@ from dsearch.errors import InvalidRequest
 
 
 def test_a_plan_worked_out_by_hand() -> None:
-    made = plan(2_000_000, recall=0.994, queries_per_s=4, shard_ms=25, rates=Rates(5, 100, 1, 4))
+    made = plan(2_000_000, recall=0.994, queries_per_s=4, shard_ms=25, rates=Rates(5.0, 100.0, 1.0, 4.0))
     assert made.kind.name == "SQ8"
     assert (made.shards, made.shard_documents) == (2, 1_000_000)
     assert made.slowest_ms == 26
