@@ -7,7 +7,8 @@
 The same model, the same entries of Python's documentation, one thread each, every system in a process of its
 own. CPU milliseconds of a query (no query twice; ten hits with their texts) and documents a CPU second;
 `overlap` is the share of the ten that sentence-transformers finds by cosine. Rounds go by turns; medians.
-What cannot be run is said so. PYTHON has: pip install sentence-transformers faiss-cpu txtai chromadb
+What cannot be run, or not in --limit seconds, is said so, and what was measured is kept. PYTHON has:
+pip install sentence-transformers faiss-cpu txtai chromadb
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", default=sys.executable, help="the Python of an environment with peers")
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds for one system in one round")
+    parser.add_argument("--json", type=Path, help="write the figures here, again after every round")
     parser.add_argument("--one", nargs=3, metavar=("SYSTEM", "DATA", "CACHE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -45,8 +47,6 @@ def main() -> None:
         print(json.dumps(measured(system, json.loads(Path(data).read_text()), Path(cache))))
         return
     figures = compared(options)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
     print("| system | query, CPU ms | documents / CPU s | overlap |\n|---|---|---|---|")
     for name, one in figures.items():
         if "problem" in one:
@@ -86,19 +86,36 @@ def compared(options: argparse.Namespace) -> dict[str, dict[str, float | str]]:
                     continue
                 python = sys.executable if system in OURS else options.peers
                 command = [python, __file__, "--one", system, str(data), str(Path(folder) / "cache")]
-                done = subprocess.run(command, capture_output=True, text=True, env=environment)
+                try:
+                    done = subprocess.run(
+                        command, capture_output=True, text=True, env=environment, timeout=options.limit
+                    )
+                except subprocess.TimeoutExpired:
+                    problems[system] = f"not done in {options.limit:g} s"
+                    continue
                 if done.returncode:
                     problems[system] = done.stderr.strip().splitlines()[-1][:80]
                 else:
                     runs.setdefault(system, []).append(json.loads(done.stdout.splitlines()[-1]))
-    truth = runs["sentence-transformers"][0]["hits"]
+            if options.json:
+                options.json.write_text(json.dumps(medians(runs, problems), indent=1))
+    return medians(runs, problems)
+
+
+def medians(
+    runs: dict[str, list[dict[str, float | list[list[str]]]]], problems: dict[str, str]
+) -> dict[str, dict[str, float | str]]:
+    """What is printed of each system; systems with a problem keep what they gave before it."""
+    truth = runs["sentence-transformers"][0]["hits"] if "sentence-transformers" in runs else []
     assert isinstance(truth, list)
-    figures: dict[str, dict[str, float | str]] = {name: {"problem": told} for name, told in problems.items()}
+    figures: dict[str, dict[str, float | str]] = {
+        name: {"problem": told} for name, told in problems.items() if name not in runs
+    }
     for name, each in runs.items():
         hits = each[0]["hits"]
         assert isinstance(hits, list)
-        same = [len(set(mine) & set(theirs)) / 10 for mine, theirs in zip(hits, truth, strict=True)]
-        figures[name] = {"overlap": statistics.mean(same)}
+        same = [len(set(mine) & set(theirs)) / 10 for mine, theirs in zip(hits, truth, strict=False)]
+        figures[name] = {"overlap": statistics.mean(same) if same else float("nan")}
         for key in ("query_ms", "documents_per_s"):
             figures[name][key] = statistics.median(float(one[key]) for one in each)  # type: ignore[arg-type]
     return figures

@@ -60,6 +60,7 @@ def run_server(
         host=host,
         port=port,
         http=patient_protocol(patience),
+        loop="asyncio",  # what all was measured with; else uvloop would run it wherever an extra brings that
         log_config=None,
         log_level="warning",
         access_log=False,  # it would write queries down
