@@ -11,7 +11,7 @@
 | kills at calls | death on entry to system calls that change files, of several writers, evenly spread |
 | kills while creating | the same for `Store.create` |
 | kills through the engine | the same for eight scenarios of a collection (engine_scenarios.py) |
-| faults | EIO and ENOSPC from writes and syncs |
+| faults | EIO and ENOSPC from writes and syncs, and short writes |
 | flips | one flipped bit in the database of a closed collection |
 | flips in the log | one flipped bit in the write-ahead log that a kill left |
 | power cuts | what any subset of the unsynced writes and names leaves of a life with two generations |
@@ -42,9 +42,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "store"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "engine"))
 import power_loss
 import store_trials as trials
+from forked import in_memory
 
 ROWS = 40
-CALLS_PER_WRITER = 250
 
 
 def main() -> int:
@@ -58,58 +58,64 @@ def main() -> int:
 
     results = []
     for name in options.only or TRIALS:
-        run, nightly = TRIALS[name]
+        run, nightly, at_once = TRIALS[name]
         count = max(8, round(nightly * options.scale))
-        print(f"{name}: {count} …", file=sys.stderr, flush=True)
-        scratch = Path(tempfile.mkdtemp())
-        started = time.monotonic()
-        try:
-            seen, broken = run(scratch, count), None
-        except AssertionError as error:
-            seen, broken = {}, str(error) or "an assertion failed"
-        finally:
-            shutil.rmtree(scratch)
-        took_s = time.monotonic() - started
-        results.append({"name": name, "seen": seen, "broken": broken, "took_s": round(took_s, 1)})
+        result = {"name": name, "seen": {}, "broken": None, "took_s": 0.0}
+        results.append(result)
+        total: Counter[str] = Counter()
+        done, seed, started = 0, 0, time.monotonic()
+        while done < count and result["broken"] is None:
+            part, seed = min(at_once, count - done), seed + 1
+            scratch = Path(tempfile.mkdtemp(dir=in_memory()))
+            try:
+                total.update(run(scratch, part, seed))
+            except AssertionError as error:
+                result["broken"] = str(error) or "an assertion failed"
+            finally:
+                shutil.rmtree(scratch)
+            done += part
+            result |= {"seen": dict(total), "took_s": round(time.monotonic() - started, 1)}
+            print(f"{name}: {done:,} of {count:,}", file=sys.stderr, flush=True)
+            if options.json:  # after each part, so that an interrupted night leaves figures
+                options.json.write_text(json.dumps(results, indent=2) + "\n")
     print("| trial | promise | seen | minutes |\n|---|---|---|---:|")
     for line in results:
         seen = ", ".join(f"{count:,} {what}" for what, count in line["seen"].items())
         kept = "kept" if line["broken"] is None else f"BROKEN: {line['broken'][:200]}"
         print(f"| {line['name']} | {kept} | {seen} | {line['took_s'] / 60:.1f} |")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
     return 0 if all(line["broken"] is None for line in results) else 1
 
 
-def kills_at_calls(scratch: Path, count: int) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    seed = 0
-    while total["kills"] < count:
-        seed += 1
-        home = scratch / f"{seed}"
-        home.mkdir()
-        wanted = min(CALLS_PER_WRITER, count - total["kills"])
-        total.update(trials.kills_at_calls(home / "papers", home, wanted, seed=seed))
-        shutil.rmtree(home)
-    return dict(total)
+def random_kills(scratch: Path, count: int, seed: int) -> dict[str, int]:
+    with trials.forks() as forks:
+        return trials.random_kills(forks, scratch / "papers", count, seed=seed)
 
 
-def kills_through_the_engine(scratch: Path, count: int) -> dict[str, int]:
-    from engine_trials import Killed, kills
-
-    total: Counter[str] = Counter()
-    seed = 0
-    with Killed() as killed:
-        while total["kills"] < count:
-            seed += 1  # other documents: other pages, other numbers of calls
-            home = scratch / f"{seed}"
-            home.mkdir()
-            total.update(kills(killed, home, count - total["kills"], seed=seed))
-            shutil.rmtree(home)
-    return {name: total[name] for name in ("kills", "calls")}
+def kills_at_calls(scratch: Path, count: int, seed: int) -> dict[str, int]:
+    """Of another writer's life for each seed: other documents, other pages, other numbers of calls."""
+    with trials.forks() as forks:
+        return trials.kills_at_calls(forks, scratch / "papers", scratch, count, seed=seed)
 
 
-def flips(scratch: Path, count: int) -> dict[str, int]:
+def kills_while_creating(scratch: Path, count: int, seed: int) -> dict[str, int]:
+    with trials.forks() as forks:
+        return trials.kills_while_creating(forks, scratch, count)
+
+
+def kills_through_the_engine(scratch: Path, count: int, seed: int) -> dict[str, int]:
+    import engine_trials
+
+    with engine_trials.forks() as forks:
+        seen = engine_trials.kills(forks, scratch, count, seed=seed)
+    return {name: seen[name] for name in ("kills", "calls")}
+
+
+def faults(scratch: Path, count: int, seed: int) -> dict[str, int]:
+    with trials.forks() as forks:
+        return trials.faults(forks, scratch / "papers", scratch, count)
+
+
+def flips(scratch: Path, count: int, seed: int) -> dict[str, int]:
     folder = scratch / "papers"
     with Store.create(folder, name="papers", encoder={}, dimension=8) as store:
         documents = [Document(f"d{n}", f"text number {n} " * 40, metadata={"n": n}) for n in range(ROWS)]
@@ -120,22 +126,22 @@ def flips(scratch: Path, count: int) -> dict[str, int]:
         store.publish_generation(1)
         store.add_model("v1", "v0", {"gate": 0.5})
         store.promote("v1")
-    return trials.flips(folder, scratch, count, rows=ROWS)
+    return trials.flips(folder, scratch, count, rows=ROWS, seed=seed)
 
 
-def flips_in_the_log(scratch: Path, count: int) -> dict[str, int]:
+def flips_in_the_log(scratch: Path, count: int, seed: int) -> dict[str, int]:
     with Store.create(scratch / "papers", name="papers", encoder={}, dimension=8) as store:
         for n in range(4):
             store.upsert([Document(f"d{n}", f"text {n}")])
         killed = Path(shutil.copytree(scratch / "papers", scratch / "killed"))
-    return trials.flips_in_the_log(killed, scratch, count)
+    return trials.flips_in_the_log(killed, scratch, count, seed=seed)
 
 
-def power_cuts(scratch: Path, count: int) -> dict[str, int]:
+def power_cuts(scratch: Path, count: int, seed: int) -> dict[str, int]:
     home = scratch / "recorded"
     home.mkdir()
     calls = power_loss.record(home, scratch / "trace")
-    checked, seed = 0, 0
+    checked = 0
     while checked < count:  # another seed draws other subsets; the systematic ones come again
         for cut in power_loss.states(calls, home, draws=20, seed=seed):
             power_loss.check(cut, scratch / "after")
@@ -146,15 +152,16 @@ def power_cuts(scratch: Path, count: int) -> dict[str, int]:
     return {"states": checked}
 
 
-TRIALS: dict[str, tuple[Callable[[Path, int], dict[str, int]], int]] = {
-    "random kills": (lambda scratch, count: trials.random_kills(scratch / "papers", count), 5_000),
-    "kills at calls": (kills_at_calls, 2_000),
-    "kills while creating": (trials.kills_while_creating, 200),
-    "kills through the engine": (kills_through_the_engine, 2_000),
-    "faults": (lambda scratch, count: trials.faults(scratch / "papers", scratch, count), 500),
-    "flips": (flips, 20_000),
-    "flips in the log": (flips_in_the_log, 2_000),
-    "power cuts": (power_cuts, 20_000),
+# What runs them, how many a night takes, and how many have one seed and one folder.
+TRIALS: dict[str, tuple[Callable[[Path, int, int], dict[str, int]], int, int]] = {
+    "random kills": (random_kills, 5_000, 500),
+    "kills at calls": (kills_at_calls, 2_000, 250),
+    "kills while creating": (kills_while_creating, 80, 80),
+    "kills through the engine": (kills_through_the_engine, 2_000, 1_000),
+    "faults": (faults, 500, 500),
+    "flips": (flips, 20_000, 5_000),
+    "flips in the log": (flips_in_the_log, 2_000, 1_000),
+    "power cuts": (power_cuts, 20_000, 20_000),
 }
 
 

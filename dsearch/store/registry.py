@@ -12,7 +12,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import Conflict, InvalidRequest, ModelNotFound, NotFound
+from ..errors import Conflict, CorruptData, InvalidRequest, ModelNotFound, NotFound
 from .digest import canonical_json, record_fact
 from .operation import Operation
 from .records import GenerationRecord, ModelRecord
@@ -113,7 +113,7 @@ def generations(connection: sqlite3.Connection) -> list[GenerationRecord]:
         "SELECT number, manifest_digest, rows, snapshot, record, written FROM generation ORDER BY number"
     )
     return [
-        GenerationRecord(number, digest, rows, snapshot, json.loads(record), written)
+        GenerationRecord(number, digest, rows, snapshot, _record(record), written)
         for number, digest, rows, snapshot, record, written in found
     ]
 
@@ -130,7 +130,7 @@ def models(connection: sqlite3.Connection) -> list[ModelRecord]:
     """All trained models, by version."""
     found = connection.execute("SELECT number, parent, record, written FROM model ORDER BY number")
     return [
-        ModelRecord(f"v{number}", f"v{parent}", json.loads(record), written)
+        ModelRecord(f"v{number}", f"v{parent}", _record(record), written)
         for number, parent, record, written in found
     ]
 
@@ -167,6 +167,16 @@ def version_number(version: str) -> int:
     if found is None:
         raise InvalidRequest(f"model version {version[:80]!r}; versions are v0, v1, v2 and so on")
     return int(found[1])
+
+
+def _record(stored: object) -> dict[str, Any]:
+    """A stored record; a flipped bit may leave one that is no JSON, or no text."""
+    try:
+        return json.loads(str(stored))
+    except ValueError as error:
+        raise CorruptData(
+            f"documents.db is damaged: the register holds {str(stored)[:80]} ({error}); restore a backup"
+        ) from None
 
 
 def _record_json(record: dict[str, Any]) -> str:

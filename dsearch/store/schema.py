@@ -27,7 +27,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UnsupportedFormat
+from ..errors import CorruptData, UnsupportedFormat
 from .digest import canonical_json, record_fact
 from .watermark import Mark
 
@@ -184,11 +184,17 @@ def read_meta(connection: sqlite3.Connection) -> Meta:
 
 
 def read_state(connection: sqlite3.Connection) -> State:
-    """Read the row of table `state`."""
+    """Read the row of table `state`; raises CorruptData where it is none."""
     row = connection.execute(
         "SELECT sequence, digest, previous_sequence, previous_digest, last_row, documents, tombstones"
         " FROM state"
     ).fetchone()
+    # One flipped bit in the header of SQLite's record makes a number NULL, or a text.
+    if row is None or [type(value) for value in row] != [int, bytes, int, bytes, int, int, int]:
+        raise CorruptData(
+            "documents.db is damaged: the row of its table `state` is not what was written; "
+            "restore a backup, or index again"
+        )
     return State(*row)
 
 

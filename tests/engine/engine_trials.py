@@ -1,102 +1,32 @@
 """kill -9 on entry to system calls that change files, through the engine: tests run a few hundred,
 scripts/soak_store.py thousands.
 
-A process is forked from one that has imported the engine (engine_zygote.py), strace attaches to it and kills
-it at the chosen call. Then another engine opens what is left.
+A process is forked from one that has imported the engine (forked.py), strace attaches to it and kills it at
+the chosen call. Then another engine opens what is left.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 
 import engine_scenarios as scenarios
 from engine_scenarios import NAME, SCENARIOS, Step
+from forked import Forks, killing
 
 from dsearch.engine import SearchEngine
 
-CALLS = (
-    "write,pwrite64,pwritev,fsync,fdatasync,ftruncate,fallocate,unlink,unlinkat,rename,renameat,mkdir,rmdir,"
-    "link,copy_file_range,sendfile"
-)
 Point = tuple[str, int]  # the call, and how many of its name have been before in this process, and one
+PROGRAM = "engine_process"
 
 
-class Killed:
-    """Processes that die where they are told to."""
-
-    def __init__(self) -> None:
-        script = Path(__file__).with_name("engine_zygote.py")
-        self._zygote = subprocess.Popen(
-            [sys.executable, "-B", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._zygote.stdout
-        assert self._zygote.stdout.readline() == "ready\n"
-
-    def __enter__(self) -> Killed:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._zygote.stdin
-        self._zygote.stdin.close()
-        self._zygote.wait()
-
-    def run(
-        self,
-        home: Path,
-        scenario: str,
-        seed: int,
-        *,
-        part: str = "of",
-        broken: str = "",
-        strace: Sequence[str] | None = None,
-    ) -> tuple[int, list[str]]:
-        """(exit status, the lines that it printed whole) of a scenario, watched by strace if asked."""
-        out = home.with_name(f"{home.name}.out")
-        out.unlink(missing_ok=True)
-        asked = {"home": str(home), "scenario": scenario, "seed": seed, "part": part}
-        pid = int(self._say(json.dumps({**asked, "out": str(out), "broken": broken})))
-        stopped(pid)
-        tracer = None
-        if strace is not None:
-            tracer = subprocess.Popen(
-                ["strace", "-f", "-qq", *strace, "-p", str(pid)], stderr=subprocess.PIPE
-            )
-            while "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text():
-                assert tracer.poll() is None, tracer.communicate()[1].decode()
-                time.sleep(0.001)
-        os.kill(pid, signal.SIGCONT)
-        status = int(self._say(""))
-        if tracer is not None:
-            tracer.communicate()
-        printed = out.read_bytes() if out.exists() else b""
-        lines = printed.splitlines(keepends=True)
-        return status, [line.decode().strip() for line in lines if line.endswith(b"\n")]
-
-    def _say(self, line: str) -> str:
-        assert self._zygote.stdin
-        assert self._zygote.stdout
-        self._zygote.stdin.write(line + "\n")
-        self._zygote.stdin.flush()
-        return self._zygote.stdout.readline()
-
-
-def stopped(pid: int) -> None:
-    while "\nState:\tT" not in Path(f"/proc/{pid}/status").read_text():
-        time.sleep(0.001)
+def forks() -> Forks:
+    """Where the processes come from."""
+    return Forks(Path(__file__).parent, PROGRAM)
 
 
 @dataclass
@@ -119,7 +49,7 @@ class Expected:
 
 
 def kills(
-    killed: Killed,
+    forks: Forks,
     scratch: Path,
     trials: int,
     *,
@@ -134,21 +64,22 @@ def kills(
     """
     tally: Counter[str] = Counter()
     points: list[tuple[str, Point]] = []
+    out = scratch / "out"
     for scenario in only:
         base = scratch / f"{scenario} {seed}"
         base.mkdir()
         if scenario != "create":
-            status, _ = killed.run(base, scenario, seed, part="before")
+            status, _ = forks.run(PROGRAM, [base, scenario, seed, "before"], out)
             assert status == 0
-        points += [(scenario, point) for point in points_of(killed, base, scenario, seed, broken)]
+        points += [(scenario, point) for point in points_of(forks, base, scenario, seed, broken)]
     tally["calls"] = len(points)
     step = max(1.0, len(points) / trials)
     for number in sorted({int(place * step) for place in range(trials) if place * step < len(points)}):
         scenario, (call, count) = points[number]
         home = scratch / "home"
         shutil.copytree(scratch / f"{scenario} {seed}", home)
-        inject = ["-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={count}"]
-        status, log = killed.run(home, scenario, seed, broken=broken, strace=inject)
+        asked = [home, scenario, seed, "of", *filter(None, [broken])]
+        status, log = forks.run(PROGRAM, asked, out, strace=killing((call, count)))
         where = f"{scenario}, seed {seed}, killed at {call} {count}, which had said {log}"
         assert status in (0, -signal.SIGKILL), where
         tally["kills"] += status != 0
@@ -161,20 +92,11 @@ def kills(
     return dict(tally)
 
 
-def points_of(killed: Killed, base: Path, scenario: str, seed: int, broken: str) -> list[Point]:
+def points_of(forks: Forks, base: Path, scenario: str, seed: int, broken: str) -> list[Point]:
     """The calls of a scenario by which it changes files, in their order."""
-    home, trace = base.with_name("whole"), base.with_name("trace")
+    home = base.with_name("whole")
     shutil.copytree(base, home)
-    watched = ["-o", str(trace), "-e", f"trace={CALLS}"]
-    status, log = killed.run(home, scenario, seed, broken=broken, strace=watched)
-    assert status == 0, log
-    seen: Counter[str] = Counter()
-    points: list[Point] = []
-    lines = re.findall(r"^(\d+) +(\w+)\(", trace.read_text(errors="replace"), re.MULTILINE)
-    for process, call in lines:
-        if process == lines[0][0]:  # another thread counts its own
-            seen[call] += 1
-            points.append((call, seen[call]))
+    points = forks.calls(PROGRAM, [home, scenario, seed, "of", *filter(None, [broken])], base.parent)
     shutil.rmtree(home)
     shutil.rmtree(scenarios.backup_of(home), ignore_errors=True)
     return points

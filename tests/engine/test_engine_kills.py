@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from engine_scenarios import SCENARIOS
-from engine_trials import Killed, kills
+from engine_trials import forks, kills
+from forked import Forks
 
 pytestmark = [
     pytest.mark.crash,
@@ -21,13 +22,13 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def killed() -> Iterator[Killed]:
-    with Killed() as ready:
+def forked() -> Iterator[Forks]:
+    with forks() as ready:
         yield ready
 
 
-def test_killed_at_calls_of_every_scenario(killed: Killed, tmp_path: Path) -> None:
-    seen = kills(killed, tmp_path, 208)
+def test_killed_at_calls_of_every_scenario(forked: Forks, tmp_path: Path) -> None:
+    seen = kills(forked, tmp_path, 208)
     assert seen["kills"] >= 200
     assert all(seen[f"kills in {scenario}"] >= 5 for scenario in SCENARIOS), seen
 
@@ -36,7 +37,7 @@ def test_killed_at_calls_of_every_scenario(killed: Killed, tmp_path: Path) -> No
     ("broken", "scenario"),
     [("acknowledged too early", "upsert"), ("published before it is built", "build")],
 )
-def test_the_trials_can_fail(killed: Killed, tmp_path: Path, broken: str, scenario: str) -> None:
+def test_the_trials_can_fail(forked: Forks, tmp_path: Path, broken: str, scenario: str) -> None:
     """Vacuity: with the promise broken on purpose, a kill finds it."""
     with pytest.raises(AssertionError, match="killed at"):
-        kills(killed, tmp_path, 60, only=[scenario], broken=broken)
+        kills(forked, tmp_path, 60, only=[scenario], broken=broken)

@@ -1,6 +1,7 @@
 """A process that writes without end and is killed: run by store_trials.py.
 
-    python crash_writer.py FOLDER SEED
+    python crash_writer.py FOLDER               create the collection, no more
+    python crash_writer.py FOLDER SEED [STEPS]
 
 A line on standard output before each operation ("try …") and one after it was acknowledged ("ack …").
 """
@@ -72,9 +73,17 @@ def apply(store: Store, operation: dict[str, Any]) -> int:
     return store.set_embeddings(waiting, np.array([vector(content) for content in store.contents(waiting)]))
 
 
+def create(folder: Path) -> None:
+    Store.create(folder, name="papers", encoder={}, dimension=DIMENSION).close()
+
+
 def main() -> None:
     """Write until killed, or until the given number of steps is done."""
-    folder, seed = Path(sys.argv[1]), int(sys.argv[2])
+    folder = Path(sys.argv[1])
+    if len(sys.argv) == 2:
+        create(folder)
+        return
+    seed = int(sys.argv[2])
     steps = int(sys.argv[3]) if len(sys.argv) > 3 else 10**9
     generator = random.Random(seed)
     store = Store.open(folder)
@@ -82,6 +91,7 @@ def main() -> None:
         operation = plan(generator, seed * 10**6 + step)
         os.write(1, f"try {json.dumps(operation)}\n".encode())
         os.write(1, f"ack {apply(store, operation)}\n".encode())
+    store.close()
 
 
 if __name__ == "__main__":

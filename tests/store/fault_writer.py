@@ -1,13 +1,15 @@
 """A process that writes, reads what it was promised and goes on after errors: run by store_trials.py.
 
-    python fault_writer.py FOLDER STEPS
+    python fault_writer.py FOLDER STEPS [LIMIT]
 
+With a limit in bytes no file grows beyond it until that was an error once: the kernel writes what fits.
 A line on standard output per write: "ack ID" or "err CODE ID"; "refused CODE" when it could not be opened.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -17,6 +19,13 @@ from dsearch.errors import DsearchError
 from dsearch.store import Store
 from dsearch.types import Document
 
+SMALLEST = 4096  # half a watermark
+
+
+def limit(most_bytes: int) -> None:
+    _, highest = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, highest))
+
 
 def main() -> None:
     try:
@@ -25,6 +34,9 @@ def main() -> None:
         os.write(1, f"refused {error.code}\nend\n".encode())
         return
     acknowledged: list[str] = []
+    limited = len(sys.argv) > 3
+    if limited:
+        limit(int(sys.argv[3]))
     for step in range(int(sys.argv[2])):
         document = Document(f"d{step}", f"text {step} " * 500)
         try:
@@ -33,6 +45,8 @@ def main() -> None:
             line = f"ack {document.id}"
         except DsearchError as error:
             line = f"err {error.code} {document.id}"
+            if limited:
+                limit(resource.RLIM_INFINITY)
         os.write(1, f"{line}\n".encode())
         found = {document.id for document in store.list()}
         assert found.issuperset(acknowledged), "searches must go on"

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -19,16 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from crash_writer import DIMENSION, vector
+from crash_writer import create, vector
+from fault_writer import SMALLEST
+from forked import Forks, injecting, killing
 
 from dsearch.errors import CorruptData, DsearchError
 from dsearch.store import Store
 
-PYTHON = [sys.executable, "-B"]  # no byte code is written, so every run makes the same calls
 HERE = Path(__file__).parent
-WRITER = [*PYTHON, str(HERE / "crash_writer.py")]
+WRITER = [sys.executable, "-B", str(HERE / "crash_writer.py")]
 STRACE = ["strace", "-f", "-qq"]
-CALLS = "pwrite64,fsync,fdatasync,ftruncate,unlink,rename,mkdir"
+
+
+def forks() -> Forks:
+    """Where the writers come from."""
+    return Forks(HERE, "crash_writer", "fault_writer")
 
 
 class Expected:
@@ -56,20 +59,11 @@ class Expected:
     __hash__ = None  # type: ignore[assignment]
 
 
-def create(folder: Path) -> None:
-    Store.create(folder, name="papers", encoder={}, dimension=DIMENSION).close()
-
-
 def found_in(store: Store) -> Expected:
     found = Expected()
     found.texts = {document.id: document.text for document in store.list(limit=1000)}
     found.model = store.model(store.live_model()).record.get("text", "")
     return found
-
-
-def lines_of(output: bytes) -> list[str]:
-    """The whole lines of what a killed process printed."""
-    return [line.decode().rstrip("\n") for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def check(folder: Path, expected: Expected, log: list[str]) -> Expected:
@@ -100,137 +94,135 @@ def check(folder: Path, expected: Expected, log: list[str]) -> Expected:
 def check_whole(store: Store) -> None:
     assert store.verify().damage == ()
     rows = store.rows()
-    vectors = np.array([vector(content) for content in store.contents(rows)]).reshape(-1, DIMENSION)
+    vectors = np.array([vector(content) for content in store.contents(rows)]).reshape(-1, store.dimension)
     np.testing.assert_array_equal(store.embeddings(rows), vectors)
 
 
 # ---- kills
 
 
-def random_kills(folder: Path, trials: int) -> dict[str, int]:
+def random_kills(forks: Forks, folder: Path, trials: int, *, seed: int = 0) -> dict[str, int]:
     """One collection lives through all of it, so that damage done by one kill may show after a later one."""
     create(folder)
-    generator = random.Random(11)
+    generator = random.Random(seed)
     expected, acknowledged = Expected(), 0
-    for kill in range(trials):
-        writer = subprocess.Popen([*WRITER, str(folder), str(kill)], stdout=subprocess.PIPE)
-        assert writer.stdout is not None
-        # Wait for the first line at least: before it there is nothing but the start of Python.
-        begun = b"".join(writer.stdout.readline() for _ in range(2 * generator.randint(0, 9) + 1))
+
+    def kill(out: Path) -> None:
+        lines = 2 * generator.randint(0, 9) + 1
+        while not out.exists() or out.read_bytes().count(b"\n") < lines:
+            time.sleep(0.001)
         time.sleep(generator.random() * 0.02)
-        writer.kill()
-        log = lines_of(begun + writer.communicate()[0])
-        assert writer.returncode == -signal.SIGKILL
+
+    for number in range(trials):
+        status, log = forks.run(
+            "crash_writer", [folder, 100_000 * seed + number], folder.with_name("out"), kill=kill
+        )
+        assert status == -signal.SIGKILL
         expected = check(folder, expected, log)
         acknowledged += sum(line.startswith("ack") for line in log)
     return {"kills": trials, "acknowledged": acknowledged}
 
 
-def kills_at_calls(folder: Path, scratch: Path, trials: int, *, seed: int = 3) -> dict[str, int]:
+def kills_at_calls(
+    forks: Forks, folder: Path, scratch: Path, trials: int, *, seed: int = 3
+) -> dict[str, int]:
     """A writer dies on entry to calls that change files, evenly spread over its life."""
     create(folder)
-    program = [str(HERE / "crash_writer.py")]
-    points = calls_of(
-        [*program, str(shutil.copytree(folder, scratch / f"whole-{seed}")), str(seed), "6"], scratch
-    )
+    whole = shutil.copytree(folder, scratch / f"whole-{seed}")
+    points = forks.calls("crash_writer", [whole, seed, _STEPS], scratch)
     assert {"pwrite64", "unlink"} <= {call for call, _ in points}
     places = np.unique(np.linspace(0, len(points) - 1, trials).astype(int)).tolist()
     for place in places:
         copy = shutil.copytree(folder, scratch / f"killed-{seed}-{place}")
-        output = killed_at(points[place], [*program, str(copy), str(seed), "6"])
-        check(copy, Expected(), lines_of(output))
+        at = killing(points[place])
+        status, log = forks.run("crash_writer", [copy, seed, _STEPS], scratch / "out", strace=at)
+        assert status == -signal.SIGKILL, f"{points[place]} was not reached"
+        check(copy, Expected(), log)
         shutil.rmtree(copy)
     return {"kills": len(places), "calls": len(points)}
 
 
-def kills_while_creating(scratch: Path, trials: int) -> dict[str, int]:
+def kills_while_creating(forks: Forks, scratch: Path, trials: int) -> dict[str, int]:
     """There is a whole collection or none, and the name is free or taken accordingly."""
-    create_it = "Store.create(Path(sys.argv[1]), name='papers', encoder={}, dimension=4)"
-    code = f"import sys; from pathlib import Path; from dsearch.store import Store; {create_it}"
-    points = calls_of(["-c", code, str(scratch / "whole")], scratch)
+    points = forks.calls("crash_writer", [scratch / "whole"], scratch)
     places = np.unique(np.linspace(0, len(points) - 1, trials).astype(int)).tolist()
     whole = 0
     for place in places:
         folder = scratch / f"creating-{place}" / "papers"
-        killed_at(points[place], ["-c", code, str(folder)])
+        status, _ = forks.run("crash_writer", [folder], scratch / "out", strace=killing(points[place]))
+        assert status == -signal.SIGKILL
         if folder.exists():
             whole += 1
         else:
-            Store.create(folder, name="papers", encoder={}, dimension=4).close()
+            create(folder)
         with Store.open(folder) as store:
             assert store.verify().ok
-    return {"kills": len(places), "whole": whole}
-
-
-def calls_of(program: list[str], scratch: Path, calls: str = CALLS) -> list[tuple[str, int]]:
-    """The calls by which a Python program changes files, in order: (name, how many of that name so far)."""
-    trace = scratch / "trace"
-    command = [*STRACE, "-o", str(trace), "-e", f"trace={calls}", *PYTHON, *program]
-    subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    seen: Counter[str] = Counter()
-    points: list[tuple[str, int]] = []
-    for call in re.findall(r"^\d+ +(\w+)\(", trace.read_text(errors="replace"), re.MULTILINE):
-        seen[call] += 1
-        points.append((call, seen[call]))
-    return points
-
-
-def killed_at(point: tuple[str, int], program: list[str]) -> bytes:
-    """Run the program until it enters that call, which it never does; returns what it had printed."""
-    call, number = point
-    inject = ["-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={number}"]
-    done = subprocess.run([*STRACE, *inject, *PYTHON, *program], capture_output=True, check=False)
-    assert done.returncode != 0, f"{call} {number} was not reached"
-    return done.stdout
+    return {"kills": len(places), "calls": len(points), "whole": whole}
 
 
 # ---- errors of the disk
 
-FAULTS = (("fdatasync", "EIO"), ("pwrite64", "EIO"), ("pwrite64", "ENOSPC"), ("fdatasync", "ENOSPC"))
-_STEPS = 8
+# What a call answers in place of what it should do. A short write is a true one: the writer has a limit on
+# the size of its files, at which the kernel writes what fits and then refuses.
+FAULTS = (
+    ("fdatasync", "EIO"),
+    ("pwrite64", "EIO"),
+    ("pwrite64", "ENOSPC"),
+    ("fdatasync", "ENOSPC"),
+    ("pwrite64", "short"),
+)
+_STEPS = 6
 
 
-def faults(folder: Path, scratch: Path, trials: int) -> dict[str, int]:
+def faults(forks: Forks, folder: Path, scratch: Path, trials: int) -> dict[str, int]:
     """A call fails (a write twice in a row): nothing false is acknowledged, and reading goes on.
 
     After a failed sync nothing is ever acknowledged again; after a full disk the next writes are.
     """
     create(folder)
-    program = [str(HERE / "fault_writer.py")]
-    calls = calls_of([*program, str(shutil.copytree(folder, scratch / "whole")), str(_STEPS)], scratch)
+    whole = shutil.copytree(folder, scratch / "whole")
+    calls = forks.calls("fault_writer", [whole, 1 + _STEPS], scratch)
     of_call = {call: [n for name, n in calls if name == call] for call in ("fdatasync", "pwrite64")}
+    largest = (whole / "documents.db").stat().st_size
     tally: Counter[str] = Counter()
     for trial in range(trials):
         call, error = FAULTS[trial % len(FAULTS)]
-        numbers = of_call[call]
         share = (trial // len(FAULTS) + 0.5) / (trials / len(FAULTS))
+        numbers = of_call[call]
         number = numbers[min(int(share * len(numbers)), len(numbers) - 1)]
         when = f"{number}..{number + 1}" if call == "pwrite64" else f"{number}"
+        arguments: list[object] = [1 + _STEPS]
+        strace = None
+        if error == "short":  # beyond what is there already, so that something is written that is too long
+            when = f"{SMALLEST + int(share * (largest - SMALLEST))}"
+            arguments.append(when)
+        else:
+            strace = injecting(call, when, f"error={error}")
         copy = shutil.copytree(folder, scratch / f"fault-{trial}")
-        inject = ["-o", "/dev/null", "-e", f"inject={call}:error={error}:when={when}"]
-        command = [*STRACE, *inject, *PYTHON, *program, str(copy), str(_STEPS)]
-        done = subprocess.run(command, capture_output=True, check=False)
-        log = lines_of(done.stdout)
-        assert "end" in log, f"{call} {error} {when}: {done.stderr.decode()[-500:]}"
+        status, log = forks.run("fault_writer", [copy, *arguments], scratch / "out", strace=strace)
+        where = f"{call} {error} {when}: {log}"
+        assert status == 0, where
+        assert "end" in log, where
         verbs = [line.split()[0] for line in log[:-1]]
         codes = {line.split()[1] for line in log if line.startswith(("err", "refused"))}
-        assert codes <= {"unavailable", "insufficient_storage"}, codes
+        assert codes <= {"unavailable", "insufficient_storage"}, where
         tally["not opened"] += "refused" in verbs
         if "err" in verbs:
+            tally["short writes"] += error == "short"
             tally["errors"] += 1
             after = verbs[verbs.index("err") :]
             if "insufficient_storage" in codes:
-                assert codes == {"insufficient_storage"}
+                assert codes == {"insufficient_storage"}, where
                 last = len(after) <= 2  # there was no write after the error
-                assert last or after[-1] == "ack", "writes go on when there is space again"
+                assert last or after[-1] == "ack", f"writes go on when there is space again; {where}"
                 tally["recovered"] += 1
             else:
-                assert "ack" not in after, f"{call} {error} {when}: trusted again"
+                assert "ack" not in after, f"trusted again; {where}"
                 tally["read-only"] += 1
         with Store.open(copy) as store:
             there = {document.id for document in store.list()}
-            assert there >= {line.split()[1] for line in log if line.startswith("ack")}
-            assert store.verify().damage == ()
+            assert there >= {line.split()[1] for line in log if line.startswith("ack")}, where
+            assert store.verify().damage == (), where
         shutil.rmtree(copy)
     return {"faults": trials, **tally}
 

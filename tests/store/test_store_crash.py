@@ -8,19 +8,21 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from crash_writer import create
+from forked import Forks, lines_of
 from store_trials import (
     STRACE,
     WRITER,
     Expected,
     check,
-    create,
     faults,
+    forks,
     kills_at_calls,
     kills_while_creating,
-    lines_of,
     random_kills,
 )
 
@@ -30,26 +32,34 @@ pytestmark = pytest.mark.crash
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace chooses the call to die in")
 
 
-def test_killed_at_random_moments_again_and_again(folder):
-    assert random_kills(folder, 12)["acknowledged"] > 25
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Forks]:
+    with forks() as ready:
+        yield ready
+
+
+def test_killed_at_random_moments_again_and_again(forked, folder):
+    folder.parent.mkdir()
+    assert random_kills(forked, folder, 12)["acknowledged"] > 25
 
 
 @needs_strace
-def test_killed_on_entry_to_calls_that_change_files(folder, tmp_path):
+def test_killed_on_entry_to_calls_that_change_files(forked, folder, tmp_path):
     """Where random moments seldom fall: between a commit and its mark, between a write and its sync."""
-    kills_at_calls(folder, tmp_path, 9)
+    kills_at_calls(forked, folder, tmp_path, 24)
 
 
 @needs_strace
-def test_killed_while_creating_there_is_a_whole_collection_or_none(tmp_path):
-    assert 0 < kills_while_creating(tmp_path, 6)["whole"] < 6
+def test_killed_while_creating_there_is_a_whole_collection_or_none(forked, tmp_path):
+    assert 0 < kills_while_creating(forked, tmp_path, 12)["whole"] < 12
 
 
 @needs_strace
-def test_a_failing_disk_is_never_trusted_again_and_a_full_one_is_when_it_has_space(folder, tmp_path):
-    seen = faults(folder, tmp_path, 8)
+def test_a_failing_disk_is_never_trusted_again_and_a_full_one_is_when_it_has_space(forked, folder, tmp_path):
+    seen = faults(forked, folder, tmp_path, 20)
     assert seen["read-only"] > 0
     assert seen["recovered"] > 0
+    assert seen["short writes"] > 0
 
 
 @needs_strace

@@ -98,6 +98,34 @@ def test_a_text_that_has_become_a_blob_of_the_same_bytes_is_not_read(filled):
         store.get("d8")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE state SET sequence = 'x'",
+        "UPDATE state SET previous_sequence = 'x'",
+        "UPDATE state SET digest = 'x'",
+        "DELETE FROM state",
+        "UPDATE generation SET record = '{'",
+        "UPDATE model SET record = CAST('{' AS BLOB)",
+        "UPDATE model SET record = x'ff'",
+    ],
+)
+@pytest.mark.parametrize("readonly", [True, False])
+def test_a_record_that_is_none_is_refused_in_words(filled, change, readonly):
+    """One flipped bit in the header of SQLite's record makes a number a text, or nothing."""
+    connection = sqlite3.connect(filled / "documents.db")
+    connection.executescript(change)
+    connection.close()
+
+    def read() -> None:
+        with Store.open(filled, readonly=readonly) as store:
+            store.live_generation()
+            store.models()
+
+    with pytest.raises(CorruptData, match="restore a backup"):
+        read()
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_no_single_row_can_tell_is_found(filled, change):
     connection = sqlite3.connect(filled / "documents.db")
