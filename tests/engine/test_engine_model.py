@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import HashingEncoder
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -212,13 +212,16 @@ def test_the_machine_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     from dsearch.engine.snapshot import Snapshot
 
     monkeypatch.setattr(Snapshot, "without", lambda self, removed, sequence: replace(self, sequence=sequence))
-    few = settings(
-        max_examples=20,
-        stateful_step_count=20,
+    some = settings(
+        max_examples=200,  # it ends at the first that fails
+        stateful_step_count=30,
         deadline=None,
         database=None,
+        derandomize=True,
+        phases=[Phase.generate],
         print_blob=False,
         report_multiple_bugs=False,
+        suppress_health_check=[HealthCheck.too_slow],
     )
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(EngineMachine, settings=few)
+        run_state_machine_as_test(EngineMachine, settings=some)
