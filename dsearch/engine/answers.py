@@ -20,6 +20,8 @@ from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.store import Store
 from dsearch.types import AttentionSummary, Document, Hit, Mode, Passage
 
+_AT_ONCE = 1 << 21  # logits: 8 MB
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -191,11 +193,19 @@ def whole_log_partition(
     if len(snapshot.fresh):
         stored = np.concatenate([stored, snapshot.fresh.embeddings])
     bias = bias.flatten(0, 1)
-    if snapshot.passages is None:
+    if snapshot.passages is None and _at_once(queries, bias):
+        products = torch.from_numpy(queries.detach().numpy() @ stored.T)
+        whole = (products / temperature + bias).logsumexp(1)
+    elif snapshot.passages is None:
         whole = log_partition(queries, stored, bias=bias, temperature=temperature)
     else:
         whole = _log_partition_of_best(queries, stored, snapshot.passages, bias, temperature)
     return whole.reshape(batch, heads)
+
+
+def _at_once(queries: Float[Tensor, "batch encoder_dim"], bias: Float[Tensor, "batch documents"]) -> bool:
+    """Whether all logits may be there at the same time, as the bias is: blocks cost copies of the corpus."""
+    return not torch.is_grad_enabled() and queries.device.type == "cpu" and bias.numel() <= _AT_ONCE
 
 
 def _log_partition_of_best(

@@ -60,6 +60,7 @@ class CollectionReader:
     ):
         self.store = store
         self._give_encoder = encoder
+        self._compared: TextEncoder | None = None
         self.query_cache = QueryCache(0) if query_cache is None else query_cache
         self.drift = QueryDrift()
         self._writing = threading.Lock()
@@ -87,7 +88,9 @@ class CollectionReader:
         """
         require_encoder(self.store)
         encoder = self._give_encoder()
-        EncoderIdentity.from_dict(self.store.encoder).require_same(encoder.identity, self.name)
+        if encoder is not self._compared:  # once for each: every search asks for it
+            EncoderIdentity.from_dict(self.store.encoder).require_same(encoder.identity, self.name)
+            self._compared = encoder
         return encoder
 
     @property

@@ -20,6 +20,17 @@ HIT = {
     "metadata": {"year": 2017},
 }
 
+KEYS = {
+    "kind": "IVFPQ",
+    "asked": "auto",
+    "recall_target": 0.99,
+    "memory_bytes": None,
+    "parameters": {"nprobe": 24, "k_factor": 4},
+    "recall_at_10": 0.991,
+    "queries_per_s": 1450.0,
+    "bytes_per_document": 496.2,
+}
+
 
 def example(example: Any, *others: Any) -> ConfigDict:
     """Show these objects as examples of a model."""

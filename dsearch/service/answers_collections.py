@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from dsearch.service.answer_parts import STAMP, Stamped, example
+from dsearch.service.answer_parts import KEYS, STAMP, Stamped, example
 
 _COLLECTION = {
     "name": "papers",
@@ -16,16 +16,7 @@ _COLLECTION = {
     "encoder": {"name": "all-MiniLM-L6-v2", "dimension": 384},
     "language": "english",
     "passages": {"tokens": 256, "overlap": 32},
-    "keys": {
-        "kind": "IVFPQ",
-        "asked": "auto",
-        "recall_target": 0.99,
-        "memory_bytes": None,
-        "parameters": {"nprobe": 24, "k_factor": 4},
-        "recall_at_10": 0.991,
-        "queries_per_s": 1450.0,
-        "bytes_per_document": 496.2,
-    },
+    "keys": KEYS,
 }
 
 

@@ -6,16 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-_KEYS = {
-    "kind": "IVFPQ",
-    "asked": "auto",
-    "recall_target": 0.99,
-    "memory_bytes": None,
-    "parameters": {"nprobe": 24, "k_factor": 4},
-    "recall_at_10": 0.991,
-    "queries_per_s": 1450.0,
-    "bytes_per_document": 496.2,
-}
+from dsearch.service.answer_parts import KEYS
+
 _STATISTICS = {
     "name": "papers",
     "documents": 5183,
@@ -25,7 +17,7 @@ _STATISTICS = {
     "model": "v1",
     "models": 2,
     "delta": {"documents": 31, "share": 0.006},
-    "keys": _KEYS,
+    "keys": KEYS,
     "generations": [{"number": 3, "live": True, "documents": 5164, "sequence": 96, "bytes": 21000000}],
     "bytes": 42000000,
     "bytes_per_document": 8103.4,

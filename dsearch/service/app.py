@@ -113,16 +113,16 @@ def create_app(
     )
     app.state.service = service
     problems.install(app)
-    for routes in (
+    for routes in (  # looked through in this order: what is asked most comes first
+        routes_search,
+        routes_attend,
+        routes_similar,
         routes_health,
         routes_collections,
         routes_documents,
         routes_changes,
         routes_facets,
         routes_statistics,
-        routes_search,
-        routes_similar,
-        routes_attend,
         routes_feedback,
         routes_models,
         routes_heads,
