@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -19,6 +19,8 @@ Reward = Callable[
     [Sequence[str], Int64[np.ndarray, "queries samples"]], Float32[np.ndarray, "queries samples"]
 ]
 """(texts of queries, positions shown to each) → what each was worth: a black box."""
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Examples:
         reward: what showing documents at positions [queries, samples] to these queries is worth, for the
             objective `reinforce`; the grades when None.
         source: where they come from; of judgements alone a model keeps the queries' words.
+        known: what was worked out of the snapshot and is the same for every part of these examples, see
+            `once`; None where nothing is kept.
     """
 
     snapshot: Snapshot
@@ -52,9 +56,22 @@ class Examples:
     hidden: list[Int64[np.ndarray, " _"]] | None = None
     reward: Reward | None = None
     source: Literal["judgements", "clicks", "documents"] = "judgements"
+    known: dict[Hashable, Any] | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def remembering(self) -> Examples:
+        """These, and what is worked out for any part of them is kept as long as they are."""
+        return self if self.known is not None else replace(self, known={})
+
+    def once(self, name: Hashable, make: Callable[[], _Made]) -> _Made:
+        """What `make` gives, made once for these examples and all parts of them, if they remember."""
+        if self.known is None:
+            return make()
+        if name not in self.known:
+            self.known[name] = make()
+        return self.known[name]
 
     def weighed(self, head: Head | None) -> Examples:
         """These over documents whose keywords count as a head has it (k1 and b are its own)."""
@@ -75,6 +92,7 @@ class Examples:
             None if self.hidden is None else [self.hidden[i] for i in which],
             self.reward,
             self.source,
+            self.known,
         )
 
 

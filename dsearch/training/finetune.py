@@ -139,6 +139,7 @@ def finetune(
     if options.scope == "query" and encoder is None:
         raise InvalidRequest("scope='query' trains the query encoder; give encoder=collection.encoder")
     started = time.monotonic()
+    examples = examples.remembering()
     session = _Session(
         examples,
         options,

@@ -25,6 +25,8 @@ _QUERIES_AT_A_TIME = 32
 # Keyword scores of all queries over all documents are kept between heads up to this size.
 _KEYWORD_CACHE_BYTES = 2 << 30
 
+Row = Float32[np.ndarray, " documents"]
+
 
 class Ranking:
     """The corpus of some examples, ranked for their queries by any head.
@@ -36,7 +38,7 @@ class Ranking:
 
     def __init__(self, examples: Examples, *, keywords: bool = True):
         self.examples = examples
-        self._corpus = corpus_embeddings(examples.snapshot)
+        self._corpus = examples.once("corpus", lambda: corpus_embeddings(examples.snapshot))
         self._further = FurtherPassages.of(examples.snapshot, self._corpus)
         self._keywords = keywords
         self._keyword: KeywordScores | None = None
@@ -74,34 +76,62 @@ class Ranking:
         further: FurtherPassages | None = None,
     ) -> list[Int64[np.ndarray, "queries depth"]]:
         """`top` at each of these hop strengths, for little more than one of them costs."""
-        depth = min(depth, len(self._corpus))
         states = self.examples.states if states is None else states
         if corpus is None:
             corpus, further = self._corpus, self._further
-        best = [np.zeros((len(self.examples), depth), np.int64) for _ in hop_strengths]
+        return self._tops([head], hop_strengths, depth, states, corpus, further)[0]
+
+    @torch.inference_mode()
+    def tops_of_alike(
+        self, heads: Sequence[Head], hop_strengths: Sequence[float], depth: int = DEPTH
+    ) -> list[list[Int64[np.ndarray, "queries depth"]]]:
+        """`tops` of each head, of heads that project alike and weigh keywords by the same k1 and b.
+
+        They differ in keyword weight, temperature or mixture alone: what a query has to do with a document is
+        computed for the first and serves all.
+        """
+        return self._tops(heads, hop_strengths, depth, self.examples.states, self._corpus, self._further)
+
+    def _tops(
+        self,
+        heads: Sequence[Head],
+        hop_strengths: Sequence[float],
+        depth: int,
+        states: Float32[np.ndarray, "queries encoder_dim"],
+        corpus: Float[Tensor, "documents encoder_dim"],
+        further: FurtherPassages | None,
+    ) -> list[list[Int64[np.ndarray, "queries depth"]]]:
+        depth, alike = min(depth, len(self._corpus)), heads[0]
+        device = alike.temperature.device
+        further = None if further is None else further.to(device)
+        corpus = corpus.to(device)
+        best = [[np.zeros((len(self.examples), depth), np.int64) for _ in hop_strengths] for _ in heads]
         for start in range(0, len(self.examples), _QUERIES_AT_A_TIME):
             which = torch.arange(start, min(start + _QUERIES_AT_A_TIME, len(self.examples)))
-            found = self._block(head, states, corpus, further, which, depth, hop_strengths)
-            for of, rows in zip(best, found, strict=True):
-                of[start : start + len(which)] = rows
+            keyword = self._keyword_scores(alike)(which).to(device) if self._keywords else None
+            queries = alike.queries(torch.as_tensor(states[which.numpy()]).to(device))
+            scored = self._scores(alike, queries, corpus, further)
+            for head, of_head in zip(heads, best, strict=True):
+                found = self._block(
+                    head, queries, scored, keyword, corpus, further, which, depth, hop_strengths
+                )
+                for of, rows in zip(of_head, found, strict=True):
+                    of[start : start + len(which)] = rows
         return best
 
     def _block(
         self,
         head: Head,
-        states: Float32[np.ndarray, "queries encoder_dim"],
+        queries: Float[Tensor, "batch heads key_dim"],
+        scored: tuple[Float[Tensor, "batch heads documents"], Int64[Tensor, "batch heads documents"] | None],
+        keyword: Float[Tensor, "batch documents"] | None,
         corpus: Float[Tensor, "documents encoder_dim"],
         further: FurtherPassages | None,
         which: Int64[Tensor, " batch"],
         depth: int,
         hop_strengths: Sequence[float],
     ) -> list[Int64[np.ndarray, "batch depth"]]:
-        device = head.temperature.device
-        further = None if further is None else further.to(device)
-        corpus = corpus.to(device)
-        keyword = self._keyword_scores(head)(which).to(device) if self._keywords else None
-        queries = head.queries(torch.as_tensor(states[which.numpy()]).to(device))
-        scores, taken = self._scores(head, queries, corpus, further)
+        scores, taken = scored
         logits = self._logits(head, scores, keyword)
         first = self._mixed(head, logits, which)
         hop = None
@@ -148,9 +178,10 @@ class Ranking:
         scores: Float[Tensor, "batch heads documents"],
         keyword: Float[Tensor, "batch documents"] | None,
     ) -> Float[Tensor, "batch heads documents"]:
-        if keyword is not None:
-            scores = scores + head.keyword_weight[:, None] * keyword[:, None]
-        return scores / head.temperature
+        # In place where the sum is nobody else's: copies of a block are what takes the time here.
+        if keyword is None:
+            return scores / head.temperature
+        return (head.keyword_weight[:, None] * keyword[:, None]).add_(scores).div_(head.temperature)
 
     def _pooled(
         self,
@@ -176,13 +207,15 @@ class Ranking:
     ) -> Float[Tensor, "batch documents"]:
         """What orders documents: log Σ_h m_h softmax(l_h); of a single head the logits, which order alike."""
         if head.heads == 1:
-            mixed = logits[:, 0].clone()
+            mixed = logits[:, 0]
         else:
             mixed = (head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)
         if self._hidden is not None:
             mixed = mixed.masked_fill(self._hidden.to(mixed.device), -torch.inf)
-        for row, query in enumerate([] if self.examples.hidden is None else which.tolist()):
-            assert self.examples.hidden is not None
+        if self.examples.hidden is None:
+            return mixed
+        mixed = mixed.clone()
+        for row, query in enumerate(which.tolist()):
             mixed[row, torch.as_tensor(self.examples.hidden[query]).to(mixed.device)] = -torch.inf
         return mixed
 
@@ -217,23 +250,32 @@ class _Hop:
         if self._along is None:
             self._along = score(self._length * self._towards)
         turned = (unit(self._queries) + strength * self._towards).norm(dim=-1, keepdim=True)
-        return (self._scores + strength * self._along) / turned.clamp_min(1e-12)
+        return (strength * self._along).add_(self._scores).div_(turned.clamp_min(1e-12))
 
 
 class KeywordScores:
-    """b(q, d) of examples' queries over the corpus, kept when they fit into memory."""
+    """b(q, d) of examples' queries over the corpus, kept when they fit into memory.
+
+    Examples that remember have those of a query computed once, whichever part of them it is asked for.
+    """
 
     def __init__(self, examples: Examples, device: str = "cpu"):
         self._examples, self._device = examples, device
-        size = 4 * len(examples) * examples.snapshot.positions
-        fits = size <= _KEYWORD_CACHE_BYTES
-        self._kept = examples.snapshot.all_keyword_scores(examples.texts) if fits else None
+        keyword = examples.snapshot.keyword
+        known: dict[str, Row] = examples.once(("keyword", keyword.k1, keyword.b), dict)
+        missing = [text for text in dict.fromkeys(examples.texts) if text not in known]
+        size = 4 * (len(known) + len(missing)) * examples.snapshot.positions
+        self._kept: list[Row] | None = None
+        if size <= _KEYWORD_CACHE_BYTES:
+            if missing:
+                known |= zip(missing, examples.snapshot.all_keyword_scores(missing), strict=True)
+            self._kept = [known[text] for text in examples.texts]
 
     def __call__(self, batch: Int64[Tensor, " batch"]) -> Float[Tensor, "batch documents"]:
         """b(q, d) of the examples at these indices."""
         which = batch.numpy()
         if self._kept is not None:
-            scores = self._kept[which]
+            scores = np.stack([self._kept[i] for i in which])
         else:
             scores = self._examples.snapshot.all_keyword_scores([self._examples.texts[i] for i in which])
         return torch.as_tensor(scores).to(self._device)

@@ -142,7 +142,7 @@ class _FrozenDocuments:
     def __init__(self, examples: Examples, options: TrainingOptions, student: Student, device: str):
         self.trained = student
         self._examples, self._options = examples, options
-        self._corpus = corpus_embeddings(examples.snapshot).to(device)
+        self._corpus = examples.once("corpus", lambda: corpus_embeddings(examples.snapshot)).to(device)
         self._further = FurtherPassages.of(examples.snapshot, self._corpus)
         # What retention holds in place: every passage, as a document of its own.
         self._kept = self._corpus if self._further is None else self._further.beside(self._corpus)
@@ -150,9 +150,9 @@ class _FrozenDocuments:
         self._objective = OBJECTIVES[options.objective]
         self._keyword = KeywordScores(examples, device) if options.keywords else None
         steps = -(-len(examples) // options.batch_size) * options.epochs
-        self._frozen = FrozenAttention(
-            self._kept, steps * options.retention_batch if options.retention else 0
-        )
+        draws = steps * options.retention_batch if options.retention else 0
+        whole = draws >= len(self._kept)
+        self._frozen = examples.once(("frozen", device, whole), lambda: FrozenAttention(self._kept, draws))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The head's, and the encoder's at a rate of its own."""

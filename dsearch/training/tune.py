@@ -36,6 +36,7 @@ MIN_QUERIES = 10
 MOST_QUERIES = 400
 _MOST_SCORES = 1 << 27  # queries times documents: beyond, fewer queries are drawn, so that seconds suffice
 _FEWEST_DRAWN = 50
+_HEADS_AT_ONCE = 4  # scored together; between them there is time to say how far it is
 _FOLDS = 10  # what nine tenths of the queries choose is nearly what all of them do
 
 
@@ -247,14 +248,17 @@ def _values(
     weightings = dict.fromkeys([None, *WEIGHTINGS, start.bm25])
     weights = dict.fromkeys([*KEYWORD_WEIGHTS, start.keyword_weight])
     strengths = sorted({0.0, *HOP_STRENGTHS, start.hop_strength})
-    tried = [(bm25, weight) for bm25 in weightings for weight in weights if weight or bm25 is None]
+    tried = {bm25: [weight for weight in weights if weight or bm25 is None] for bm25 in weightings}
+    settings = sum(map(len, tried.values())) * len(strengths)
     values: dict[Setting, Float[np.ndarray, " queries"]] = {}
-    for bm25, weight in tried:
-        head = head_of(Setting(weight, 0.0, bm25), examples.states.shape[1])
-        for strength, top in zip(strengths, ranking.tops(head, strengths), strict=True):
-            values[Setting(weight, strength, bm25)] = ndcg_at_10(top, examples.relevant)
-        if on_setting is not None:
-            on_setting(len(values), len(tried) * len(strengths))
+    for bm25, several in tried.items():
+        for some in (several[at : at + _HEADS_AT_ONCE] for at in range(0, len(several), _HEADS_AT_ONCE)):
+            heads = [head_of(Setting(weight, 0.0, bm25), examples.states.shape[1]) for weight in some]
+            for weight, tops in zip(some, ranking.tops_of_alike(heads, strengths), strict=True):
+                for strength, top in zip(strengths, tops, strict=True):
+                    values[Setting(weight, strength, bm25)] = ndcg_at_10(top, examples.relevant)
+            if on_setting is not None:
+                on_setting(len(values), settings)
     if start not in values:  # dense search, with k1 and b that have no part in it
         values[start] = values[start._replace(bm25=None)]
     return values
