@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", default=sys.executable, help="the Python of an environment with peers")
+    parser.add_argument("--systems", nargs="+", choices=(*OURS, *THEIRS), default=[*OURS, *THEIRS])
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for one system in one round")
     parser.add_argument("--json", type=Path, help="write the figures here, again after every round")
     parser.add_argument("--one", nargs=3, metavar=("SYSTEM", "DATA", "CACHE"), help=argparse.SUPPRESS)
@@ -81,7 +82,7 @@ def compared(options: argparse.Namespace) -> dict[str, dict[str, float | str]]:
         encoder = str(find_weights(DEFAULT_ENCODER).folder)
         data.write_text(json.dumps({"texts": texts, "queries": queries, "encoder": encoder}))
         for _ in range(options.rounds):
-            for system in (*OURS, *THEIRS):
+            for system in options.systems:
                 if system in problems:
                     continue
                 python = sys.executable if system in OURS else options.peers

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +18,8 @@ from dsearch.cli.session import opened_engine, print_json, say
 if TYPE_CHECKING:
     from dsearch.config import Settings
     from dsearch.engine import Collection
+    from dsearch.engine.indexing import Ingested, OnProgress
+    from dsearch.types import Document
 
 cluster = typer.Typer(
     help="Put collections on the machines of a Ray cluster (extra ray); see dsearch guide scaling.",
@@ -171,6 +176,51 @@ def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
         )
     say(f"splitting generation {generation.number} into {shards}")
     return split(collection.store, generation, folder, shards), folder
+
+
+def ingest_on_ray(
+    collection: Collection,
+    documents: Iterable[Document],
+    address: str,
+    settings: Settings,
+    workers: int,
+    on_progress: OnProgress,
+) -> Ingested:
+    """`Collection.ingest`, with the embeddings computed by a cluster whose machines see the home.
+
+    Raises:
+        MissingExtra, Unavailable (no cluster there), InvalidRequest (reached from elsewhere without tokens).
+    """
+    from dsearch.cluster.actors import free_share
+    from dsearch.cluster.bulk import encode_on_cluster
+    from dsearch.cluster.connecting import connect
+    from dsearch.engine.indexing import store_documents
+
+    connect(address)
+    started = time.monotonic()
+    inserted, updated, unchanged = store_documents(collection.store, documents, on_progress)
+    encoded = encode_on_cluster(
+        collection.store,
+        encoder={
+            "encoder": settings.encoder,
+            "device": settings.device,
+            "dtype": settings.dtype,
+            "backend": settings.backend,
+        },
+        workers=workers,
+        threads=settings.threads or 1,
+        num_cpus=free_share(workers),
+        on_progress=on_progress,
+    )
+    report = collection.ingest((), on_progress)  # what is left, and the generation
+    return replace(
+        report,
+        inserted=inserted,
+        updated=updated,
+        unchanged=unchanged,
+        encoded=encoded + report.encoded,
+        elapsed_s=time.monotonic() - started,
+    )
 
 
 def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], require_key: bool) -> None:

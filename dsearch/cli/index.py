@@ -59,6 +59,11 @@ def index(
         typer.Option(help="How a new collection keeps keys: auto, Flat, SQ8, HNSW, IVF, … [default: Flat]."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Let a Ray cluster encode: HOST:PORT of its head node, or auto (extra ray)."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="With --ray: encoders of the cluster.", min=1)] = 1,
     json: options.AsJson = False,
 ) -> None:
     """Index documents. Run again, it goes on where it stopped and encodes only what is new."""
@@ -72,11 +77,16 @@ def index(
     documents = read_sources(sources, problems=problems, fields=fields, refuse=refusal)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:
-        with opened_engine(home, readonly=False, **own) as (engine, _):
+        with opened_engine(home, readonly=False, **own) as (engine, settings):
             passages = PassageOptions(passage_tokens, overlap, none=no_passages)
             target = engine.collection_or_new(collection, language=language, passages=passages, kind=kind)
             with ProgressBars() as on_progress:
-                report = target.ingest(documents, on_progress)
+                if ray is None:
+                    report = target.ingest(documents, on_progress)
+                else:
+                    from dsearch.cli.cluster import ingest_on_ray
+
+                    report = ingest_on_ray(target, documents, ray, settings, workers, on_progress)
             described = target.describe()
     except HomeLocked as locked:
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}

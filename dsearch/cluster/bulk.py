@@ -94,7 +94,7 @@ def encode_on_cluster(
         fn_constructor_args=(str(store.path.parent), store.name, dict(encoder), threads),
         batch_size=1,
         batch_format="numpy",
-        compute=ray.data.ActorPoolStrategy(size=workers),
+        compute=ray.data.ActorPoolStrategy(size=min(workers, len(blocks))),
         num_cpus=num_cpus,
     )
     started, done = time.monotonic(), 0

@@ -16,14 +16,18 @@ import pytest
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 64)
 STORE_BYTES = 80 << 20
 START_S, TEST_S = 240, 600  # many times what an idle machine takes
-# Ray Serve says this 18 times when it is imported; it is about its own code.
-FIELDS = "ignore:Using extra keyword arguments on `Field` is deprecated:DeprecationWarning"
+# What Ray Serve and Ray Data say of their own code when they are imported, 21 times.
+OF_RAY = (
+    "ignore:Using extra keyword arguments on `Field` is deprecated:DeprecationWarning",
+    "ignore::DeprecationWarning:ray.data.context",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings(FIELDS))
+            for one in OF_RAY:
+                item.add_marker(pytest.mark.filterwarnings(one))
 
 
 @contextmanager

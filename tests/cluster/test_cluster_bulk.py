@@ -19,6 +19,25 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 
 
+def test_a_folder_is_indexed_by_a_cluster(
+    nodes: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dsearch.cli.app import app
+
+    monkeypatch.setenv("DSEARCH_ENCODER", str(write_tiny_encoder(tmp_path / "encoder")))
+    monkeypatch.setenv("DSEARCH_BACKEND", "torch")
+    monkeypatch.setenv("DSEARCH_HOME", str(tmp_path / "home"))
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for number in range(30):
+        (notes / f"{number}.txt").write_text(f"{WORDS[number % len(WORDS)]} {number}")
+    for told in ("30 new, 0 changed, 0 unchanged, 30 encoded", "0 new, 0 changed, 30 unchanged, 0 encoded"):
+        app(["index", str(notes), "-c", "c", "--ray", "auto", "--workers", "2"], standalone_mode=False)
+        assert told in capsys.readouterr().out
+    with SearchEngine(tmp_path / "home", readonly=True) as engine:
+        assert engine.collection("c").describe()["generation"] == 2  # the empty one was 1
+
+
 def test_blocks_are_committed_and_an_interrupted_run_goes_on(nodes: object, tmp_path: Path) -> None:
     folder = write_tiny_encoder(tmp_path / "encoder")
     encoder = Encoder.load(str(folder))
