@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -63,3 +64,19 @@ def test_a_copy_opens_its_shard_when_that_is_to_be_had(collection: Collection, t
     (tmp_path / "made").rename(there)
     assert actor.ready() == entry.digest
     actor._shard.close()
+
+
+def test_a_token_that_is_there_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    from dsearch.cluster.connecting import ray_module
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, "")  # so that all of them are as before when this ends
+        monkeypatch.delenv(name)
+    ray_module()
+    assert "RAY_AUTH_MODE" not in os.environ
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("a" * 64)
+    ray_module()
+    assert os.environ["RAY_AUTH_MODE"] == "token"
