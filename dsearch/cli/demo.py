@@ -68,7 +68,7 @@ def demo(
 
 def _train_once(collection: Collection) -> None:
     """Train, unless a head that was trained on this very corpus stands."""
-    from dsearch.cli.train import keep, train_with_progress
+    from dsearch.cli.training import keep, train_with_progress
     from dsearch.training import examples_from_corpus, self_supervised_options
 
     examples = examples_from_corpus(collection)

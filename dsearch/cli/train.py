@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,30 +10,23 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.full import train_full_with_progress
-from dsearch.cli.runs import interruptible, run_folder, training_processes
-from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.cli.runs import run_folder, training_processes
+from dsearch.cli.session import opened_engine, print_json
 from dsearch.cli.train_feedback import require_feedback, train_on_feedback, trust_of
 from dsearch.cli.train_null_slot import learned_null_slot, require_judged
 from dsearch.cli.train_overlay import learned_overlay, overlay_text
 from dsearch.cli.train_values import VALUE, require_field, train_values
+from dsearch.cli.training import (
+    judged_examples,
+    registered,
+    start_of_training,
+    stop_unless,
+    train_with_progress,
+)
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from dsearch.attention.head import Head
-    from dsearch.encoder import TextEncoder
-    from dsearch.engine import Collection
-    from dsearch.training import (
-        Examples,
-        Gate,
-        Registered,
-        RunFolder,
-        Trained,
-        TrainedValues,
-        TrainingOptions,
-        Tuned,
-    )
-
-HELD_BACK = 3  # the exit code when the gate did not let a model answer
+    from dsearch.training import GateReport, NullSlot, Registered, Trained, TrainingOptions
 
 
 def train(
@@ -266,8 +259,32 @@ def train(
         print_json({**about, **trained.record})
         stop_unless(live or not promote)
         return
+    _tell(collection, made, parent, trained, len(examples), of_overlay, slot)
+    stop_unless(live or not promote)
+
+
+def _options(chosen: dict[str, Any], *, self_supervised: bool) -> TrainingOptions:
+    """The defaults of the scope and the source of examples, and what was chosen."""
+    from dsearch.training import TrainingOptions, query_options, self_supervised_options
+
+    if self_supervised:
+        return self_supervised_options(**chosen)
+    return query_options(**chosen) if chosen["scope"] == "query" else TrainingOptions(**chosen)
+
+
+def _tell(
+    collection: str,
+    made: Registered,
+    parent: str,
+    trained: Trained,
+    learned_from: int,
+    of_overlay: GateReport | None,
+    slot: NullSlot | None,
+) -> None:
+    """What was trained, what the gate says of each part of it, and what answers now."""
+    version, live = made.version, made.live is not None
     typer.echo(
-        f"{collection}: {version} trained on {len(examples)} queries in {trained.seconds:.1f} s "
+        f"{collection}: {version} trained on {learned_from} queries in {trained.seconds:.1f} s "
         f"({trained.epochs} epochs)"
     )
     typer.echo(trained.gate.to_text())
@@ -286,119 +303,3 @@ def train(
         else f"{version} is kept but does not answer; try it with --model {version}, or: "
         f"dsearch promote {version} -c {collection}"
     )
-    stop_unless(live or not promote)
-
-
-def _options(chosen: dict[str, Any], *, self_supervised: bool) -> TrainingOptions:
-    """The defaults of the scope and the source of examples, and what was chosen."""
-    from dsearch.training import TrainingOptions, query_options, self_supervised_options
-
-    if self_supervised:
-        return self_supervised_options(**chosen)
-    return query_options(**chosen) if chosen["scope"] == "query" else TrainingOptions(**chosen)
-
-
-def stop_unless(live: bool) -> None:
-    """Exit code 3 when a model that should have answered was held back by the gate."""
-    if not live:
-        raise typer.Exit(HELD_BACK)
-
-
-def train_with_progress(
-    examples: Examples,
-    training: TrainingOptions,
-    device: str,
-    gate: Gate | None = None,
-    start: Head | None = None,
-    encoder: TextEncoder | None = None,
-    run: RunFolder | None = None,
-) -> Trained:
-    """Train: first what is left to gain, then a bar for the folds held out and one for the whole."""
-    from dsearch.training import finetune
-
-    if run is not None:
-        say(f"metrics and checkpoints: {run.path}")
-    with interruptible() as cancelled, ProgressBars("steps") as on_progress:
-        return finetune(
-            examples,
-            training,
-            gate=gate,
-            start=start,
-            encoder=encoder,
-            device=device,
-            on_headroom=lambda room: say(room.to_text()),
-            on_progress=on_progress,
-            cancelled=cancelled,
-            run=run,
-        )
-
-
-def keep(
-    collection: Collection,
-    trained: Trained | Tuned | TrainedValues,
-    *,
-    promote: bool,
-    accept: bool = False,
-    parent: str = "v0",
-) -> tuple[str, bool]:
-    """Register what was trained and, if it may, let it answer: (version, whether it is live)."""
-    made = registered(collection, trained, promote=promote, accept=accept, parent=parent)
-    return made.live or made.version, made.live is not None
-
-
-def registered(
-    collection: Collection,
-    trained: Trained | Tuned | TrainedValues,
-    *,
-    promote: bool,
-    accept: bool = False,
-    parent: str = "v0",
-) -> Registered:
-    """Register what was trained and let it answer, or the tuned search that it started from, if they may."""
-    from dsearch.training import Trained, register
-
-    return register(
-        collection,
-        trained.head,
-        trained.record,
-        passed=trained.gate.passed,
-        reason=trained.gate.reason,
-        promote=promote,
-        accept=accept,
-        parent=parent,
-        encoder=trained.encoder if isinstance(trained, Trained) else None,
-        documents=trained.documents if isinstance(trained, Trained) else None,
-        lessons=trained.lessons if isinstance(trained, Trained) else None,
-    )
-
-
-def start_of_training(collection: Collection) -> str:
-    """What training starts from: the live model where that was tuned, else the untrained one.
-
-    A trained one is none: it knows the queries that would be held out.
-    """
-    live = collection.live_model
-    scope = "head" if live == "v0" else collection.store.model(live).record.get("scope")
-    return live if scope == "tune" else "v0"
-
-
-def judged_examples(
-    collection: Collection,
-    data: Path,
-    split: str,
-    exclude: Path | None,
-    teacher: Path | None = None,
-    *,
-    strict: bool = False,
-) -> Examples:
-    """The judged queries of a split of a BEIR folder; what cannot be learned from is told and left out."""
-    from dsearch.evaluation import read_pairs, read_qrels
-    from dsearch.training import checked_judgements, examples_from_judgements
-
-    checked = checked_judgements(collection, data, split, strict=strict)
-    if checked.report.counts:
-        say(checked.report.to_text())
-    pairs = read_pairs(exclude) if exclude else {}
-    scores = None if teacher is None else read_qrels(teacher)
-    examples = examples_from_judgements(collection, checked.queries, checked.qrels, pairs, teacher=scores)
-    return replace(examples, left_out=dict(checked.report.counts))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsearch.cli.session import ProgressBars, say
+from dsearch.cli.training import judged_examples
 from dsearch.errors import InvalidRequest
 from dsearch.types import Progress
 
@@ -88,8 +89,6 @@ def train_on_feedback(
     if trust.keys:
         trusted = examples_from_feedback(collection, propensities=source.propensities, only=trust.keys)
     elif trust.data is not None:
-        from dsearch.cli.train import judged_examples
-
         trusted = judged_examples(collection, trust.data, trust.split, trust.exclude)
     live = collection.live_model
     arguments: dict[str, Any] = {}

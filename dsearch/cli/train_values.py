@@ -10,6 +10,7 @@ import typer
 
 from dsearch.cli.runs import interruptible, run_folder
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.cli.training import judged_examples, keep, start_of_training, stop_unless
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ def train_values(
     json: bool,
 ) -> None:
     """Train, keep, and tell; judgements, where given, only say what becomes of search."""
-    from dsearch.cli.train import judged_examples, keep, start_of_training, stop_unless
     from dsearch.training import ValueOptions, finetune_values, value_examples
 
     options = ValueOptions(**{name: value for name, value in chosen.items() if value is not None})

@@ -9,7 +9,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import ProgressBars, opened_engine, print_json
-from dsearch.cli.train import judged_examples, keep, stop_unless
+from dsearch.cli.training import judged_examples, keep, stop_unless
 from dsearch.types import Progress
 
 if TYPE_CHECKING:

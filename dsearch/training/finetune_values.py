@@ -1,17 +1,8 @@
 """`finetune_values`: learn to predict a field, see on held-out documents whether it helped, and say so.
 
 A held-out document is no evidence either, for training or for the others: it is asked about as a new one
-would be, and what it is predicted from are the documents that were trained on.
-
-**The gate** asks for a significant gain in R² (numbers) or in the mean log share of the right label, whose
-accuracy must not fall by more than the margin. The gain must be one over knowing nothing as well, that is
-over the mean of all values or the frequencies of the labels: with a temperature that is too low an untrained
-head is worse than that, and one that has only learned to say nothing would look like a gain.
-
-A metric that is bent for a field may rank a search worse. So it is held against judgements too, where they
-are given: nDCG@10 must not fall by more than the margin. Where none are, and stored documents keep less than
-half of their ten nearest, the gate says that it cannot tell. Such a version is of use all the same:
-`predict(…, model="v3")`.
+would be, and what it is predicted from are the documents that were trained on. What is asked of the head by
+them is in value_gate.py.
 """
 
 from __future__ import annotations
@@ -26,15 +17,15 @@ from jaxtyping import Float, Float32, Int64
 
 from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
-from dsearch.training.gate import Gate, GateReport, judge, overlap_of_canaries
-from dsearch.training.holdout import ENOUGH, MOST, Answers
+from dsearch.training.gate import Gate, GateReport, overlap_of_canaries
+from dsearch.training.holdout import ENOUGH, MOST
 from dsearch.training.loop import Epoch, Watch
 from dsearch.training.options import ValueOptions
-from dsearch.training.ranking import Ranking, ndcg_at_10
 from dsearch.training.runfolder import RunFolder, Stage
 from dsearch.training.selection import kept_checkpoint
 from dsearch.training.student import Student
 from dsearch.training.value_examples import ValueExamples, described
+from dsearch.training.value_gate import ValueScores, judge_values, search_by
 from dsearch.training.value_trainer import (
     Evidence,
     ValueData,
@@ -44,7 +35,6 @@ from dsearch.training.value_trainer import (
 )
 from dsearch.types import Progress
 
-LEAST_OVERLAP = 0.5  # of canaries: below, somebody has to look before search changes as much
 _CHECKPOINTS = 10
 
 OnTraining = Callable[[str, Epoch], None]
@@ -149,18 +139,16 @@ def finetune_values(
         after = measures_of_values(examples, asked, np.concatenate(predicted))
     head = session.train_on_all(epochs)
     overlap = overlap_of_canaries(examples.snapshot, start, head, seed=options.seed)
-    report = judge(
-        unseen_answers(first) if folds else None,
-        unseen_answers(last) if folds else None,
+    searched = None if judged is None else search_by(judged, start, head)
+    report = judge_values(
+        ValueScores(first, last, nothing) if folds else None,
         gate,
+        measures=None if before is None or after is None else (before, after),
+        searched=searched,
         canary_overlap=overlap,
         measure=measure,
         seed=options.seed,
     )
-    searched = None if judged is None else _search(judged, start, head)
-    if folds:
-        report = _also_over_nothing(report, nothing, last, options.seed)
-    report = _also_search(_also_accuracy(report, before, after), searched)
     seconds = time.monotonic() - started
     record = {
         "scope": "head",
@@ -176,73 +164,6 @@ def finetune_values(
     if run is not None:
         run.finish()
     return TrainedValues(head, epochs, report, before, after, seconds, record)
-
-
-def _also_over_nothing(
-    report: GateReport,
-    nothing: Float[np.ndarray, " asked"],
-    after: Float[np.ndarray, " asked"],
-    seed: int,
-) -> GateReport:
-    """Refused where what is predicted is no better than the same answer for every document."""
-    if not report.passed:
-        return report
-    over = judge(
-        unseen_answers(nothing), unseen_answers(after), report.gate, measure=report.measure, seed=seed
-    )
-    if over.passed:
-        return report
-    reason = (
-        f"{report.reason}; but always giving the mean, or the labels' frequencies, has {nothing.mean():.4f}, "
-        "and it is not significantly better than that: the field does not show in the documents"
-    )
-    return replace(report, verdict="refused", reason=reason)
-
-
-def _also_accuracy(
-    report: GateReport, before: dict[str, float] | None, after: dict[str, float] | None
-) -> GateReport:
-    """Refused where the right label is named clearly less often, whatever the shares say."""
-    if not report.passed or before is None or after is None or "accuracy" not in before:
-        return report
-    fall = before["accuracy"] - after["accuracy"]
-    if fall <= report.gate.margin:
-        return report
-    reason = f"accuracy falls by {fall:.4f} (allowed {report.gate.margin:g})"
-    return replace(report, verdict="refused", reason=reason)
-
-
-def _also_search(report: GateReport, searched: tuple[float, float] | None) -> GateReport:
-    """Refused where judged queries are ranked worse; undecided where there are none and much has moved."""
-    if not report.passed:
-        return report
-    if searched is not None:
-        fall = searched[0] - searched[1]
-        if fall > report.gate.margin:
-            reason = (
-                f"{report.reason}; but search falls from nDCG@10 {searched[0]:.4f} to {searched[1]:.4f} "
-                f"(allowed {report.gate.margin:g}): predict with this version, and let it not answer searches"
-            )
-            return replace(report, verdict="refused", reason=reason)
-        return report
-    if report.canary_overlap is not None and report.canary_overlap < LEAST_OVERLAP:
-        reason = (
-            f"{report.reason}; but stored documents keep only {report.canary_overlap:.0%} of their nearest "
-            "ten, and nobody can tell whether searches get worse; give judgements (--data), predict with "
-            "this version alone, or --accept"
-        )
-        return replace(report, verdict="cannot tell", reason=reason)
-    return report
-
-
-def _search(judged: Examples, before: Head, after: Head) -> tuple[float, float]:
-    """Mean nDCG@10 of both heads on judged queries."""
-    ranking = Ranking(judged)
-    first, last = (
-        ndcg_at_10(ranking.top(head, hop_strength=head.hop_strength.item()), judged.relevant).mean()
-        for head in (before, after)
-    )
-    return float(first), float(last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,8 +270,3 @@ def _halves(fold: _Fold, seed: int) -> list[_Fold]:
         )
         for half in (np.sort(order[::2]), np.sort(order[1::2]))
     ]
-
-
-def unseen_answers(scores: Float[np.ndarray, " asked"]) -> Answers:
-    """Held-out documents were never seen."""
-    return Answers(scores, np.zeros(len(scores), bool), scores)

@@ -11,6 +11,7 @@ tells no more than the share of unanswerable queries does is not opened.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,7 @@ def learn_null_slot(
     train_without: TrainWithout | None = None,
     seed: int = 0,
 ) -> tuple[Head, NullSlot]:
-    """The head with a slot, if that says anything, and what is known of it.
+    """A copy of the head with a slot, if that says anything, and what is known of it.
 
     Args:
         head: as it will answer.
@@ -133,9 +134,10 @@ def learn_null_slot(
     gain = _likelihood(crossed, wrong) - _likelihood(np.full(count, wrong.mean()), wrong)
     told = answerability(crossed, wrong)
     slot = NullSlot(level, slope, told, gain, opened=gain > 0 and slope > 0)
+    slotted = copy.deepcopy(head)
     if slot.opened:
-        head.open_null_slot(level, slope)
-    return head, slot
+        slotted.open_null_slot(level, slope)
+    return slotted, slot
 
 
 @torch.inference_mode()

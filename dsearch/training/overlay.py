@@ -14,6 +14,7 @@ when the second is significantly better and no slice falls.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -147,7 +148,7 @@ def with_overlay(
     before, after = (joined(alone), joined(beside)) if alone else (None, None)
     report = judge(before, after, gate, need_slices=False, seed=training.seed)
     told: dict[str, Any] = {"kept": report.passed, "bound": options.bound, "gate": report.to_dict()}
-    head = trained.head
+    head = copy.deepcopy(trained.head)
     if report.passed:
         head.overlay = learn_overlay(
             head, examples, options, keywords=training.keywords, device=device, cancelled=cancelled

@@ -82,7 +82,10 @@ def test_queries_that_were_trained_on_are_asked_of_heads_that_were_not(papers: C
         return Head(32)
 
     states = papers.encoder.encode_queries(ABSENT)
-    head, _ = learn_null_slot(trained.head, examples, ABSENT, states, train_without=without)
+    head, slot = learn_null_slot(trained.head, examples, ABSENT, states, train_without=without)
+    assert slot.opened
+    assert head.null_slot is not None
+    assert trained.head.null_slot is None
     assert sorted(query for part in asked for query in part) == list(range(60))
     unknown = evidence_of(Head(32), examples.snapshot, examples.texts, examples.states).mean()
     assert known > unknown + 1

@@ -104,6 +104,7 @@ def test_kept_where_others_ask_for_the_same(moved: Collection) -> None:
     after, report = with_overlay(before, examples, options, fast, gate=Gate())  # type: ignore[arg-type]
     assert report.passed, report.to_text()
     assert after.head.overlay is not None
+    assert before.head.overlay is None  # type: ignore[attr-defined]
     told = after.record["overlay"]
     assert (told["kept"], told["documents"], told["bound"]) == (True, ASKED, 0.5)
     whole = told["gate"]["slices"][0]

@@ -16,10 +16,10 @@ from dsearch.attention.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.training import Gate, ValueExamples, finetune_values, value_examples, values
-from dsearch.training.finetune_values import unseen_answers
 from dsearch.training.gate import judge
 from dsearch.training.options import ValueOptions
 from dsearch.training.runfolder import RunFolder
+from dsearch.training.value_gate import unseen_answers
 from dsearch.training.value_trainer import Evidence, ValueData, train_on_values
 from dsearch.training.values import log_loss, loss_of_values, pooled_values, squared_error
 from dsearch.types import Document

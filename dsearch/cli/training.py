@@ -1,0 +1,135 @@
+"""What every command that trains does alike: examples in, progress told, a version out, and its exit code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dsearch.cli.runs import interruptible
+from dsearch.cli.session import ProgressBars, say
+
+if TYPE_CHECKING:
+    from dsearch.attention.head import Head
+    from dsearch.encoder import TextEncoder
+    from dsearch.engine import Collection
+    from dsearch.training import (
+        Examples,
+        Gate,
+        Registered,
+        RunFolder,
+        Trained,
+        TrainedValues,
+        TrainingOptions,
+        Tuned,
+    )
+
+HELD_BACK = 3  # the exit code when the gate did not let a model answer
+
+
+def stop_unless(live: bool) -> None:
+    """Exit code 3 when a model that should have answered was held back by the gate."""
+    if not live:
+        raise typer.Exit(HELD_BACK)
+
+
+def train_with_progress(
+    examples: Examples,
+    training: TrainingOptions,
+    device: str,
+    gate: Gate | None = None,
+    start: Head | None = None,
+    encoder: TextEncoder | None = None,
+    run: RunFolder | None = None,
+) -> Trained:
+    """Train: first what is left to gain, then a bar for the folds held out and one for the whole."""
+    from dsearch.training import finetune
+
+    if run is not None:
+        say(f"metrics and checkpoints: {run.path}")
+    with interruptible() as cancelled, ProgressBars("steps") as on_progress:
+        return finetune(
+            examples,
+            training,
+            gate=gate,
+            start=start,
+            encoder=encoder,
+            device=device,
+            on_headroom=lambda room: say(room.to_text()),
+            on_progress=on_progress,
+            cancelled=cancelled,
+            run=run,
+        )
+
+
+def keep(
+    collection: Collection,
+    trained: Trained | Tuned | TrainedValues,
+    *,
+    promote: bool,
+    accept: bool = False,
+    parent: str = "v0",
+) -> tuple[str, bool]:
+    """Register what was trained and, if it may, let it answer: (version, whether it is live)."""
+    made = registered(collection, trained, promote=promote, accept=accept, parent=parent)
+    return made.live or made.version, made.live is not None
+
+
+def registered(
+    collection: Collection,
+    trained: Trained | Tuned | TrainedValues,
+    *,
+    promote: bool,
+    accept: bool = False,
+    parent: str = "v0",
+) -> Registered:
+    """Register what was trained and let it answer, or the tuned search that it started from, if they may."""
+    from dsearch.training import Trained, register
+
+    return register(
+        collection,
+        trained.head,
+        trained.record,
+        passed=trained.gate.passed,
+        reason=trained.gate.reason,
+        promote=promote,
+        accept=accept,
+        parent=parent,
+        encoder=trained.encoder if isinstance(trained, Trained) else None,
+        documents=trained.documents if isinstance(trained, Trained) else None,
+        lessons=trained.lessons if isinstance(trained, Trained) else None,
+    )
+
+
+def start_of_training(collection: Collection) -> str:
+    """What training starts from: the live model where that was tuned, else the untrained one.
+
+    A trained one is none: it knows the queries that would be held out.
+    """
+    live = collection.live_model
+    scope = "head" if live == "v0" else collection.store.model(live).record.get("scope")
+    return live if scope == "tune" else "v0"
+
+
+def judged_examples(
+    collection: Collection,
+    data: Path,
+    split: str,
+    exclude: Path | None,
+    teacher: Path | None = None,
+    *,
+    strict: bool = False,
+) -> Examples:
+    """The judged queries of a split of a BEIR folder; what cannot be learned from is told and left out."""
+    from dsearch.evaluation import read_pairs, read_qrels
+    from dsearch.training import checked_judgements, examples_from_judgements
+
+    checked = checked_judgements(collection, data, split, strict=strict)
+    if checked.report.counts:
+        say(checked.report.to_text())
+    pairs = read_pairs(exclude) if exclude else {}
+    scores = None if teacher is None else read_qrels(teacher)
+    examples = examples_from_judgements(collection, checked.queries, checked.qrels, pairs, teacher=scores)
+    return replace(examples, left_out=dict(checked.report.counts))
