@@ -60,6 +60,7 @@ def connect(address: str | None, **options: Any) -> ModuleType:
     shared: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         ray.init(
+            address="local",  # None would join what runs on this machine
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
             _node_ip_address="127.0.0.1",
