@@ -8,7 +8,7 @@
 
 Rows, by the names that `--rows` takes:
     frozen   dense, BM25, their reciprocal rank fusion (Cormack et al. 2009, k = 60), hybrid with weight 1
-    tuned    keyword weight and hop strength
+    tuned    keyword weight, k1 and b, and hop strength
     head     a head, by the defaults of `dsearch train`: tuned first, hop strength chosen after training
     query    the query encoder with it (LoRA)
     st       sentence-transformers' fine-tuning of the whole encoder: MultipleNegativesRankingLoss and its

@@ -106,10 +106,10 @@ def finetune(
     fold until `ENOUGH` queries were held out once. Then, with all examples, on the same schedule, up to the
     last epoch or to an earlier checkpoint that was clearly better.
 
-    Each training starts from the keyword weight and hop strength that tuning chooses on its own queries,
-    never on those held out for it (`options.tune`; else from `start`). It learns without a hop; which hop
-    strength serves the trained head best, held-out queries say. So there are two candidates, the tuned search
-    and the head: see candidates.py for what is asked of each.
+    Each training starts from the keyword weight, k1 and b, and hop strength that tuning chooses on its own
+    queries, never on those held out for it (`options.tune`; else from `start`). It learns without a hop;
+    which hop strength serves the trained head best, held-out queries say. So there are two candidates, the
+    tuned search and the head: see candidates.py for what is asked of each.
 
     The gate scores each fold at the checkpoint and hop strength that the *other* folds would choose (a single
     fold: each half of it): what is chosen on the queries that it is judged by looks better than it is.
