@@ -9,6 +9,9 @@ Each server is given the same documents over HTTP, one thread for its arithmetic
 twice, each answered with ten hits and their texts. Rounds go by turns, so a busy moment is everybody's;
 medians. The client is this process: plain sockets, closed loop. CPU is that of the server's process.
 
+All of it ends within --within seconds, about: rounds that there is no time for are left out, cold starts too,
+and the table says how many rounds there were. --json is written anew after every measurement.
+
 `work` is the CPU time of a query that was asked before: dsearch keeps its embedding, so what is left is
 everything but the encoder. `cold` is from the start of the process to ready, with --cold-documents in a
 collection, beside the bare import of torch and sentence-transformers.
@@ -54,29 +57,38 @@ def main() -> None:
     parser.add_argument("--peers", help="the Python of an environment with txtai")
     parser.add_argument("--threads", type=int, default=1, help="of each server's arithmetic")
     parser.add_argument("--cold-documents", type=int, default=100_000, help="0: no cold starts")
+    parser.add_argument("--within", type=float, default=900, help="seconds for everything, about")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     os.environ |= {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+    ends = time.monotonic() + options.within
+    figures: dict[str, Any] = {"indexed": {}, "asked": {}, "work": {}, "rounds": 0}
+
+    def keep() -> None:
+        if options.json:
+            options.json.write_text(json.dumps(figures, indent=1))
+
     texts, queries = corpus(options.documents)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
         started = systems(options, Path(folder), servers)
-        figures: dict[str, Any] = {"indexed": {}, "asked": {}}
         for system in started:
             figures["indexed"][system.name] = asyncio.run(indexed(system, texts))
-            print(f"{system.name}: {figures['indexed'][system.name]} documents/s", file=sys.stderr)
-        figures["asked"] = rounds(started, queries, options)
-        figures["work"] = {
-            system.name: asyncio.run(asked(system, 1, options.seconds, iter(lambda: "the same words", None)))
-            for system in started
-            if system.name.startswith("dsearch")
-        }
-    if options.cold_documents:
-        figures["cold"] = cold_starts(options)
+            print(f"{system.name}: {figures['indexed'][system.name]}", file=sys.stderr, flush=True)
+            keep()
+        for system in started:
+            if system.name.startswith("dsearch"):
+                same = iter(lambda: "the same words", None)
+                figures["work"][system.name] = asyncio.run(asked(system, 1, options.seconds, same))
+                keep()
+        for number, found in rounds(started, queries, options, ends):
+            figures["asked"], figures["rounds"] = found, number
+            keep()
+    if options.cold_documents and time.monotonic() < ends:
+        figures["cold"] = cold_starts(options, ends)
+        keep()
     show(figures, [system.name for system in started], options.connections)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
 
 
 @dataclass
@@ -257,30 +269,34 @@ async def asked(system: System, connections: int, seconds: float, queries: Itera
 
 
 def rounds(
-    started: list[System], queries: Iterator[str], options: argparse.Namespace
-) -> dict[str, dict[int, dict[str, float]]]:
-    """Medians by system and number of connections."""
+    started: list[System], queries: Iterator[str], options: argparse.Namespace, ends: float
+) -> Iterator[tuple[int, dict[str, dict[int, dict[str, float]]]]]:
+    """Whole rounds so far, and medians by system and number of connections; after each measurement."""
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     for system in started:
         asyncio.run(asked(system, 2, 1.0, queries))  # warm
-    for _ in range(options.rounds):
+    for number in range(options.rounds):
         for connections in options.connections:
             for system in started:
+                if time.monotonic() > ends:
+                    return
                 figures = asyncio.run(asked(system, connections, options.seconds, queries))
                 found.setdefault((system.name, connections), []).append(figures)
-    return {
-        system.name: {
-            connections: {
-                key: statistics.median(one[key] for one in found[system.name, connections])
-                for key in ("queries_per_s", "p50_ms", "p99_ms", "cpu_ms")
-            }
-            for connections in options.connections
+                yield number, medians(found)
+        yield number + 1, medians(found)
+
+
+def medians(found: dict[tuple[str, int], list[dict[str, float]]]) -> dict[str, dict[int, dict[str, float]]]:
+    """By system and number of connections."""
+    middle: dict[str, dict[int, dict[str, float]]] = {}
+    for (name, connections), several in found.items():
+        middle.setdefault(name, {})[connections] = {
+            key: statistics.median(one[key] for one in several) for key in several[0]
         }
-        for system in started
-    }
+    return middle
 
 
-def cold_starts(options: argparse.Namespace) -> dict[str, float]:
+def cold_starts(options: argparse.Namespace, ends: float) -> dict[str, float]:
     """Seconds to ready by back end, and of the bare import; medians of rounds that go by turns."""
     from dsearch.encoder import load_encoder
     from dsearch.engine import SearchEngine
@@ -305,7 +321,9 @@ def cold_starts(options: argparse.Namespace) -> dict[str, float]:
         for backend in options.backends:
             if backend != "torch":  # exported once, not at every start
                 load_encoder(backend=backend, cache=home / ".encoders")
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
+            if number and time.monotonic() > ends:
+                break
             began = time.perf_counter()
             subprocess.run([sys.executable, "-c", IMPORTS], check=True)
             took.setdefault("bare import", []).append(time.perf_counter() - began)
@@ -337,12 +355,15 @@ def processor_s(process: int) -> float:
 
 def show(figures: dict[str, Any], names: list[str], connections: list[int]) -> None:
     """The tables."""
-    print(f"load {', '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores\n")
+    print(f"load {', '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores; ", end="")
+    print(f"{figures['rounds']} whole rounds\n")
     print("| system | documents/s | per CPU s | connections | queries/s | p50 ms | p99 ms | server CPU ms |")
     print("|---|---|---|---|---|---|---|---|")
     for name in names:
         for count in connections:
-            one = figures["asked"][name][count]
+            one = figures["asked"].get(name, {}).get(count)
+            if one is None:  # there was no time for it
+                continue
             rate = figures["indexed"][name]
             indexed = "– | –" if rate is None else " | ".join(f"{value:.0f}" for value in rate.values())
             print(
