@@ -12,6 +12,7 @@
 | kills while creating | the same for `Store.create` |
 | kills through the engine | the same for eight scenarios of a collection (engine_scenarios.py) |
 | faults | EIO and ENOSPC from writes and syncs, and short writes |
+| damage | flipped bits and cut ends in every kind of file of a home, closed or killed |
 | flips | one flipped bit in the database of a closed collection |
 | flips in the log | one flipped bit in the write-ahead log that a kill left |
 | power cuts | what any subset of the unsynced writes and names leaves of a life with two generations |
@@ -137,6 +138,12 @@ def flips_in_the_log(scratch: Path, count: int, seed: int) -> dict[str, int]:
     return trials.flips_in_the_log(killed, scratch, count, seed=seed)
 
 
+def damages(scratch: Path, count: int, seed: int) -> dict[str, int]:
+    import damage_trials
+
+    return damage_trials.damages(scratch, count, seed=seed)
+
+
 def power_cuts(scratch: Path, count: int, seed: int) -> dict[str, int]:
     home = scratch / "recorded"
     home.mkdir()
@@ -159,6 +166,7 @@ TRIALS: dict[str, tuple[Callable[[Path, int, int], dict[str, int]], int, int]] =
     "kills while creating": (kills_while_creating, 80, 80),
     "kills through the engine": (kills_through_the_engine, 2_000, 1_000),
     "faults": (faults, 500, 500),
+    "damage": (damages, 20_000, 1_000),
     "flips": (flips, 20_000, 5_000),
     "flips in the log": (flips_in_the_log, 2_000, 1_000),
     "power cuts": (power_cuts, 20_000, 20_000),

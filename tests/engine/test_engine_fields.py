@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bare_generation import add_bare_generation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.filtering import matching
-from dsearch.engine.indexing import generation_folder
 from dsearch.errors import CorruptData
-from dsearch.index import Generation, fields
+from dsearch.index import fields
 from dsearch.index.fields import Fields, FieldsBuilder
 from dsearch.store import Store, parse_filter
 from dsearch.types import Document
@@ -149,20 +149,7 @@ def test_what_cannot_be_kept_is_asked_of_the_store(
 def test_a_generation_without_fields_is_searched_as_before(
     collection: Collection, engine: SearchEngine
 ) -> None:
-    store = collection.store
-    state = store.snapshot()
-    number = store.next_generation_number()
-    manifest = Generation.build(  # as one of an older release
-        generation_folder(store, number),
-        number=number,
-        sequence=state.sequence,
-        rows=state.rows,
-        embeddings=store.embeddings(state.rows),
-        texts=store.contents(state.rows),
-        encoder=store.encoder,
-    )
-    store.add_generation(number, manifest_digest=manifest.digest, rows=16, snapshot=state.sequence)
-    store.publish_generation(number)
+    collection.store.publish_generation(add_bare_generation(collection.store))
     collection.catch_up()
     assert collection.snapshot.generation.fields is None
     assert len(collection.search("a", filter={"number": {"lt": 4}}).hits) == 4

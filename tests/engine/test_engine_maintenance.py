@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bare_generation import add_bare_generation
 from fakes import HashingEncoder
 
 from dsearch.corpus import read_sources
@@ -81,17 +82,7 @@ def test_an_index_of_other_rows_than_the_stores_is_found(collection: Collection,
         rows, embeddings = rows[1:], embeddings[1:]
     else:
         rows, embeddings = np.append(rows, 99), np.append(embeddings, embeddings[:1], axis=0)
-    number = store.next_generation_number()
-    manifest = Generation.build(
-        generation_folder(store, number),
-        number=number,
-        sequence=state.sequence,
-        rows=rows,
-        embeddings=embeddings,
-        texts=["x"] * len(rows),
-        encoder=store.encoder,
-    )
-    store.add_generation(number, manifest_digest=manifest.digest, rows=len(rows), snapshot=state.sequence)
+    number = add_bare_generation(store, rows, embeddings)
     from dsearch.engine.verifying import verify_collection
 
     damage = verify_collection(store.path).damage
@@ -109,18 +100,7 @@ def test_passages_are_held_against_the_stores(engine: SearchEngine) -> None:
     assert len(made.snapshot.generation.passages)
     assert engine.verify("long").ok
     engine.backup("long", engine.home.path.with_name("copy"))
-    store, state = made.store, made.store.snapshot()
-    number = store.next_generation_number()
-    manifest = Generation.build(  # as one of an older release would be
-        generation_folder(store, number),
-        number=number,
-        sequence=state.sequence,
-        rows=state.rows,
-        embeddings=store.embeddings(state.rows),
-        texts=store.contents(state.rows),
-        encoder=store.encoder,
-    )
-    store.add_generation(number, manifest_digest=manifest.digest, rows=6, snapshot=state.sequence)
+    number = add_bare_generation(made.store)
     (damage,) = engine.verify("long").damage
     assert f"generation {number}: passages of rows 1 to 6 are not those of the store" in damage
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import HashingEncoder
+from forked import in_memory
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -45,7 +46,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        self.folder = Path(tempfile.mkdtemp())
+        self.folder = Path(tempfile.mkdtemp(dir=in_memory()))  # syncing thousands of files took minutes
         self.home = self.folder / "home"
         self.homes = 0
         self.documents: dict[str, Document] = {}
