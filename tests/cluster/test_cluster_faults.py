@@ -9,12 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cluster_checks import WORDS, require_same
 from fakes import HashingEncoder
 
 from dsearch.cluster.actors import Live, coordinator
 from dsearch.cluster.collection import ClusterEngine, Releases
+from dsearch.cluster.errors import ShardsLost
+from dsearch.cluster.questions import Gathering
+from dsearch.cluster.remote import RayShards
+from dsearch.cluster.shard_actor import start
 from dsearch.cluster.splitting import split
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models import save_model
@@ -52,8 +57,6 @@ class Home:
         return Live(**ray.get(started, timeout=120))
 
     def open(self) -> Collection:
-        from dsearch.cluster.remote import RayShards
-
         if self.reader is None:
             releases = Releases(lambda: ray.get(self.coordinator.live.remote(), timeout=10), RayShards)
             self.reader = ClusterEngine(self.folder / "home", encoder=lambda: self.encoder, releases=releases)
@@ -213,3 +216,25 @@ def test_a_node_is_lost(nodes: Any, home: Home) -> None:
     finally:
         if extra is not None:
             nodes.remove_node(extra)
+
+
+def test_a_copy_whose_shard_was_out_of_reach_comes_back(home: Home) -> None:
+    generation, folder = home.written.snapshot.generation, home.folder / "there"
+    release = split(home.written.store, generation, folder, 1)
+    entry = release.shards[0]
+    folder.rename(home.folder / "elsewhere")
+    node = next(one["NodeID"] for one in ray.nodes() if one["Alive"])
+    place = (str(folder), entry.name, entry.digest, str(home.folder / "cache"))
+    copy = start("away", place, num_cpus=CPUS, node=node)
+    try:
+        live = Live("food", str(folder), release.digest, generation.number, [["away"]], 1)
+        shards = RayShards(live, answer_s=60.0)
+        asked = {0: Gathering(np.array([[7]]), None)}
+        with pytest.raises(ShardsLost):
+            shards.ask("gather", asked)
+        (home.folder / "elsewhere").rename(folder)
+        with eventually() as waits:
+            waits(lambda: shards.up() == [[True]])
+        assert np.array_equal(shards.ask("gather", asked)[0].embeddings[0, 0], generation.embeddings[7])
+    finally:
+        ray.kill(copy)
