@@ -25,9 +25,10 @@ from dsearch.training.lessons import lessons_of
 from dsearch.training.loop import Epoch, TrainingDiverged, Watch
 from dsearch.training.options import TrainingOptions
 from dsearch.training.runfolder import RunFolder, Stage
-from dsearch.training.selection import FoldAnswers, Kept, chosen, halves
+from dsearch.training.selection import FoldAnswers, Kept, Served, chosen, halves
+from dsearch.training.shrinkage import SHARES, part_of_the_way
 from dsearch.training.student import Student
-from dsearch.training.trainer import train_student
+from dsearch.training.trainer import new_head, train_student
 from dsearch.training.tune import (
     HOP_STRENGTHS,
     MIN_QUERIES,
@@ -172,10 +173,12 @@ def finetune(
     epochs = [0, *checkpoints][kept.checkpoint]
 
     student = session.train_on_all(epochs, begin)
-    head = student.head
-    if kept.hop is not None:
+    if kept.served is not None:
+        beginning = new_head(examples.states.shape[1], options, begin)
+        student.head = part_of_the_way(beginning, student.head, kept.served.share)
         with torch.no_grad():
-            head.hop_strength.fill_(kept.hop)
+            student.head.hop_strength.fill_(kept.served.hop)
+    head = student.head
     # Canaries are stored embeddings: they say nothing of an encoder that changed.
     overlap = None
     if student.encoder is None:
@@ -199,6 +202,7 @@ def finetune(
         "scope": options.scope,
         "options": asdict(options),
         "epochs": epochs,
+        "share": 1.0 if kept.served is None else kept.served.share,
         "hop_strength": head.hop_strength.item(),
         "examples": len(examples),
         "left_out": examples.left_out,
@@ -277,36 +281,44 @@ class _Session:
         held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords)
         stage = None if self.run is None else self.run.stage(f"fold-{number}")
         now = before = held_out.answers(self.start)
-        start, strength, strengths = self.start, 0.0, []
+        start, strength = self.start, self.start.hop_strength.item()
+        hops = [strength]
         if trials is not None:
             setting = trials.choose(without=part).setting
             start, strength = head_of(setting, examples.states.shape[1]), setting.hop_strength
             before = held_out.answers(start)
-            strengths = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
+            hops = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
+        # An encoder that learned is served whole: its head alone would not lead back.
+        shares = SHARES if self.encoder is None else (1.0,)
+        names = {Served(share, hop): f"share-{share:g}-hop-{hop:g}" for share in shares for hop in hops}
         after: dict[int, Answers] = {}
-        hops: dict[float, Answers] = {}
+        served: dict[Served, Answers] = {}
         if stage is not None:  # what is there of before the run was interrupted
             after = stage.several_answers({epoch: f"epoch-{epoch}" for epoch in checkpoints})
-            hops = stage.several_answers({of: f"hop-{of:g}" for of in strengths})
+            served = stage.several_answers(names)
+        beginning = new_head(examples.states.shape[1], options, start)
 
         def told(epoch: Epoch, student: Student) -> bool:
             states = student.states(held_out.examples)
-            if epoch.number == checkpoints[-1] and strengths:
-                hops.update(held_out.answers_by_hop(student.head, strengths, states))
-                answers = hops[strength]
+            if epoch.number == checkpoints[-1]:
+                for share in shares:
+                    head = part_of_the_way(beginning, student.head, share)
+                    by_hop = held_out.answers_by_hop(head, hops, states)
+                    served.update({Served(share, hop): of for hop, of in by_hop.items()})
+                answers = served[Served(1.0, strength)]
             else:
                 answers = held_out.answers(student.head, states)
             if epoch.number in checkpoints:
                 after[epoch.number] = answers
                 if stage is not None:
                     stage.keep_answers(f"epoch-{epoch.number}", answers)
-                    for of, kept in hops.items():
-                        stage.keep_answers(f"hop-{of:g}", kept)
+                    for of, kept in served.items():
+                        stage.keep_answers(names[of], kept)
             epoch = replace(epoch, before=now.means(), after=answers.means())
             return self._tell("validate", stage, epoch, student)
 
         self._train(training, "validate", stage, None, start, told)
-        return FoldAnswers(now, before, [after[epoch] for epoch in checkpoints], hops)
+        return FoldAnswers(now, before, [after[epoch] for epoch in checkpoints], served)
 
     def _train(
         self,

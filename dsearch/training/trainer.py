@@ -115,6 +115,14 @@ def train_student(
     return _finished(student)
 
 
+def new_head(encoder_dim: int, options: TrainingOptions, start: Head | None) -> Head:
+    """The head that a training begins with: the identity, and what `start` knows of keywords and hops."""
+    head = Head(encoder_dim, heads=options.heads, seed=options.seed)
+    if start is not None:
+        head.start_from(start)
+    return head
+
+
 def _finished(student: Student) -> Student:
     student.head.cpu()
     return student.eval()
@@ -127,9 +135,7 @@ def _new_student(
     start: Head | None,
     device: str,
 ) -> Student:
-    head = Head(examples.states.shape[1], heads=options.heads, seed=options.seed).to(device)
-    if start is not None:
-        head.start_from(start)
+    head = new_head(examples.states.shape[1], options, start).to(device)
     if encoder is None:
         return Student(head)
     how = EncoderTraining(options.encoder_method, options.lora_rank, 2 * options.lora_rank)

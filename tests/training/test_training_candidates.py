@@ -18,7 +18,8 @@ from dsearch.training.candidates import judge_candidates
 from dsearch.training.gate import GateReport, judge
 from dsearch.training.holdout import Answers
 from dsearch.training.ranking import Ranking
-from dsearch.training.selection import FoldAnswers, chosen, kept_hop
+from dsearch.training.selection import FoldAnswers, Served, chosen, kept_hop, kept_served
+from dsearch.training.shrinkage import part_of_the_way
 from dsearch.training.tune import DEFAULT, Trials, setting_of
 from dsearch.types import Document
 
@@ -169,12 +170,45 @@ def test_the_hop_strength_is_chosen_after_training() -> None:
     noise -= noise.mean()
     assert kept_hop({0.0: plain, 1.0: plain + 0.05 + noise, 2.0: plain - 0.1}, seen) == 1.0
     assert kept_hop({0.0: plain, 1.0: plain + 0.001 + noise, 2.0: plain - 0.1}, seen) == 0.0
-    hops = {0.0: answers(plain), 1.0: answers(plain + 0.1)}
-    last = FoldAnswers(answers(plain), answers(plain), [answers(plain), answers(plain)], hops)
-    assert (chosen([last]).checkpoint, chosen([last]).hop) == (2, 1.0)
-    assert last.of(chosen([last])) is hops[1.0]
-    early = FoldAnswers(answers(plain), answers(plain + 0.3), [answers(plain), answers(plain)], hops)
-    assert (chosen([early]).checkpoint, chosen([early]).hop) == (0, None)
+    served = {Served(1.0, 0.0): answers(plain), Served(1.0, 1.0): answers(plain + 0.1)}
+    last = FoldAnswers(answers(plain), answers(plain), [answers(plain), answers(plain)], served)
+    assert (chosen([last]).checkpoint, chosen([last]).served) == (2, Served(1.0, 1.0))
+    assert last.of(chosen([last])) is served[Served(1.0, 1.0)]
+    early = FoldAnswers(answers(plain), answers(plain + 0.3), [answers(plain), answers(plain)], served)
+    assert (chosen([early]).checkpoint, chosen([early]).served) == (0, None)
+
+
+def test_a_head_is_served_with_as_much_as_unseen_documents_bear() -> None:
+    """The largest share that does not clearly lose on them, whatever it gains in all."""
+    generator = np.random.default_rng(2)
+    plain = generator.uniform(0.2, 0.8, 100)
+    noise = generator.normal(0, 0.1, 100)
+    noise -= noise.mean()  # its standard error: .01
+
+    def fallen(by: float) -> Answers:
+        return Answers(plain + 0.2 + by, np.zeros(100, bool), plain - by + noise)
+
+    now = answers(plain)
+    assert kept_served({Served(of, 0.0): fallen(0.04 * of) for of in (0.25, 0.5, 1.0)}, now).share == 0.25
+    assert kept_served({Served(of, 0.0): fallen(0.009 * of) for of in (0.25, 0.5, 1.0)}, now).share == 1.0
+    assert kept_served({Served(of, 0.0): fallen(0.9 * of) for of in (0.25, 0.5, 1.0)}, now).share == 0.25
+    few = {of: answers.subset(np.arange(10)) for of, answers in {Served(1.0, 0.0): fallen(0.5)}.items()}
+    assert kept_served(few, now.subset(np.arange(10))).share == 1.0
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_part_of_the_way_is_between_both_ends(heads: int) -> None:
+    before, trained = Head(8, heads=heads, seed=0), Head(8, heads=heads, seed=0)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    assert part_of_the_way(before, trained, 1.0) is trained
+    states = torch.randn(3, 8, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(part_of_the_way(before, trained, 0.0).queries(states), before.queries(states))
+    half = part_of_the_way(before, trained, 0.5)
+    for name, parameter in half.named_parameters():
+        ends = before.get_parameter(name), trained.get_parameter(name)
+        torch.testing.assert_close(parameter, (ends[0] + ends[1]) / 2)
 
 
 def test_the_trained_head_is_served_with_the_hop_that_was_chosen(
@@ -184,10 +218,10 @@ def test_the_trained_head_is_served_with_the_hop_that_was_chosen(
     from dsearch.training.selection import Kept
 
     module = __import__("importlib").import_module("dsearch.training.finetune")
-    monkeypatch.setattr(module, "chosen", lambda folds: Kept(len(folds[0].after), 2.0))
+    monkeypatch.setattr(module, "chosen", lambda folds: Kept(len(folds[0].after), Served(0.5, 2.0)))
     trained = finetune(misled, IDLE)
     assert trained.head.hop_strength.item() == 2.0
-    assert trained.record["hop_strength"] == 2.0
+    assert (trained.record["hop_strength"], trained.record["share"]) == (2.0, 0.5)
 
 
 @pytest.mark.parametrize("heads", [1, 3])
