@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.by_server import server_of
 from dsearch.cli.session import opened_engine, print_json, say
 
 
@@ -44,16 +45,20 @@ def delete(
     json: options.AsJson = False,
 ) -> None:
     """Delete documents by id, or all that a filter finds."""
-    from dsearch.errors import InvalidRequest
+    from dsearch.errors import HomeLocked, InvalidRequest
 
     if bool(ids) == (filter is not None):
         raise InvalidRequest(
             f"{'ids and --filter' if ids else 'neither ids nor --filter'}; give one of the two"
         )
     condition = options.filter_of(filter)
-    with opened_engine(home, readonly=False) as (engine, _):
-        target = engine.collection(collection)
-        receipt = target.delete(ids) if ids else target.delete_matching(condition)
+    try:
+        with opened_engine(home, readonly=False) as (engine, _):
+            target = engine.collection(collection)
+            receipt = target.delete(ids) if ids else target.delete_matching(condition)
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            receipt = client.delete_many(collection, ids=ids or None, filter=condition)
     if json:
         print_json({"sequence": receipt.sequence, "deleted": receipt.deleted, "missing": receipt.missing})
         return
