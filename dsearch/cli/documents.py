@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,7 +51,7 @@ def delete(
         raise InvalidRequest(
             f"{'ids and --filter' if ids else 'neither ids nor --filter'}; give one of the two"
         )
-    condition = options.filter_of(filter)
+    condition: Any = options.filter_of(filter)  # whoever deletes checks it
     try:
         with opened_engine(home, readonly=False) as (engine, _):
             target = engine.collection(collection)
