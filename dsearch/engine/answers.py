@@ -194,7 +194,7 @@ def whole_log_partition(
         stored = np.concatenate([stored, snapshot.fresh.embeddings])
     bias = bias.flatten(0, 1)
     if snapshot.passages is None and _at_once(queries, bias):
-        products = torch.from_numpy(queries.detach().numpy() @ stored.T)
+        products = torch.as_tensor(queries.detach().numpy() @ stored.T)
         whole = (products / temperature + bias).logsumexp(1)
     elif snapshot.passages is None:
         whole = log_partition(queries, stored, bias=bias, temperature=temperature)
