@@ -167,6 +167,7 @@ def _described(model: dict[str, Any]) -> str:
         origin = (
             f"{scope} trained {origin}, {record.get('epochs', '?')} epochs, "
             + ("" if scope == "full" else f"{chosen.get('objective', 'listwise')}, ")
+            + ("" if record.get("share", 1.0) == 1.0 else f"{record['share']:.0%} of it served, ")
             + f"seed {chosen.get('seed', '?')}"
         )
     gate = record.get("gate", {}).get("verdict", "none")

@@ -272,6 +272,10 @@ def _options(chosen: dict[str, Any], *, self_supervised: bool) -> TrainingOption
     return query_options(**chosen) if chosen["scope"] == "query" else TrainingOptions(**chosen)
 
 
+def _share(share: float) -> str:
+    return "" if share == 1.0 else f", of which {share:.0%} is served for the sake of unseen documents"
+
+
 def _tell(
     collection: str,
     made: Registered,
@@ -285,7 +289,7 @@ def _tell(
     version, live = made.version, made.live is not None
     typer.echo(
         f"{collection}: {version} trained on {learned_from} queries in {trained.seconds:.1f} s "
-        f"({trained.epochs} epochs)"
+        f"({trained.epochs} epochs{_share(trained.share)})"
     )
     typer.echo(trained.gate.to_text())
     if of_overlay is not None:

@@ -61,6 +61,7 @@ class Trained:
         tuned: the untrained search that training started from, where it is another one than answers now: a
             candidate of its own, with what the gate says of it.
         lessons: in scope head, what each training query pulled at, for `explain`.
+        share: of what was learned, that the head has (shrinkage.py).
     """
 
     head: Head
@@ -73,6 +74,7 @@ class Trained:
     documents: EncodedDocuments | None = None
     tuned: Tuned | None = None
     lessons: Lessons | None = None
+    share: float = 1.0
 
     @property
     def goes_live(self) -> Literal["head", "tuned"] | None:
@@ -173,9 +175,10 @@ def finetune(
     epochs = [0, *checkpoints][kept.checkpoint]
 
     student = session.train_on_all(epochs, begin)
+    share = 1.0 if kept.served is None else kept.served.share
     if kept.served is not None:
         beginning = new_head(examples.states.shape[1], options, begin)
-        student.head = part_of_the_way(beginning, student.head, kept.served.share)
+        student.head = part_of_the_way(beginning, student.head, share)
         with torch.no_grad():
             student.head.hop_strength.fill_(kept.served.hop)
     head = student.head
@@ -202,7 +205,7 @@ def finetune(
         "scope": options.scope,
         "options": asdict(options),
         "epochs": epochs,
-        "share": 1.0 if kept.served is None else kept.served.share,
+        "share": share,
         "hop_strength": head.hop_strength.item(),
         "examples": len(examples),
         "left_out": examples.left_out,
@@ -216,7 +219,9 @@ def finetune(
     if run is not None:
         run.finish()
     lessons = lessons_of(examples, begin, options) if options.scope == "head" and epochs else None
-    return Trained(head, epochs, room, gated, seconds, record, student.change, tuned=tuned, lessons=lessons)
+    return Trained(
+        head, epochs, room, gated, seconds, record, student.change, tuned=tuned, lessons=lessons, share=share
+    )
 
 
 def _trials(

@@ -30,7 +30,7 @@ from dsearch.evaluation.calibration import Answerability, answerability
 from dsearch.training.examples import Examples
 from dsearch.training.loop import Watch
 from dsearch.training.options import TrainingOptions
-from dsearch.training.trainer import train_student
+from dsearch.training.retraining import trained_without
 
 if TYPE_CHECKING:
     from dsearch.encoder import TextEncoder
@@ -187,18 +187,8 @@ def with_null_slot(
         raise InvalidRequest(f"a null slot with scope={options.scope!r}; use scope head")
 
     def without(held_out: list[int]) -> Head:
-        rest = sorted(set(range(len(examples))) - set(held_out))
-        student = train_student(
-            examples.subset(rest),
-            options,
-            start=trained.head,
-            epochs=trained.epochs,
-            device=device,
-            watch=Watch("null slot", cancelled=cancelled),
-        )
-        with torch.no_grad():
-            student.head.hop_strength.copy_(trained.head.hop_strength)
-        return student.head
+        watch = Watch("null slot", cancelled=cancelled)
+        return trained_without(trained, examples, held_out, options, device=device, watch=watch)[0]
 
     states = encoder.encode_queries(list(unanswerable))
     head, slot = learn_null_slot(

@@ -36,7 +36,7 @@ from dsearch.training.loop import Course, Watch, run_course
 from dsearch.training.options import TrainingOptions, require_at_least_one, require_rates, require_weights
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
-from dsearch.training.trainer import train_student
+from dsearch.training.retraining import trained_without
 
 FOLDS = 3
 
@@ -133,11 +133,8 @@ def with_overlay(
     for part in split_folds(examples, FOLDS, training.seed):
         if not part or len(part) == len(examples):
             continue
-        rest = examples.subset(sorted(set(range(len(examples))) - set(part)))
         watch = Watch("overlay", cancelled=cancelled)
-        head = train_student(
-            rest, training, start=trained.head, epochs=trained.epochs, device=device, watch=watch
-        ).head
+        head, rest = trained_without(trained, examples, part, training, device=device, watch=watch)
         overlay = learn_overlay(
             head, rest, options, keywords=training.keywords, device=device, cancelled=cancelled
         )
