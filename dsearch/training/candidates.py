@@ -11,7 +11,6 @@ document.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from dsearch.training.gate import Gate, GateReport, judge
@@ -19,7 +18,7 @@ from dsearch.training.holdout import Answers
 
 
 def judge_candidates(
-    of_tuned: Callable[[Gate], GateReport],
+    of_tuned: GateReport,
     now: Answers | None,
     tuned: Answers | None,
     trained: Answers | None,
@@ -31,7 +30,7 @@ def judge_candidates(
     """What the gate says of the tuned search, and of the head.
 
     Args:
-        of_tuned: what a gate says of the tuned search.
+        of_tuned: what it would say of the tuned search alone.
         now: held-out answers of what answers now; None when nothing was held out.
         tuned: those of the tuned search.
         trained: those of the trained head.
@@ -39,22 +38,14 @@ def judge_candidates(
         canary_overlap: of the head; it is stated and decides nothing.
         seed: of the resampling.
     """
-
-    def head_against(answers: Answers | None, name: str, gate: Gate) -> GateReport:
-        report = judge(answers, trained, gate, canary_overlap=canary_overlap, seed=seed)
-        return replace(report, reason=f"against {name}: {report.reason}")
-
     whole = gate or Gate()
-    half = replace(whole, alpha=whole.alpha / 2)
-    of_head = head_against(now, "what answers now", whole)
-    report_of_tuned = of_tuned(whole)
-    if not (_reaches(report_of_tuned, whole) and _reaches(of_head, whole)):
-        of_head = head_against(now, "what answers now", half)
-        report_of_tuned = of_tuned(half)
-    if report_of_tuned.passed and of_head.passed:
-        of_head = head_against(tuned, "the tuned search", whole)
-    return report_of_tuned, of_head
-
-
-def _reaches(report: GateReport, gate: Gate) -> bool:
-    return report.p_value is not None and report.p_value <= gate.alpha
+    of_head = judge(now, trained, whole, canary_overlap=canary_overlap, seed=seed)
+    both = (of_tuned, of_head)
+    if not all(report.p_value is not None and report.p_value <= whole.alpha for report in both):
+        half = replace(whole, alpha=whole.alpha / 2)
+        of_tuned, of_head = of_tuned.before(half), of_head.before(half)
+    against = "what answers now"
+    if of_tuned.passed and of_head.passed:
+        against = "the tuned search"
+        of_head = judge(tuned, trained, whole, canary_overlap=canary_overlap, seed=seed)
+    return of_tuned, replace(of_head, reason=f"against {against}: {of_head.reason}")

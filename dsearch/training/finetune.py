@@ -189,7 +189,7 @@ def finetune(
     tuned = None
     if trials is not None and choice is not None and choice.setting != trials.start:
         tuned_report, gated = judge_candidates(
-            lambda asked: trials.judged(choice, asked),
+            trials.judged(choice, gate),
             now,
             before,
             after,

@@ -11,7 +11,7 @@ three or four queries; when all of them happen to rise, the bootstrap alone call
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -87,6 +87,13 @@ class GateReport:
     def passed(self) -> bool:
         """Whether the head may answer without being accepted by hand."""
         return self.verdict == "passed"
+
+    def before(self, gate: Gate) -> GateReport:
+        """What another gate says of the same evidence, every slice judged."""
+        if self.p_value is None:
+            return replace(self, gate=gate)
+        verdict, reason = _verdict(gate, self.slices, self.p_value, measure=self.measure)
+        return replace(self, gate=gate, verdict=verdict, reason=reason)
 
     def slice(self, name: str) -> Slice:
         """The slice "all", "seen" or "unseen"."""

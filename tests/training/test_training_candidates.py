@@ -111,7 +111,7 @@ def test_held_out_queries_have_no_part_in_tuning(misled: Examples) -> None:
 
 def compared(now: np.ndarray, tuned: np.ndarray, head: np.ndarray) -> tuple[GateReport, GateReport]:
     return judge_candidates(
-        lambda asked: judge(answers(now), answers(tuned), asked),
+        judge(answers(now), answers(tuned), Gate(alpha=0.05)),
         answers(now),
         answers(tuned),
         answers(head),

@@ -2,7 +2,7 @@
 
 import { heatmap } from "./charts.js";
 import { button, element, table } from "./dom.js";
-import { partsInWords, percent, pieces, snippet } from "./words.js";
+import { learnedInWords, partsInWords, percent, pieces, snippet } from "./words.js";
 
 const SNIPPET = 320; // characters
 
@@ -48,8 +48,9 @@ function body(hit, query) {
   return [shown, more];
 }
 
-// Each head's part in the score, and each word's.
-function why({ explain }) {
+// Each head's part in the score, each word's, and what training changed.
+function why(hit) {
+  const { explain } = hit;
   const drawer = element("details", "why", element("summary", "", "Why"));
   drawer.addEventListener("toggle", () => {
     if (!drawer.open || drawer.childElementCount > 1) return;
@@ -69,6 +70,7 @@ function why({ explain }) {
     if (explain.dense.length > 1) {
       drawer.append(heatmap(["weight"], heads.map(([name]) => name), [explain.head_weights], "Attention by head"));
     }
+    for (const sentence of explain.learned ? learnedInWords(hit) : []) drawer.append(element("p", "", sentence));
   });
   return drawer;
 }
