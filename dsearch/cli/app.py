@@ -47,6 +47,7 @@ for command in (
     search.search,
     search.similar,
     documents.facets,
+    documents.update,
     documents.delete,
     serve.serve,
     tune.tune,

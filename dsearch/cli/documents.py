@@ -1,4 +1,4 @@
-"""`dsearch facets` and `dsearch delete`."""
+"""`dsearch facets`, `dsearch update` and `dsearch delete`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,32 @@ def facets(
         for value in values:
             typer.echo(f"{value.documents:>8}  {value.value!r}")
     say(f"{documents} documents")
+
+
+def update(
+    id: Annotated[str, typer.Argument(help="Of the document.")],
+    metadata: Annotated[str, typer.Argument(help="What changes, as a JSON object; null removes a field.")],
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Change part of a document's metadata; its text and embedding stay."""
+    from dsearch.errors import HomeLocked
+
+    changes: Any = options.json_of(metadata, "metadata", '{"year": 2018, "draft": null}')
+    try:
+        with opened_engine(home, readonly=False) as (engine, _):
+            target = engine.collection(collection)
+            sequence = target.update_metadata(id, changes).sequence
+            now = target.store.get(id).metadata
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            changed = client.update_metadata(collection, id, changes)
+        sequence, now = changed.sequence, changed.metadata
+    if json:
+        print_json({"sequence": sequence, "id": id, "metadata": now})
+        return
+    typer.echo(f"{collection}: {id} has {now}")
 
 
 def delete(

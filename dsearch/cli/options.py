@@ -63,14 +63,20 @@ def filter_of(text: str | None) -> object | None:
     Raises:
         InvalidRequest: not JSON.
     """
+    return None if text is None else json_of(text, "--filter", '{"year": {"gte": 2000}}')
+
+
+def json_of(text: str, name: str, example: str) -> object:
+    """A JSON value that was given as an argument.
+
+    Raises:
+        InvalidRequest: not JSON.
+    """
     from dsearch.errors import InvalidRequest
 
-    if text is None:
-        return None
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(
-            f"--filter {text[:80]!r} is not JSON ({error}); "
-            'use an object such as {"year": {"gte": 2000}}, in single quotes'
+            f"{name} {text[:80]!r} is not JSON ({error}); use an object such as {example}, in single quotes"
         ) from None

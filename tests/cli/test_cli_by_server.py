@@ -67,7 +67,7 @@ def test_the_server_does_it(dsearch: Terminal, served: str, tmp_path: Path) -> N
     assert "cuts long documents into passages of 20 tokens" in err
 
 
-def test_deletions_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+def test_changes_and_deletions_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
     source = tmp_path / "some.jsonl"
     lines = [{"id": f"d{i}", "text": f"stone{i}", "metadata": {"n": i}} for i in range(5)]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -76,8 +76,11 @@ def test_deletions_through_the_server(dsearch: Terminal, served: str, tmp_path: 
     assert (code, out) == (0, "papers: 1 deleted, 1 were not there\n")
     code, out, _ = dsearch("delete", "-c", "papers", "--filter", '{"n": {"gte": 3}}')
     assert (code, out) == (0, "papers: 2 deleted\n")
+    code, out, _ = dsearch("update", "d1", '{"n": null, "m": 7}', "-c", "papers", "--json")
+    assert (code, json.loads(out)["metadata"]) == (0, {"m": 7})
     with Client(served) as client:
         assert [one.id for one in client.documents("papers").documents] == ["d1", "d2"]
+        assert client.get("papers", "d1").metadata == {"m": 7}
 
 
 def test_versions_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:

@@ -123,6 +123,20 @@ def test_facets_and_deletion(dsearch: Terminal) -> None:
     assert len(json.loads(dsearch("search", "river", "-k", "100", "--json")[1])["hits"]) == 44
 
 
+def test_metadata_change_in_part(dsearch: Terminal) -> None:
+    code, out, _ = dsearch("update", "d1", '{"year": null, "shelf": {"row": 3}}')
+    assert (code, out) == (0, "default: d1 has {'shelf': {'row': 3}}\n")
+    changed = json.loads(dsearch("update", "d1", '{"shelf": {"place": 2}}', "--json")[1])
+    assert changed["metadata"] == {"shelf": {"row": 3, "place": 2}}
+    found = json.loads(dsearch("search", "river", "--filter", '{"shelf.place": {"eq": 2}}', "--json")[1])
+    assert [hit["id"] for hit in found["hits"]] == ["d1"]
+    code, _, err = dsearch("update", "d99", "{}")
+    assert (code, "d99" in err) == (1, True)
+    code, _, err = dsearch("update", "d1", "{year")
+    assert (code, "metadata '{year' is not JSON" in err) == (1, True)
+    assert dsearch("update", "d1", "[1]")[0] == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
