@@ -44,8 +44,13 @@ def learned(
     """
     if version == UNTRAINED:
         return None
-    of, ancestor = collection.store.model(version).record, collection.store.model(version).parent
-    if ancestor is None or "documents" in of or "documents" in collection.store.model(ancestor).record:
+    model = collection.store.model(version)
+    ancestor = model.parent  # there for as long as its children are
+    if (
+        ancestor is None
+        or "documents" in model.record
+        or "documents" in collection.store.model(ancestor).record
+    ):
         return None
     same = collection.encoder_identity_of(version) == collection.encoder_identity_of(ancestor)
     if not same and (turned or texts is None):
@@ -70,10 +75,9 @@ def learned(
         then = int(np.flatnonzero(before.positions[query] == position)[0])  # the same candidates
         pulled = None
         if lessons is not None:
-            embedding = layer.snapshot.embeddings(found.positions[query : query + 1, column : column + 1])[
-                0, 0
-            ]
-            row = int(layer.snapshot.rows(found.positions[query : query + 1, column])[0])
+            at = found.positions[query : query + 1, column : column + 1]
+            embedding = layer.snapshot.embeddings(at)[0, 0]
+            row = int(layer.snapshot.rows(at)[0, 0])
             pulled = lessons.of(states[query].detach().cpu().numpy(), embedding, row)
         return Learned(
             parent=ancestor,
