@@ -229,6 +229,8 @@ class FeedbackStore:
             (key, more, more),
         )
         (events,) = connection.execute("SELECT events FROM contributor WHERE key = ?", (key,)).fetchone()
+        if not isinstance(events, int):
+            raise damaged()
         if events > self._max_events_of_key:
             raise FeedbackFull(
                 f"key {key!r} has {events - more} events in {self._folder.name!r} and may have "

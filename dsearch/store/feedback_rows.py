@@ -93,7 +93,8 @@ def used_bytes(connection: sqlite3.Connection) -> int:
 def require_complete(connection: sqlite3.Connection) -> None:
     """Hold the events against the counts that were kept; raises CorruptData."""
     counted = dict(connection.execute("SELECT key, count(*) FROM event GROUP BY key"))
-    kept = dict(connection.execute("SELECT key, events FROM contributor"))
+    # A damaged page can read as NULL or text where a number was written.
+    kept = dict(connection.execute("SELECT key, coalesce(CAST(events AS INTEGER), 0) FROM contributor"))
     (lone,) = connection.execute(
         "SELECT count(*) FROM event WHERE query_id NOT IN (SELECT query_id FROM impression)"
     ).fetchone()

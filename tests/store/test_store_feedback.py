@@ -171,6 +171,23 @@ def test_damage_is_noticed_and_the_rest_can_be_kept(tmp_path: Path, statement: s
     assert events_of(store) == ["e2"]
 
 
+def test_a_count_that_damage_made_none_is_noticed(tmp_path: Path) -> None:
+    """SQLite reads as NULL what a flipped bit or a cut end left of a number, whatever the table allows."""
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+    store.close()
+    with sqlite3.connect(tmp_path / "feedback.db") as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
+    connection.close()
+    store = damaged(tmp_path, "UPDATE contributor SET events = NULL")
+    for act in (lambda: list(store.pages()), lambda: store.record([PAGE], [click("e2")])):
+        with pytest.raises(CorruptData, match="feedback clear --damaged"):
+            act()
+    store.clear(damaged=True)
+    assert events_of(store) == ["e1"]
+
+
 def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
     (tmp_path / "feedback.db").write_bytes(b"nonsense" * 1000)
     store = FeedbackStore(tmp_path)
