@@ -258,7 +258,7 @@ def _explained(path: Path) -> Iterator[None]:
         if "full" in str(error):
             raise InsufficientStorage(f"{path}: {error}; free some space") from error
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         if isinstance(error, DsearchError):
             raise
         raise CorruptData(

@@ -116,6 +116,8 @@ def readable_errors(folder: Path) -> Generator[None]:
         yield
     except sqlite3.Error as error:
         raise translate(error, folder) from error
+    except UnicodeDecodeError as error:  # Python cannot read SQLite's own words about a damaged schema
+        raise _damaged(folder, "its schema cannot be read") from error
 
 
 def is_full(error: sqlite3.Error) -> bool:
@@ -139,5 +141,9 @@ def translate(error: sqlite3.Error, folder: Path) -> DsearchError:
         )
     damaged = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "decode to UTF-8" in str(error)
     if damaged or isinstance(error, sqlite3.OperationalError):  # such as a table that is not there
-        return CorruptData(f"{folder}: documents.db is damaged ({error}); restore a backup, or index again")
+        return _damaged(folder, str(error))
     raise error
+
+
+def _damaged(folder: Path, why: str) -> CorruptData:
+    return CorruptData(f"{folder}: documents.db is damaged ({why}); restore a backup, or index again")

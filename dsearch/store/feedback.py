@@ -312,6 +312,8 @@ class FeedbackStore:
             yield
         except sqlite3.Error as error:
             raise self._translated(error) from error
+        except UnicodeDecodeError as error:  # Python cannot read SQLite's own words about a damaged schema
+            raise self._damaged("its schema cannot be read") from error
 
     def _translated(self, error: sqlite3.Error) -> DsearchError:
         name = getattr(error, "sqlite_errorname", "") or ""
@@ -327,6 +329,9 @@ class FeedbackStore:
             )
         if "decode to UTF-8" in str(error):
             return damaged()
+        return self._damaged(str(error))
+
+    def _damaged(self, why: str) -> CorruptData:
         return CorruptData(
-            f"{self._path} is damaged ({error}); move it away (documents are not in it) and go on without it"
+            f"{self._path} is damaged ({why}); move it away (documents are not in it) and go on without it"
         )

@@ -43,7 +43,7 @@ class _Audit:
         """The rows of a query up to the first page that cannot be read, which is noted."""
         try:
             yield from self.connection.execute(query)
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             self.note(f"{what}: cannot be read to the end ({error})")
 
 

@@ -196,6 +196,18 @@ def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
             act()
 
 
+def test_a_schema_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
+    """SQLite quotes it in its message, which Python cannot decode then."""
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+    store.close()
+    file = tmp_path / "feedback.db"
+    file.write_bytes(file.read_bytes().replace(b"contributor (key", b"contributor \xa8key", 1))
+    for act in (store.stats, lambda: store.record([PAGE], [click("e2")])):
+        with pytest.raises(CorruptData, match=r"feedback.db is damaged .*documents are not in it"):
+            act()
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     store = FeedbackStore(tmp_path)
     store.record([PAGE], [click()])
