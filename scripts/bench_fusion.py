@@ -28,7 +28,8 @@ from dsearch.corpus import BeirFolder, Problems, python_corpus  # noqa: E402
 from dsearch.engine import Collection, SearchEngine  # noqa: E402
 from dsearch.evaluation import bootstrap_columns, cross_validation, read_folds, without_pairs  # noqa: E402
 from dsearch.training import Examples, examples_from_judgements, tune  # noqa: E402
-from dsearch.training.ranking import Ranking, ndcg_at_10  # noqa: E402
+from dsearch.training.ranking import Ranking  # noqa: E402
+from dsearch.training.relevance import ndcg_at_10  # noqa: E402
 from dsearch.training.tune import DEFAULT, DENSE, KEYWORD, WEIGHTINGS, Setting, head_of  # noqa: E402
 
 FEW = 48

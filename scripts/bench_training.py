@@ -68,7 +68,7 @@ from dsearch.training import (  # noqa: E402
     query_options,
     tune,
 )
-from dsearch.training.ranking import ndcg_at_10  # noqa: E402
+from dsearch.training.relevance import ndcg_at_10  # noqa: E402
 from dsearch.types import Progress, Query  # noqa: E402
 
 MEASURES = ["nDCG@10", "Recall@100"]

@@ -59,8 +59,8 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
     from dsearch.service.guard import LOOPBACK_HOSTS
     from dsearch.service.keys import ApiKeys
     from dsearch.service.logs import set_up_logs
+    from dsearch.service.opening import open_readonly
     from dsearch.service.server import run_server
-    from dsearch.service.task_jobs import open_readonly
 
     elsewhere = not is_loopback(settings.host)
     if elsewhere and not ApiKeys(engine.home.path).list():

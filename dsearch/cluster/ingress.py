@@ -58,7 +58,7 @@ class EncoderReplica:
 
         chosen = IngressSettings(**settings)
         set_threads(chosen.threads)
-        from dsearch.service.task_jobs import open_readonly
+        from dsearch.service.opening import open_readonly
 
         self._engine = open_readonly(
             Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype, chosen.backend
@@ -109,7 +109,7 @@ class Ingress:
         from dsearch.cluster.collection import ClusterEngine, Releases
         from dsearch.cluster.remote import RayShards
         from dsearch.service import create_app
-        from dsearch.service.task_jobs import open_readonly
+        from dsearch.service.opening import open_readonly
 
         open_engine = partial(
             open_readonly, Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype, chosen.backend

@@ -12,7 +12,8 @@ deadline.py     how long a request may take         patience.py     how long a s
 metrics.py      what /metrics shows                 readings.py     what it reads when it is asked
 logs.py         one JSON object a line              telemetry.py    spans, where OpenTelemetry is installed
 tasks.py        long work, one after the other     task_store.py   what survives a restart
-task_jobs.py    what tasks compute, elsewhere       server.py       uvicorn, and an end without losses
+task_jobs.py    what tasks compute, elsewhere       made.py         what they made, on its way back
+opening.py      a home that is only read            server.py       uvicorn, and an end without losses
 feedback.py     events get their pages              impressions.py  pages answered lately, in memory
 answers.py      what they get                       respond.py      answers as JSON bytes
 ui/             the page: static, no build step

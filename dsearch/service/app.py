@@ -40,9 +40,9 @@ from dsearch.service.errors import (
 )
 from dsearch.service.guard import LOOPBACK_HOSTS, Guard
 from dsearch.service.keys import ApiKeys
+from dsearch.service.opening import OpenEngine
 from dsearch.service.requests import DocumentGiven
 from dsearch.service.service import Service
-from dsearch.service.task_jobs import OpenEngine
 from dsearch.version import __version__
 
 _DESCRIPTION = """
@@ -79,7 +79,7 @@ def create_app(
         explore: share of search pages, 0 to 0.2, with two positions left to a coin: what learning from clicks
             needs to tell liked from on top.
         open_engine: opens the same home readonly, in the process of a task: picklable, such as a `partial` of
-            `task_jobs.open_readonly`. With the default encoder when None.
+            `opening.open_readonly`. With the default encoder when None.
         task_memory_bytes: what a task's process may take beyond its libraries; the machine's when None.
         device: where tasks train.
     """

@@ -9,7 +9,8 @@ from dsearch.types import Progress
 if TYPE_CHECKING:
     from dsearch.engine import Collection, System
     from dsearch.evaluation import Values
-    from dsearch.service.task_jobs import OpenEngine, Report
+    from dsearch.service.opening import OpenEngine
+    from dsearch.service.task_jobs import Report
 
 MEASURE = "nDCG@10"  # by which single queries are won and lost
 MOST_SHOWN = 100  # wins, and losses, that a result names

@@ -21,8 +21,8 @@ from dsearch.service.errors import NotReady
 from dsearch.service.impressions import Impressions
 from dsearch.service.lag import Lag
 from dsearch.service.metrics import Metrics
+from dsearch.service.opening import OpenEngine, open_default
 from dsearch.service.readings import readings_of
-from dsearch.service.task_jobs import OpenEngine, open_default
 from dsearch.service.tasks import Tasks
 from dsearch.service.worker import Worker
 

@@ -16,9 +16,8 @@ from dsearch.types import Progress
 
 if TYPE_CHECKING:
     from dsearch.attention.head import Head
-    from dsearch.encoder import TextEncoder
-    from dsearch.engine import Collection, SearchEngine
-    from dsearch.engine.lessons import Lessons
+    from dsearch.engine import Collection
+    from dsearch.service.opening import OpenEngine
     from dsearch.training import (
         Epoch,
         Examples,
@@ -31,15 +30,10 @@ if TYPE_CHECKING:
         ValueOptions,
     )
 
-HEAD_NAME = "head.safetensors"
-ENCODER_NAME = "encoder.safetensors"
-LESSONS_FILE = "lessons.safetensors"
-
 _OPTIONS = ("scope", "objective", "heads", "epochs", "learning_rate", "encoder_learning_rate", "seed")
 _OF_FULL = ("epochs", "learning_rate", "encoder_learning_rate", "encoder_method", "seed")
 
 Report = Callable[[Any], None]
-OpenEngine = Callable[[], "SearchEngine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +42,6 @@ class Note:
 
     kind: str
     data: dict[str, Any]
-
-
-def open_readonly(
-    home: Path, encoder: str, device: str, dtype: str | None = None, backend: str | None = None
-) -> SearchEngine:
-    """The home as a task sees it; with its arguments bound it is what `create_app` takes as `open_engine`."""
-    from dsearch.encoder import CACHE_NAME, load_encoder
-    from dsearch.engine import SearchEngine
-
-    def load() -> TextEncoder:
-        return load_encoder(encoder, backend=backend, dtype=dtype, device=device, cache=home / CACHE_NAME)
-
-    return SearchEngine(home, readonly=True, encoder=load)
-
-
-def open_default(home: Path) -> SearchEngine:
-    """The home with the default encoder."""
-    from dsearch.engine import SearchEngine
-
-    return SearchEngine(home, readonly=True)
 
 
 def train_job(
@@ -87,7 +61,7 @@ def train_job(
         DsearchError: whatever training raises on purpose.
     """
     be_first_to_go()
-    from dsearch.engine import head_bytes
+    from dsearch.service.made import write_made
     from dsearch.training import Gate
 
     with open_engine() as engine:
@@ -95,33 +69,13 @@ def train_job(
         parent = _start(collection)
         gate = Gate(alpha=request["alpha"], margin=request["margin"])
         trained, left_out = _trained(report, collection, parent, gate, request, folder, device)
-    (folder / HEAD_NAME).write_bytes(head_bytes(trained.head))
-    lessons = getattr(trained, "lessons", None)
-    if lessons is not None:
-        (folder / LESSONS_FILE).write_bytes(lessons.to_bytes())
-    documents = getattr(trained, "documents", None)
-    if documents is not None:
-        from dsearch.service.encoded_documents import write_encoded
-
-        write_encoded(folder, documents)
-    change = None
-    encoder = getattr(trained, "encoder", None)
-    if encoder is not None:
-        from dataclasses import asdict
-
-        from safetensors.torch import save
-
-        (folder / ENCODER_NAME).write_bytes(save(dict(encoder.tensors)))
-        change = asdict(encoder.training)
     return {
         "parent": parent,
         "record": trained.record,
         "passed": trained.gate.passed,
         "reason": trained.gate.reason,
         "left_out": left_out,
-        "encoder": change,
-        "lessons": lessons is not None,
-        "documents": documents is not None,
+        "made": write_made(folder, trained),
     }
 
 
@@ -326,19 +280,3 @@ def be_first_to_go() -> None:
     """When the machine's memory is short, this process is ended rather than the one that serves (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def read_lessons(folder: Path) -> Lessons:
-    """What a head was taught, out of a run's folder."""
-    from dsearch.engine.lessons import Lessons
-
-    return Lessons.from_bytes((folder / LESSONS_FILE).read_bytes())
-
-
-def read_encoder_change(folder: Path, training: dict[str, Any]) -> Any:
-    """What training changed of the query encoder, out of a run's folder."""
-    from safetensors.torch import load
-
-    from dsearch.encoder import EncoderChange, EncoderTraining
-
-    return EncoderChange(EncoderTraining(**training), load((folder / ENCODER_NAME).read_bytes()))

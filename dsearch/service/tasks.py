@@ -17,21 +17,15 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from dsearch.engine import SearchEngine, head_from_bytes
+from dsearch.engine import SearchEngine
 from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.processes import run_spawned
 from dsearch.service.catalogue import Catalogue
-from dsearch.service.encoded_documents import read_encoded
 from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.evaluating import evaluate_job
-from dsearch.service.task_jobs import (
-    HEAD_NAME,
-    Note,
-    OpenEngine,
-    read_encoder_change,
-    read_lessons,
-    train_job,
-)
+from dsearch.service.made import read_made
+from dsearch.service.opening import OpenEngine
+from dsearch.service.task_jobs import Note, train_job
 from dsearch.service.task_store import ENDED, Event, Task, TaskKind, TaskStore
 from dsearch.types import Progress
 
@@ -190,36 +184,33 @@ class Tasks:
     def _train(self, task: Task, request: dict[str, Any], folder: Path) -> dict[str, Any]:
         from dsearch.training import register
 
-        made = self._spawned(
+        told = self._spawned(
             task, train_job, self._open_engine, task.collection, request, folder, self._device
         )
         with self._catalogue.using(task.collection) as collection:
-            head, _ = head_from_bytes((folder / HEAD_NAME).read_bytes(), collection.store.dimension)
-            change = None if made["encoder"] is None else read_encoder_change(folder, made["encoder"])
-            lessons = read_lessons(folder) if made["lessons"] else None
-            documents = read_encoded(folder, collection.snapshot) if made["documents"] else None
+            made = read_made(folder, told["made"], collection)
             registered = register(
                 collection,
-                head,
-                {**made["record"], "task": task.id},
-                passed=made["passed"],
-                reason=made["reason"],
+                made.head,
+                {**told["record"], "task": task.id},
+                passed=told["passed"],
+                reason=told["reason"],
                 promote=request["promote"],
                 accept=request["accept"],
-                parent=made["parent"],
-                encoder=change,
-                documents=documents,
-                lessons=lessons,
+                parent=told["parent"],
+                encoder=made.encoder,
+                documents=made.documents,
+                lessons=made.lessons,
             )
         kept = ("examples", "epochs", "seconds", "gate", "headroom")
         return {
             "model": registered.live or registered.version,
             "live": registered.live is not None,
             "trained": registered.version,
-            "parent": made["parent"],
+            "parent": told["parent"],
             "reason": registered.reason,
-            "left_out": made["left_out"],
-            **{name: made["record"].get(name) for name in kept},
+            "left_out": told["left_out"],
+            **{name: told["record"].get(name) for name in kept},
         }
 
     def _evaluate(self, task: Task, request: dict[str, Any], folder: Path) -> dict[str, Any]:

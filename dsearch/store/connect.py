@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -109,15 +109,19 @@ class ReaderPool:
         connection.close()
 
 
+Damaged = Callable[[str], CorruptData]
+"""What SQLite says of a damaged file → the error that names the way out."""
+
+
 @contextmanager
-def readable_errors(folder: Path) -> Generator[None]:
-    """Turn SQLite's errors into dsearch's, with what was found and what to do."""
+def readable_errors(place: Path, damaged: Damaged | None = None) -> Generator[None]:
+    """Turn SQLite's errors into dsearch's, with what was found and what to do; see `translate`."""
     try:
         yield
     except sqlite3.Error as error:
-        raise translate(error, folder) from error
+        raise translate(error, place, damaged) from error
     except UnicodeDecodeError as error:  # Python cannot read SQLite's own words about a damaged schema
-        raise _damaged(folder, "its schema cannot be read") from error
+        raise (damaged or _documents_at(place))("its schema cannot be read") from error
 
 
 def is_full(error: sqlite3.Error) -> bool:
@@ -125,25 +129,38 @@ def is_full(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorname", "") or "").startswith(("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"))
 
 
-def translate(error: sqlite3.Error, folder: Path) -> DsearchError:
-    """The dsearch error that says what an SQLite error means for this collection."""
+def translate(error: sqlite3.Error, place: Path, damaged: Damaged | None = None) -> DsearchError:
+    """The dsearch error that says what an SQLite error means.
+
+    Args:
+        error: what SQLite says.
+        place: of what it says it: a file, or a collection's folder.
+        damaged: of a damaged file; the collection's documents when None.
+
+    Raises:
+        sqlite3.Error: the error itself, where it means none of these: a mistake of ours.
+    """
     name = getattr(error, "sqlite_errorname", "") or ""
     if is_full(error):
         return InsufficientStorage(
-            f"{folder}: the disk is full; nothing of this write was kept. Free space and send it again; "
+            f"{place}: the disk is full; nothing of this write was kept. Free space and send it again; "
             "until then writes are refused and searches go on"
         )
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return Unavailable(f"{folder}: another process holds the database; try again")
+        return Unavailable(f"{place}: another process holds the database; try again")
     if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY")):
         return Unavailable(
-            f"{folder}: the database cannot be read or written ({error}); check disk and permissions"
+            f"{place}: the database cannot be read or written ({error}); check disk and permissions"
         )
-    damaged = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "decode to UTF-8" in str(error)
-    if damaged or isinstance(error, sqlite3.OperationalError):  # such as a table that is not there
-        return _damaged(folder, str(error))
+    corrupt = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "decode to UTF-8" in str(error)
+    # Such as a table that is not there, or a length that no row has.
+    if corrupt or isinstance(error, (sqlite3.OperationalError, sqlite3.DataError)):
+        return (damaged or _documents_at(place))(str(error))
     raise error
 
 
-def _damaged(folder: Path, why: str) -> CorruptData:
-    return CorruptData(f"{folder}: documents.db is damaged ({why}); restore a backup, or index again")
+def _documents_at(folder: Path) -> Damaged:
+    def damaged(why: str) -> CorruptData:
+        return CorruptData(f"{folder}: documents.db is damaged ({why}); restore a backup, or index again")
+
+    return damaged

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CorruptData, DsearchError, InsufficientStorage, Unavailable, UnsupportedFormat
-from .connect import connect, is_full
+from ..errors import CorruptData, InsufficientStorage, Unavailable, UnsupportedFormat
+from .connect import connect, readable_errors
 from .feedback_records import Event, Impression
 from .feedback_rows import (
     TABLES,
@@ -309,29 +309,14 @@ class FeedbackStore:
     @contextmanager
     def _errors(self) -> Generator[None]:
         try:
-            yield
-        except sqlite3.Error as error:
-            raise self._translated(error) from error
-        except UnicodeDecodeError as error:  # Python cannot read SQLite's own words about a damaged schema
-            raise self._damaged("its schema cannot be read") from error
-
-    def _translated(self, error: sqlite3.Error) -> DsearchError:
-        name = getattr(error, "sqlite_errorname", "") or ""
-        if is_full(error):
-            return InsufficientStorage(
-                f"{self._path}: the disk is full; nothing of this was kept. Free space"
-            )
-        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return Unavailable(f"{self._path}: another process writes to it; try again")
-        if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY")):
-            return Unavailable(
-                f"{self._path} cannot be read or written ({error}); check disk and permissions"
-            )
-        if "decode to UTF-8" in str(error):
-            return damaged()
-        return self._damaged(str(error))
+            with readable_errors(self._path, self._damaged):
+                yield
+        except sqlite3.Error as error:  # no constraint of this file can fail but by damage
+            raise self._damaged(str(error)) from error
 
     def _damaged(self, why: str) -> CorruptData:
+        if "decode to UTF-8" in why:
+            return damaged()
         return CorruptData(
             f"{self._path} is damaged ({why}); move it away (documents are not in it) and go on without it"
         )

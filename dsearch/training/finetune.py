@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from dsearch.attention.head import Head
@@ -20,17 +19,16 @@ from dsearch.training.candidates import judge_candidates
 from dsearch.training.examples import Examples
 from dsearch.training.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.headroom import Headroom, headroom
-from dsearch.training.holdout import ENOUGH, MOST, Answers, HeldOut, joined, split_folds
+from dsearch.training.holdout import joined
 from dsearch.training.lessons import lessons_of
-from dsearch.training.loop import Epoch, TrainingDiverged, Watch
+from dsearch.training.loop import OnTraining
 from dsearch.training.options import TrainingOptions
-from dsearch.training.runfolder import RunFolder, Stage
-from dsearch.training.selection import FoldAnswers, Kept, Served, chosen, halves
-from dsearch.training.shrinkage import SHARES, part_of_the_way
-from dsearch.training.student import Student
-from dsearch.training.trainer import new_head, train_student
+from dsearch.training.runfolder import RunFolder
+from dsearch.training.selection import Kept, chosen, halves
+from dsearch.training.shrinkage import part_of_the_way
+from dsearch.training.trainer import new_head
+from dsearch.training.trainings import Trainings, checkpoints_of
 from dsearch.training.tune import (
-    HOP_STRENGTHS,
     MIN_QUERIES,
     Trials,
     Tuned,
@@ -38,11 +36,6 @@ from dsearch.training.tune import (
     setting_of,
 )
 from dsearch.types import Progress
-
-MIN_HELD_OUT = 10  # with fewer, held-out queries say nothing; all epochs are run
-_CHECKPOINTS = 10  # of a training run, at which held-out queries are ranked
-
-OnTraining = Callable[[str, Epoch], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +136,7 @@ def finetune(
         raise InvalidRequest("scope='query' trains the query encoder; give encoder=collection.encoder")
     started = time.monotonic()
     examples = examples.remembering()
-    session = _Session(
+    trainings = Trainings(
         examples,
         options,
         start,
@@ -160,8 +153,8 @@ def finetune(
     trials = _trials(examples, options, start, on_progress)
     choice = None if trials is None else trials.choose()
     begin = start if choice is None else head_of(choice.setting, examples.states.shape[1])
-    checkpoints = _checkpoints(options.epochs)
-    folds = session.held_out_folds(checkpoints, trials)
+    checkpoints = checkpoints_of(options.epochs)
+    folds = trainings.held_out_folds(checkpoints, trials)
     kept = Kept(len(checkpoints))
     now = before = after = None
     if folds:
@@ -174,7 +167,7 @@ def finetune(
         after = joined([fold.of(of) for fold, of in zip(folds, others, strict=True)])
     epochs = [0, *checkpoints][kept.checkpoint]
 
-    student = session.train_on_all(epochs, begin)
+    student = trainings.on_all(epochs, begin)
     share = 1.0 if kept.served is None else kept.served.share
     if kept.served is not None:
         beginning = new_head(examples.states.shape[1], options, begin)
@@ -240,128 +233,3 @@ def _trials(
             on_progress(Progress("tune", done, of, time.monotonic() - started))
 
     return Trials.of(examples, start=setting_of(start), seed=options.seed, on_setting=told)
-
-
-@dataclass(frozen=True, slots=True)
-class _Session:
-    """The trainings of one run: without each fold, and on all."""
-
-    examples: Examples
-    options: TrainingOptions
-    start: Head
-    encoder: TextEncoder | None
-    device: str
-    run: RunFolder | None
-    on_epoch: OnTraining | None
-    on_progress: Callable[[Progress], None] | None
-    cancelled: Callable[[], bool] | None
-
-    def held_out_folds(self, checkpoints: list[int], trials: Trials | None) -> list[FoldAnswers]:
-        examples, options = self.examples, self.options
-        if options.folds == 0 or len(examples) < MIN_HELD_OUT:
-            return []
-        folds: list[FoldAnswers] = []
-        for number, part in enumerate(split_folds(examples, options.folds, options.seed)):
-            if sum(len(fold.before) for fold in folds) >= ENOUGH:
-                break
-            folds.append(self._fold(number, part, checkpoints, trials))
-        return folds
-
-    def train_on_all(self, epochs: int, start: Head) -> Student:
-        stage = None if self.run is None else self.run.stage("train")
-
-        def told(epoch: Epoch, student: Student) -> bool:
-            return self._tell("train", stage, epoch, student)
-
-        return self._train(self.examples, "train", stage, epochs, start, told)
-
-    def _fold(
-        self, number: int, part: list[int], checkpoints: list[int], trials: Trials | None
-    ) -> FoldAnswers:
-        examples, options = self.examples, self.options
-        training = examples.subset(sorted(set(range(len(examples))) - set(part)))
-        ranked = part
-        if len(part) > MOST:
-            ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
-        held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords)
-        stage = None if self.run is None else self.run.stage(f"fold-{number}")
-        now = before = held_out.answers(self.start)
-        start, strength = self.start, self.start.hop_strength.item()
-        hops = [strength]
-        if trials is not None:
-            setting = trials.choose(without=part).setting
-            start, strength = head_of(setting, examples.states.shape[1]), setting.hop_strength
-            before = held_out.answers(start)
-            hops = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
-        # An encoder that learned is served whole: its head alone would not lead back.
-        shares = SHARES if self.encoder is None else (1.0,)
-        names = {Served(share, hop): f"share-{share:g}-hop-{hop:g}" for share in shares for hop in hops}
-        after: dict[int, Answers] = {}
-        served: dict[Served, Answers] = {}
-        if stage is not None:  # what is there of before the run was interrupted
-            after = stage.several_answers({epoch: f"epoch-{epoch}" for epoch in checkpoints})
-            served = stage.several_answers(names)
-        beginning = new_head(examples.states.shape[1], options, start)
-
-        def told(epoch: Epoch, student: Student) -> bool:
-            states = student.states(held_out.examples)
-            if epoch.number == checkpoints[-1]:
-                for share in shares:
-                    head = part_of_the_way(beginning, student.head, share)
-                    by_hop = held_out.answers_by_hop(head, hops, states)
-                    served.update({Served(share, hop): of for hop, of in by_hop.items()})
-                answers = served[Served(1.0, strength)]
-            else:
-                answers = held_out.answers(student.head, states)
-            if epoch.number in checkpoints:
-                after[epoch.number] = answers
-                if stage is not None:
-                    stage.keep_answers(f"epoch-{epoch.number}", answers)
-                    for of, kept in served.items():
-                        stage.keep_answers(names[of], kept)
-            epoch = replace(epoch, before=now.means(), after=answers.means())
-            return self._tell("validate", stage, epoch, student)
-
-        self._train(training, "validate", stage, None, start, told)
-        return FoldAnswers(now, before, [after[epoch] for epoch in checkpoints], served)
-
-    def _train(
-        self,
-        examples: Examples,
-        name: str,
-        stage: Stage | None,
-        epochs: int | None,
-        start: Head,
-        told: Callable[[Epoch, Student], bool],
-    ) -> Student:
-        if stage is not None:
-            stage.forget_unfinished_metrics()
-        try:
-            return train_student(
-                examples,
-                self.options,
-                encoder=self.encoder,
-                start=start,
-                epochs=epochs,
-                device=self.device,
-                watch=Watch(name, self.on_progress, self.cancelled, stage),
-                on_epoch=told,
-            )
-        except TrainingDiverged as error:
-            if self.run is not None and error.kept:
-                path = self.run.keep_last_good(error.student.head)
-                error.add_note(f"the head after epoch {error.kept} is in {path}")
-            raise
-
-    def _tell(self, name: str, stage: Stage | None, epoch: Epoch, student: Student) -> bool:
-        if stage is not None:
-            stage.add_metrics(epoch, student)
-        if self.on_epoch is not None:
-            self.on_epoch(name, epoch)
-        return True
-
-
-def _checkpoints(epochs: int) -> list[int]:
-    """Some ten epochs, the last among them."""
-    count = min(epochs, _CHECKPOINTS)
-    return sorted({round(epochs * (step + 1) / count) for step in range(count)})

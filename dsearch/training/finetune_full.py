@@ -22,12 +22,12 @@ from dsearch.engine.drift import query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.store import Passages
 from dsearch.training.examples import Examples
-from dsearch.training.finetune import OnTraining, Trained
+from dsearch.training.finetune import Trained
 from dsearch.training.full import FullOptions, train_full
 from dsearch.training.gate import Gate, judge
 from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.holdout import MOST, HeldOut, split_folds
-from dsearch.training.loop import Epoch, TrainingDiverged, Watch
+from dsearch.training.loop import Epoch, OnTraining, TrainingDiverged, Watch
 from dsearch.training.moving_index import MovingIndex
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.processes import Processes

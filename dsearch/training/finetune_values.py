@@ -19,7 +19,7 @@ from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
 from dsearch.training.gate import Gate, GateReport, overlap_of_canaries
 from dsearch.training.holdout import ENOUGH, MOST
-from dsearch.training.loop import Epoch, Watch
+from dsearch.training.loop import Epoch, OnTraining, Watch
 from dsearch.training.options import ValueOptions
 from dsearch.training.runfolder import RunFolder, Stage
 from dsearch.training.selection import kept_checkpoint
@@ -36,8 +36,6 @@ from dsearch.training.value_trainer import (
 from dsearch.types import Progress
 
 _CHECKPOINTS = 10
-
-OnTraining = Callable[[str, Epoch], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,15 @@ from dsearch.errors import InvalidRequest
 from dsearch.store import Page
 from dsearch.training.clicks import ClickOptions, Graded, graded_pages, query_name
 from dsearch.training.examples import Examples, examples_from_judgements
-from dsearch.training.finetune import OnTraining, Trained, finetune
+from dsearch.training.finetune import Trained, finetune
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.headroom import Headroom
 from dsearch.training.holdout import Answers
+from dsearch.training.loop import OnTraining
 from dsearch.training.options import TrainingOptions, feedback_options
 from dsearch.training.propensity import Propensities, even_propensities, propensities_from_pages
-from dsearch.training.ranking import DEPTH, Ranking, ndcg_at_10, without
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevance import DEPTH, ndcg_at_10, without
 
 NO_TRUST = (
     "trained from clicks, which anybody can poison, and no trusted slice to judge by; give judgements, or "

@@ -31,7 +31,8 @@ from dsearch.training.moving_index import Contents, MovingIndex
 from dsearch.training.negatives import mined_negatives
 from dsearch.training.options import require_at_least_one, require_rates
 from dsearch.training.processes import Processes
-from dsearch.training.ranking import KeywordScores, padded
+from dsearch.training.ranking import KeywordScores
+from dsearch.training.relevance import padded
 from dsearch.training.student import Student
 
 _STALENESS_QUERIES = 32

@@ -24,7 +24,8 @@ from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Interval, bootstrap_columns
 from dsearch.training.holdout import Answers
 from dsearch.training.passages import FurtherPassages
-from dsearch.training.ranking import DEPTH, corpus_embeddings
+from dsearch.training.ranking import corpus_embeddings
+from dsearch.training.relevance import DEPTH
 
 MEASURE = "nDCG@10"
 SAMPLES = 10_000

@@ -14,7 +14,8 @@ import numpy as np
 
 from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
-from dsearch.training.ranking import Ranking, gains_of, padded
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevance import gains_of, padded
 
 FEW_QUERIES = 100
 LITTLE_MISSING = 0.02

@@ -16,7 +16,8 @@ from torch import Tensor
 from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
 from dsearch.training.passages import FurtherPassages
-from dsearch.training.ranking import DEPTH, Ranking, ndcg_at_10, padded, without
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevance import DEPTH, ndcg_at_10, padded, without
 
 ENOUGH = 500  # held-out queries: further folds would cost time and tell little more
 MOST = 1000  # of one fold that are ranked

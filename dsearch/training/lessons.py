@@ -12,7 +12,8 @@ from dsearch.engine.lessons import Lessons
 from dsearch.training.examples import Examples
 from dsearch.training.options import TrainingOptions
 from dsearch.training.passages import FurtherPassages
-from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
+from dsearch.training.ranking import KeywordScores, corpus_embeddings
+from dsearch.training.relevance import padded
 
 MOST = 10_000  # queries that are kept, drawn where there are more: 30 MB at 384 numbers
 _AT_A_TIME = 32

@@ -59,6 +59,10 @@ class Epoch:
     after: Mapping[str, float | None] | None = None
 
 
+OnTraining = Callable[[str, Epoch], None]
+"""Told the stage ("validate", "train") and the epoch."""
+
+
 @runtime_checkable
 class Keeper(Protocol):
     """Where checkpoints are kept."""

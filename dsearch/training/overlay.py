@@ -35,7 +35,8 @@ from dsearch.training.holdout import HeldOut, joined, split_folds
 from dsearch.training.loop import Course, Watch, run_course
 from dsearch.training.options import TrainingOptions, require_at_least_one, require_rates, require_weights
 from dsearch.training.passages import FurtherPassages
-from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
+from dsearch.training.ranking import KeywordScores, corpus_embeddings
+from dsearch.training.relevance import padded
 from dsearch.training.retraining import trained_without
 
 FOLDS = 3

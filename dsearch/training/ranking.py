@@ -9,18 +9,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.head import Head
 from dsearch.attention.scores import length, unit
 from dsearch.engine import Snapshot
 from dsearch.engine.layer import HOP_CANDIDATES
-from dsearch.evaluation.metrics import Judged, ndcg
 from dsearch.training.examples import Examples
 from dsearch.training.passages import FurtherPassages
+from dsearch.training.relevance import DEPTH
 
-DEPTH = 10
 _QUERIES_AT_A_TIME = 32
 # Keyword scores of all queries over all documents are kept between heads up to this size.
 _KEYWORD_CACHE_BYTES = 2 << 30
@@ -287,46 +286,3 @@ def corpus_embeddings(snapshot: Snapshot) -> Float[Tensor, "documents encoder_di
     if snapshot.excluded is not None:
         every[snapshot.excluded] = 0
     return torch.as_tensor(every)
-
-
-def ndcg_at_10(
-    top: Int64[np.ndarray, "queries depth"], relevant: Sequence[tuple[np.ndarray, np.ndarray]]
-) -> Float[np.ndarray, " queries"]:
-    """nDCG@10 of each ranking; NaN where nothing is relevant."""
-    if not relevant:
-        return np.zeros(0)
-    positions, grades = padded(relevant)
-    gains = gains_of(top, positions, grades)
-    ideal = -np.sort(-grades, axis=1)
-    with np.errstate(invalid="ignore"):
-        return ndcg(Judged(gains, ideal.astype(np.float64)), DEPTH)
-
-
-def without(
-    top: Int64[np.ndarray, "queries depth"], taken_out: Bool[np.ndarray, "queries depth"]
-) -> Int64[np.ndarray, "queries depth"]:
-    """Rankings without some of their documents: what stood below moves up, −1 at the end."""
-    order = np.argsort(taken_out, axis=1, kind="stable")
-    return np.take_along_axis(np.where(taken_out, -1, top), order, axis=1)
-
-
-def gains_of(
-    top: Int64[np.ndarray, "queries depth"],
-    positions: Int64[np.ndarray, "queries positives"],
-    grades: Float32[np.ndarray, "queries positives"],
-) -> Float[np.ndarray, "queries depth"]:
-    """The grade at each rank, 0 where the document is not relevant."""
-    return np.einsum("qdp,qp->qd", top[:, :, None] == positions[:, None, :], grades.astype(np.float64))
-
-
-def padded(
-    relevant: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> tuple[Int64[np.ndarray, "queries longest"], Float32[np.ndarray, "queries longest"]]:
-    """Positions and grades of every query as matrices; −2 and 0 where a query has fewer."""
-    longest = max([1, *(len(positions) for positions, _ in relevant)])
-    at = np.full((len(relevant), longest), -2, np.int64)
-    grades = np.zeros((len(relevant), longest), np.float32)
-    for row, (positions, graded) in enumerate(relevant):
-        at[row, : len(positions)] = positions
-        grades[row, : len(positions)] = graded
-    return at, grades

@@ -23,7 +23,8 @@ from dsearch.training.loop import Course, Epoch, TrainingDiverged, Watch, run_co
 from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
 from dsearch.training.options import HeadOptions, TrainingOptions
 from dsearch.training.passages import FurtherPassages
-from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
+from dsearch.training.ranking import KeywordScores, corpus_embeddings
+from dsearch.training.relevance import padded
 from dsearch.training.student import Student
 
 __all__ = ["Epoch", "OnEpoch", "OnStudent", "TrainingDiverged", "train_head", "train_student"]

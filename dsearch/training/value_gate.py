@@ -22,7 +22,8 @@ from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.holdout import Answers
-from dsearch.training.ranking import Ranking, ndcg_at_10
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevance import ndcg_at_10
 
 LEAST_OVERLAP = 0.5  # of canaries: below, somebody has to look before search changes as much
 

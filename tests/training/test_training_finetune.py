@@ -270,7 +270,7 @@ def test_folds_are_held_out_until_it_is_enough(
     assert everything.gate.slice("all").queries == PAIRS
     assert everything.gate.slice("seen").queries == 0  # no two queries share a document
     assert everything.record["gate"]["canary_overlap"] == everything.gate.canary_overlap
-    monkeypatch.setattr(module, "ENOUGH", 15)
+    monkeypatch.setattr("dsearch.training.trainings.ENOUGH", 15)
     one = trained(3)
     assert stages == ["validate", "train"]
     assert one.gate.slice("all").queries == 20
@@ -292,7 +292,7 @@ def test_the_gate_scores_a_fold_at_what_other_queries_choose(
         after = [answered(0.9 if epoch == better else 0.3) for epoch in (1, 2)] + [answered(0.4)]
         return FoldAnswers(answered(0.5), answered(0.5), after, {})
 
-    monkeypatch.setattr(module._Session, "held_out_folds", lambda *_: [fold(1), fold(2)])
+    monkeypatch.setattr(module.Trainings, "held_out_folds", lambda *_: [fold(1), fold(2)])
     trained = finetune(examples(synonyms), TrainingOptions(epochs=3))
     whole = trained.gate.slice("all")
     assert whole.before == pytest.approx(0.5)

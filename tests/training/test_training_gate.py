@@ -13,7 +13,7 @@ from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
 from dsearch.training.gate import Gate, judge, overlap_of_canaries, sign_flip_p_value
 from dsearch.training.holdout import Answers
-from dsearch.training.ranking import ndcg_at_10
+from dsearch.training.relevance import ndcg_at_10
 
 QUERIES = 120
 

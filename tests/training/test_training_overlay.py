@@ -12,7 +12,8 @@ from dsearch.errors import InvalidRequest
 from dsearch.training import Gate, TrainingOptions, finetune
 from dsearch.training.examples import Examples
 from dsearch.training.overlay import OverlayOptions, changed_corpus, learn_overlay, with_overlay
-from dsearch.training.ranking import Ranking, ndcg_at_10
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevance import ndcg_at_10
 from dsearch.types import Document
 
 DIMENSION, DOCUMENTS, ASKED, EACH = 48, 120, 20, 6

@@ -1,0 +1,36 @@
+"""A home as processes open it that only read: tasks, replicas of a cluster, bulk encoding.
+
+What opens it is sent to them, so it is a function with its arguments bound, and nothing is loaded before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dsearch.encoder import TextEncoder
+    from dsearch.engine import SearchEngine
+
+OpenEngine = Callable[[], "SearchEngine"]
+
+
+def open_readonly(
+    home: Path, encoder: str, device: str, dtype: str | None = None, backend: str | None = None
+) -> SearchEngine:
+    """The home as a task sees it; with its arguments bound it is what `create_app` takes as `open_engine`."""
+    from dsearch.encoder import CACHE_NAME, load_encoder
+    from dsearch.engine import SearchEngine
+
+    def load() -> TextEncoder:
+        return load_encoder(encoder, backend=backend, dtype=dtype, device=device, cache=home / CACHE_NAME)
+
+    return SearchEngine(home, readonly=True, encoder=load)
+
+
+def open_default(home: Path) -> SearchEngine:
+    """The home with the default encoder."""
+    from dsearch.engine import SearchEngine
+
+    return SearchEngine(home, readonly=True)
