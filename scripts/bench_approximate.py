@@ -6,8 +6,8 @@
     python scripts/bench_approximate.py --keys KEYS.npy --queries QUERIES.npy
 
 One thread, every system in a process of its own, rounds by turns, medians. Each takes the cheapest
-parameters that reach --recall on half of the queries; asked are the others, all in one call. `build` is making
-the index, `tune` is finding its parameters. PYTHON has: pip install numpy hnswlib
+parameters that reach --recall on half of the queries; asked are the others, all in one call. `build` is
+making the index, `tune` finding its parameters. PYTHON has: pip install numpy hnswlib
 """
 
 from __future__ import annotations
