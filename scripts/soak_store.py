@@ -15,10 +15,12 @@
 | damage | flipped bits and cut ends in every kind of file of a home, closed or killed |
 | flips | one flipped bit in the database of a closed collection |
 | flips in the log | one flipped bit in the write-ahead log that a kill left |
+| kills of feedback | death on entry to system calls that change files, while clicks are written and cleared |
+| flips in the log of feedback | one flipped bit in the log of feedback.db that a kill left |
 | power cuts | what any subset of the unsynced writes and names leaves of a life with two generations |
 
-The trials are those of store_trials.py, power_loss.py and engine_trials.py below tests/, which the test suite
-runs in small numbers. Calls are chosen, and recorded, by strace.
+The trials are those of store_trials.py, feedback_trials.py, power_loss.py and engine_trials.py below tests/,
+which the test suite runs in small numbers. Calls are chosen, and recorded, by strace.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from dsearch.types import Document
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "store"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "engine"))
+import feedback_trials
 import power_loss
 import store_trials as trials
 from forked import in_memory
@@ -138,6 +141,16 @@ def flips_in_the_log(scratch: Path, count: int, seed: int) -> dict[str, int]:
     return trials.flips_in_the_log(killed, scratch, count, seed=seed)
 
 
+def kills_of_feedback(scratch: Path, count: int, seed: int) -> dict[str, int]:
+    """Of a new file, and of one that an older release left."""
+    with feedback_trials.forks() as forks:
+        return feedback_trials.kills(forks, scratch, count, old=seed % 2 == 0)
+
+
+def flips_in_the_log_of_feedback(scratch: Path, count: int, seed: int) -> dict[str, int]:
+    return feedback_trials.flips_in_the_log(scratch, count, seed=seed)
+
+
 def damages(scratch: Path, count: int, seed: int) -> dict[str, int]:
     import damage_trials
 
@@ -169,6 +182,8 @@ TRIALS: dict[str, tuple[Callable[[Path, int, int], dict[str, int]], int, int]] =
     "damage": (damages, 20_000, 1_000),
     "flips": (flips, 20_000, 5_000),
     "flips in the log": (flips_in_the_log, 2_000, 1_000),
+    "kills of feedback": (kills_of_feedback, 400, 200),
+    "flips in the log of feedback": (flips_in_the_log_of_feedback, 2_000, 1_000),
     "power cuts": (power_cuts, 20_000, 20_000),
 }
 

@@ -20,8 +20,7 @@ from dsearch.engine.verifying import damaged_model_files
 from dsearch.errors import CorruptData, DsearchError
 from dsearch.index import Manifest
 from dsearch.store import GenerationRecord, ModelRecord, Store
-from dsearch.store.backup import copy_database
-from dsearch.store.feedback import FEEDBACK_FILE
+from dsearch.store.feedback import copy_feedback
 
 _ATTEMPTS = 3
 
@@ -65,8 +64,7 @@ def back_up(store: Store, path: Path) -> Backup:
             versions.append(model.version)
         if live is not None and _copy_generation(store, live, folder):
             copied.append(live.number)
-        if (store.path / FEEDBACK_FILE).is_file():  # it may have got events since; they are no documents
-            copy_database(store.path / FEEDBACK_FILE, folder / FEEDBACK_FILE)
+        copy_feedback(store.path, folder)  # it may have got events since; they are no documents
 
     report = store.backup(path, add_files)
     return Backup(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from dsearch.errors import CollectionExists, Conflict, NotFound, Unavailable
 from dsearch.store import Store, validate_name
 from dsearch.store.backup import name_of_backup
 from dsearch.store.folders import aside, publish, require_empty
+
+_log = logging.getLogger(__name__)
 
 
 class SearchEngine:
@@ -107,7 +110,9 @@ class SearchEngine:
                 if not self.readonly:
                     clear(store)
                     tidy(store)
-                self._open[name] = self._collection(store, closed)
+                opened = self._open[name] = self._collection(store, closed)
+                if loss := opened.feedback.loss():  # clicks are missing, documents are not: say it and go on
+                    _log.warning("%s", loss)
             return self._open[name]
 
     def create(

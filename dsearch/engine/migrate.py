@@ -30,8 +30,7 @@ from dsearch.engine.leases import alone_with
 from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.index.durable import sync_folder
 from dsearch.store import Store
-from dsearch.store.backup import copy_database
-from dsearch.store.feedback import FEEDBACK_FILE
+from dsearch.store.feedback import copy_feedback
 from dsearch.types import Document, Progress
 
 if TYPE_CHECKING:
@@ -111,8 +110,7 @@ def migrate(
             encoded += encode_pending(target, encoder)
             documents = target.count().documents
             source.feedback.stop_writing()  # what comes from now on is refused, not lost
-            if (source.store.path / FEEDBACK_FILE).is_file():
-                copy_database(source.store.path / FEEDBACK_FILE, target.path / FEEDBACK_FILE)
+            copy_feedback(source.store.path, target.path)
             target.close()
             folder = _publish(home, source.name, target.path)
             source.store.stop_writing()

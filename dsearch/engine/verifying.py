@@ -14,7 +14,7 @@ from dsearch.engine.leases import open_registered
 from dsearch.errors import CorruptData, DsearchError, Gone, NotFound, UnsupportedFormat
 from dsearch.index import Generation
 from dsearch.index.durable import file_digest
-from dsearch.store import GenerationRecord, ModelRecord, Store
+from dsearch.store import FeedbackStore, GenerationRecord, ModelRecord, Store
 
 _AT_A_TIME = 8192
 
@@ -78,6 +78,7 @@ def verify_collection(path: Path) -> Verified:
             damage.append(
                 f"{closed}: not what was written; it counts for nothing and goes at the next opening"
             )
+        damage += FeedbackStore(path).damage()
         return Verified(
             store.name,
             report.documents,

@@ -12,7 +12,7 @@ passages.py   further embeddings of long documents
 records.py    what is handed out                    retention.py  what may go, and going for good
 verify.py     reading everything again              folders.py    collections made, listed, deleted
 backup.py     copies while writes go on            feedback.py   clicks and their pages, a file of its own
-local_disk.py no network file systems
+local_disk.py no network file systems       feedback_file.py  its transactions, its watermark
 """
 
 from __future__ import annotations

@@ -78,6 +78,11 @@ def record_fact(kind: bytes, *columns: Any) -> int:
     return _number(kind.ljust(16, b"\0") + canonical_json(list(columns)).encode("utf-8"))
 
 
+def content_fact(kind: bytes, digest: bytes) -> int:
+    """A row whose content digest names it by itself (an event, an impression)."""
+    return _number(kind.ljust(16, b"\0") + digest)
+
+
 def add_facts(digest: bytes, total: int) -> bytes:
     """The set digest after the facts that sum to `total` were added (or, when negative, taken away)."""
     return ((int.from_bytes(digest, "little") + total) % _MODULUS).to_bytes(DIGEST_BYTES, "little")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..errors import Conflict, CorruptData
+from .digest import content_fact
 from .feedback_records import Event, Impression, digest_of
 
 TABLES = """
@@ -27,7 +28,14 @@ CREATE TABLE IF NOT EXISTS event (
     PRIMARY KEY (key, event_id)
 );
 CREATE INDEX IF NOT EXISTS event_query ON event (query_id);
-CREATE TABLE IF NOT EXISTS contributor (key TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID
+CREATE TABLE IF NOT EXISTS contributor (key TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS state (
+    one               INTEGER PRIMARY KEY CHECK (one = 1),
+    sequence          INTEGER NOT NULL,
+    digest            BLOB    NOT NULL,
+    previous_sequence INTEGER NOT NULL,
+    previous_digest   BLOB    NOT NULL
+)
 """
 _EVENT = "SELECT key, event_id, query_id, client_id, received_s, content, digest FROM event"
 
@@ -52,33 +60,66 @@ def events_of(connection: sqlite3.Connection, query_id: str) -> tuple[Event, ...
     return tuple(_event(*row) for row in rows)
 
 
-def insert_impression(connection: sqlite3.Connection, one: Impression) -> None:
-    """Write an impression unless it is there; raises Conflict when its id names another query."""
+def insert_impression(connection: sqlite3.Connection, one: Impression) -> int:
+    """Write an impression unless it is there; its fact, 0 when it was.
+
+    Raises Conflict when its id names another query.
+    """
     known = find_impression(connection, one.query_id)
     if known is None:
         content = one.content()
-        row = (one.query_id, content, digest_of(content))
-        connection.execute("INSERT INTO impression VALUES (?, ?, ?)", row)
-    elif known.query != one.query:
+        digest = digest_of(content)
+        connection.execute("INSERT INTO impression VALUES (?, ?, ?)", (one.query_id, content, digest))
+        return content_fact(b"impression", digest)
+    if known.query != one.query:
         raise Conflict(
             f"query_id={one.query_id!r} names another query already; give each search an id of its own"
         )
+    return 0
 
 
-def insert_event(connection: sqlite3.Connection, one: Event) -> bool:
-    """Write an event; False when it is there already. Raises Conflict when its id names another event."""
+def insert_event(connection: sqlite3.Connection, one: Event) -> int:
+    """Write an event unless it is there; its fact, 0 when it was.
+
+    Raises Conflict when its id names another event.
+    """
     content = one.content()
     known = connection.execute(
         "SELECT content FROM event WHERE key = ? AND event_id = ?", (one.key, one.event_id)
     ).fetchone()
     if known is None:
-        row = (one.key, one.event_id, one.query_id, one.client_id, one.received_s)
-        row = (*row, content, digest_of(content, one.received_s))
+        digest = digest_of(content, one.received_s)
+        row = (one.key, one.event_id, one.query_id, one.client_id, one.received_s, content, digest)
         connection.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        return True
+        return content_fact(b"event", digest)
     if known[0] != content:
         raise Conflict(f"event_id={one.event_id!r} names another event already; give each an id of its own")
-    return False
+    return 0
+
+
+def delete_events(
+    connection: sqlite3.Connection,
+    *,
+    key: str | None = None,
+    client_id: str | None = None,
+    before_s: float | None = None,
+) -> tuple[int, int]:
+    """Delete those that meet every condition given: (how many, the sum of their facts)."""
+    conditions = {"key = ?": key, "client_id = ?": client_id, "received_s < ?": before_s}
+    given = {text: value for text, value in conditions.items() if value is not None}
+    where = " AND ".join(given) or "1"
+    digests = connection.execute(
+        f"DELETE FROM event WHERE {where} RETURNING digest", tuple(given.values())
+    ).fetchall()
+    return len(digests), _facts(b"event", digests)
+
+
+def all_facts(connection: sqlite3.Connection) -> int:
+    """The sum of the facts of all rows."""
+    return sum(
+        _facts(kind.encode(), connection.execute(f"SELECT digest FROM {kind}"))
+        for kind in ("impression", "event")
+    )
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
@@ -124,11 +165,18 @@ def delete_damaged(connection: sqlite3.Connection) -> int:
     return deleted + len(bad) + connection.execute(lone).rowcount
 
 
-def count_again(connection: sqlite3.Connection) -> None:
-    """Delete impressions that no event refers to, and set the counts by what is there."""
-    connection.execute("DELETE FROM impression WHERE query_id NOT IN (SELECT query_id FROM event)")
+def count_again(connection: sqlite3.Connection) -> int:
+    """Delete impressions that no event refers to, and set the counts by what is there; their facts' sum."""
+    lone = "DELETE FROM impression WHERE query_id NOT IN (SELECT query_id FROM event) RETURNING digest"
+    facts = _facts(b"impression", connection.execute(lone).fetchall())
     connection.execute("DELETE FROM contributor")
     connection.execute("INSERT INTO contributor SELECT key, count(*) FROM event GROUP BY key")
+    return facts
+
+
+def _facts(kind: bytes, digests: Iterable[tuple[object]]) -> int:
+    """Their sum; a digest that damage left no bytes is none, so that the sum misses it."""
+    return sum(content_fact(kind, digest) for (digest,) in digests if isinstance(digest, bytes))
 
 
 def _reads(read: Callable[..., object], fields: list[Any]) -> bool:

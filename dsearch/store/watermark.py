@@ -23,7 +23,7 @@ So a database is never behind its mark and never more than one ahead. Behind: ac
 More than one ahead, or equal with another set digest: one of the two files is not of this history. Equal with
 the other slot torn: a mark was being written, so its operation had been committed, and the database does not
 have it. All of these are CorruptData. The file also carries the writer's lock (flock), so the writer is one,
-in all processes.
+in all processes: of the documents for as long as it lives, of the feedback for one transaction.
 """
 
 from __future__ import annotations
@@ -33,16 +33,35 @@ import fcntl
 import hashlib
 import os
 import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CorruptData, HomeLocked, InsufficientStorage, UnsupportedFormat
+from ..errors import CorruptData, HomeLocked, InsufficientStorage, Unavailable, UnsupportedFormat
 
-FILE_NAME = "watermark"
 FORMAT = 1
 SLOT_BYTES = 4096
 _BODY = struct.Struct("<8sIIQ32s")
 _MAGIC = b"dsearchW"
+_ASKED_AGAIN_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """What a watermark stands beside: its file, words for database and writes, the way on after a loss."""
+
+    file_name: str
+    database: str
+    written: str
+    remedy: str
+
+
+DOCUMENTS = Marked(
+    "watermark",
+    "the database",
+    "writes",
+    "restore a backup, or open with accept_loss=True to go on with what is there and index the rest again",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,53 +81,58 @@ class Marks:
     other_is_whole: bool
 
 
-def create_watermark(folder: Path, mark: Mark) -> None:
+def create_watermark(folder: Path, mark: Mark, of: Marked = DOCUMENTS) -> None:
     """Write a new file with `mark` in both slots and sync it (its folder is the caller's to sync)."""
-    with open(folder / FILE_NAME, "xb") as file:
+    with open(folder / of.file_name, "xb") as file:
         file.write(_pack(mark) * 2)
         file.flush()
         sync_file(file.fileno())
 
 
-def read_watermark(folder: Path) -> Marks:
+def read_watermark(folder: Path, of: Marked = DOCUMENTS) -> Marks:
     """The marks of a collection folder; raises CorruptData when there is none that can be read."""
     try:
-        content = (folder / FILE_NAME).read_bytes()
+        content = (folder / of.file_name).read_bytes()
     except FileNotFoundError:
         raise CorruptData(
-            f"{folder / FILE_NAME} is missing, so acknowledged writes may be as well; {_REMEDY}"
+            f"{folder / of.file_name} is missing, so acknowledged {of.written} may be as well; {of.remedy}"
         ) from None
-    return _parse(content, folder)
+    return _parse(content, folder, of)
 
 
 class Watermark:
     """The writer's hold on the file: its lock, and the slot that is written next."""
 
-    def __init__(self, folder: Path, *, replace_unreadable: bool = False) -> None:
-        """Open and lock the file; raises HomeLocked when another writer has it, CorruptData.
+    def __init__(
+        self,
+        folder: Path,
+        of: Marked = DOCUMENTS,
+        *,
+        replace_unreadable: bool = False,
+        patience_s: float | None = None,
+    ) -> None:
+        """Open and lock the file; raises CorruptData, and HomeLocked when another writer has it.
 
         With `replace_unreadable` a file that is missing or damaged in both slots counts as a mark of
-        operation 0.
+        operation 0, and `unreadable` says why. With `patience_s` another writer is waited for so long, then
+        Unavailable is raised.
         """
-        self._folder = folder
+        self._folder, self._of = folder, of
+        self.unreadable: CorruptData | None = None
         try:
             flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if replace_unreadable else 0)
-            self._file = os.open(folder / FILE_NAME, flags, 0o644)
+            self._file = os.open(folder / of.file_name, flags, 0o644)
         except FileNotFoundError:
-            read_watermark(folder)
+            read_watermark(folder, of)
             raise
         try:
+            self._lock(patience_s)
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise HomeLocked(
-                    f"{folder} is open for writing elsewhere; close that writer, or use readonly=True"
-                ) from None
-            try:
-                self.marks = _parse(os.pread(self._file, 2 * SLOT_BYTES, 0), folder)
-            except CorruptData:
+                self.marks = _parse(os.pread(self._file, 2 * SLOT_BYTES, 0), folder, of)
+            except CorruptData as error:
                 if not replace_unreadable:
                     raise
+                self.unreadable = error
                 self.marks = Marks(Mark(0, bytes(32)), slot=0, other_is_whole=False)
         except BaseException:
             os.close(self._file)
@@ -126,7 +150,9 @@ class Watermark:
             written = 0
             while written < len(packed):  # a short write is followed by the error that cut it short
                 at = slot * SLOT_BYTES + written
-                written += os.pwrite(self._file, packed[written:], at) or _short(self._folder)
+                written += os.pwrite(self._file, packed[written:], at) or _short(
+                    self._folder / self._of.file_name
+                )
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -141,8 +167,29 @@ class Watermark:
         """Release the lock."""
         os.close(self._file)
 
+    def _lock(self, patience_s: float | None) -> None:
+        deadline = time.monotonic() + (patience_s or 0.0)
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if patience_s is None:
+                    raise HomeLocked(
+                        f"{self._folder} is open for writing elsewhere; close that writer, or use "
+                        "readonly=True"
+                    ) from None
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"{self._folder / self._of.file_name}: another process is writing; try again"
+                    ) from None
+                time.sleep(_ASKED_AGAIN_S)
+            else:
+                return
 
-def check_database(folder: Path, marks: tuple[Mark, Mark], *, before: Marks, after: Marks) -> None:
+
+def check_database(
+    folder: Path, marks: tuple[Mark, Mark], *, before: Marks, after: Marks, of: Marked = DOCUMENTS
+) -> None:
     """Hold a database's state against the watermark, read before and after it (a writer may be at work).
 
     `marks` is what the database's last commit and the one before it are to be marked with. Raises
@@ -153,25 +200,26 @@ def check_database(folder: Path, marks: tuple[Mark, Mark], *, before: Marks, aft
     torn = present.sequence == oldest.sequence and not before.other_is_whole
     if present.sequence < oldest.sequence or torn:
         raise CorruptData(
-            f"{folder}: acknowledged writes are missing: the database ends at operation {present.sequence}, "
-            f"but its watermark shows that {oldest.sequence + torn} was committed; {_REMEDY}"
+            f"{folder}: acknowledged {of.written} are missing: {of.database} ends at operation "
+            f"{present.sequence}, but its watermark shows that {oldest.sequence + torn} was committed; "
+            f"{of.remedy}"
         )
     if newest.sequence < previous.sequence:
         raise CorruptData(
-            f"{folder}: the database is at operation {present.sequence}, its watermark at {newest.sequence}: "
-            f"they are not of the same time; {_REMEDY}"
+            f"{folder}: {of.database} is at operation {present.sequence}, its watermark at "
+            f"{newest.sequence}: they are not of the same time; {of.remedy}"
         )
     if any(previous.sequence < seen.sequence < present.sequence for seen in (oldest, newest)):
         raise CorruptData(
-            f"{folder}: the database went from operation {previous.sequence} to {present.sequence} in one "
-            f"commit, but its watermark has one between: they are not of the same history; {_REMEDY}"
+            f"{folder}: {of.database} went from operation {previous.sequence} to {present.sequence} in one "
+            f"commit, but its watermark has one between: they are not of the same history; {of.remedy}"
         )
     expected = {mark.sequence: mark.digest for mark in (previous, present)}
     for seen in (oldest, newest):
         if expected.get(seen.sequence, seen.digest) != seen.digest:
             raise CorruptData(
-                f"{folder}: at operation {seen.sequence} the database holds other rows than its watermark "
-                f"acknowledged; {_REMEDY}"
+                f"{folder}: at operation {seen.sequence} {of.database} holds other rows than its watermark "
+                f"acknowledged; {of.remedy}"
             )
 
 
@@ -198,13 +246,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _short(folder: Path) -> int:
-    raise OSError(f"nothing was written to {folder / FILE_NAME}")
-
-
-_REMEDY = (
-    "restore a backup, or open with accept_loss=True to go on with what is there and index the rest again"
-)
+def _short(path: Path) -> int:
+    raise OSError(f"nothing was written to {path}")
 
 
 def _pack(mark: Mark) -> bytes:
@@ -212,7 +255,7 @@ def _pack(mark: Mark) -> bytes:
     return (body + hashlib.sha256(body).digest()).ljust(SLOT_BYTES, b"\0")
 
 
-def _parse(content: bytes, folder: Path) -> Marks:
+def _parse(content: bytes, folder: Path, of: Marked) -> Marks:
     found: list[tuple[Mark, int]] = []
     for slot in range(2):
         packed = content[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
@@ -222,10 +265,10 @@ def _parse(content: bytes, folder: Path) -> Marks:
         magic, version, _, sequence, digest = _BODY.unpack(body)
         if magic != _MAGIC or version != FORMAT:
             raise UnsupportedFormat(
-                f"{folder / FILE_NAME} has format {version}; this release reads {FORMAT} to {FORMAT}"
+                f"{folder / of.file_name} has format {version}; this release reads {FORMAT} to {FORMAT}"
             )
         found.append((Mark(sequence, digest), slot))
     if not found:
-        raise CorruptData(f"{folder / FILE_NAME} is damaged in both slots; {_REMEDY}")
+        raise CorruptData(f"{folder / of.file_name} is damaged in both slots; {of.remedy}")
     newest, slot = max(found, key=lambda item: item[0].sequence)
     return Marks(newest, slot, other_is_whole=len(found) == 2)

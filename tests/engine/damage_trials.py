@@ -3,8 +3,7 @@ scripts/soak_store.py thousands.
 
 Whatever is done to a file, opening the home, `verify` or a question names it, or all answers stay what they
 were. Left out are files that nothing is read from: the lock, what is there for people to read (README.md, the
-schema, model.json), and SQLite's index of its log, which is memory. And the log of feedback.db: no watermark
-stands beside that, so clicks that a damaged log drops are not missed (dsearch/store/feedback.py says so).
+schema, model.json), and SQLite's index of its log, which is memory.
 """
 
 from __future__ import annotations
@@ -24,8 +23,10 @@ from dsearch.types import Document
 
 NAME, ALIAS = "papers", "live"
 WORDS = ["apple", "bread", "cheese", "dough", "egg", "flour", "grape", "honey"]
-_UNREAD = ("LOCK", "LOCK.holder", "README.md", "manifest.schema.json", "model.json", "documents.db-shm")
-_UNMARKED = ("feedback.db-wal", "feedback.db-shm")
+_UNREAD = (
+    *("LOCK", "LOCK.holder", "README.md", "manifest.schema.json", "model.json"),
+    *("documents.db-shm", "feedback.db-shm"),
+)
 _CUT = 5  # every so many trials the end of the file goes
 
 
@@ -95,7 +96,7 @@ def damages(
         (home, path.relative_to(home))
         for home in fill(scratch)
         for path in sorted(home.rglob("*"))
-        if path.is_file() and path.name not in _UNREAD + _UNMARKED and (only is None or path.name in only)
+        if path.is_file() and path.name not in _UNREAD and (only is None or path.name in only)
         # Of what a kill leaves, the rest is as it is after closing.
         if home.name == "closed" or path.name.endswith("-wal")
     ]

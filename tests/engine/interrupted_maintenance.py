@@ -50,7 +50,7 @@ def main() -> None:
     task, home, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     say("started")
     if task == "backup":
-        for name in ("damaged_model_files", "_copy_generation", "copy_database"):
+        for name in ("damaged_model_files", "_copy_generation", "copy_feedback"):
             announced(backups, name)
         with SearchEngine(home, encoder=HashingEncoder) as engine:
             say(engine.backup("papers", Path(sys.argv[4])).documents)

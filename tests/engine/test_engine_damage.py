@@ -5,10 +5,15 @@ The trials are in damage_trials.py; scripts/soak_store.py runs them by the thous
 
 from __future__ import annotations
 
-import pytest
-from damage_trials import damages
+import logging
+import shutil
 
+import pytest
+from damage_trials import damages, documents, encoder
+
+from dsearch.engine import SearchEngine
 from dsearch.index import Manifest
+from dsearch.store import Event, Impression, feedback_file
 from dsearch.store import store as store_module
 
 
@@ -31,3 +36,39 @@ def test_the_trials_can_fail_without_the_watermark(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "check_database", lambda *given, **named: None)
     with pytest.raises(AssertionError, match=r"documents\.db-wal"):
         damages(tmp_path, 20, only=("documents.db-wal",))
+
+
+def test_the_trials_can_fail_without_the_watermark_of_feedback(tmp_path, monkeypatch):
+    """Vacuity: as the one before."""
+    monkeypatch.setattr(feedback_file, "check_database", lambda *given, **named: None)
+    monkeypatch.setattr(feedback_file.FeedbackFile, "_require_nothing_lost", lambda *given: None)
+    with pytest.raises(AssertionError, match=r"feedback\.db-wal"):
+        damages(tmp_path, 20, only=("feedback.db-wal",))
+
+
+def test_lost_clicks_are_said_on_opening_and_by_verify_and_hinder_no_search(tmp_path, caplog):
+    home = tmp_path / "home"
+    with SearchEngine(home, encoder=encoder) as engine:
+        papers = engine.create("papers")
+        papers.ingest(documents(range(6), "old"))
+        for n in range(2):
+            if n:
+                shutil.copytree(home / "papers", tmp_path / "before")
+            click = Event(f"e{n}", "q1", "key", "", "click", "d2", 1, 0.0, 2.0)
+            papers.feedback.record([Impression("q1", "apple", 1.0)], [click])
+    (home / "papers" / "feedback.db").unlink()
+    for file in (tmp_path / "before").glob("feedback.db*"):
+        shutil.copy(file, home / "papers")
+    with caplog.at_level(logging.WARNING), SearchEngine(home, encoder=encoder) as engine:
+        papers = engine.collection("papers")
+        assert "acknowledged clicks and judgements are missing" in caplog.text
+        assert len(papers.search("every apple").hits) == 6
+        report = engine.verify("papers")
+        assert [finding for finding in report.damage if "clicks and judgements are missing" in finding]
+        engine.backup("papers", tmp_path / "copy")  # documents are copied, and what is known of the loss
+        papers.feedback.clear(damaged=True)
+        assert engine.verify("papers").ok
+        engine.drop("papers")
+        restored = engine.restore(tmp_path / "copy")
+        assert "clicks and judgements are missing" in (restored.feedback.loss() or "")
+        assert [finding for finding in engine.verify("papers").damage if "clicks" in finding]

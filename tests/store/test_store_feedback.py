@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -11,11 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+from feedback_trials import events_of, flips_in_the_log, forks, kills, make_format_1
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsearch.errors import Conflict, CorruptData, Unavailable, UnsupportedFormat
-from dsearch.store import Event, FeedbackFull, FeedbackStore, Impression, Page
+from dsearch.errors import Conflict, CorruptData, InsufficientStorage, Unavailable, UnsupportedFormat
+from dsearch.store import Event, FeedbackFull, FeedbackStore, Impression, Page, feedback_file, watermark
+from dsearch.store.feedback_file import FEEDBACK, FeedbackFile, copy_feedback
+from dsearch.store.watermark import read_watermark
 
 PAGE = Impression("q1", "wing flutter", 100.5, 3, "v2", 17, "site", ("a", "b"), (0.7, 0.3), 1, (1, 2), True)
 
@@ -24,10 +28,6 @@ def click(name: str = "e1", query_id: str = "q1", **more: object) -> Event:
     fields = {"key": "site", "client_id": "browser", "action": "click", "object_id": "b", "position": 2}
     times = {"time_s": 100.0, "received_s": 101.25}
     return Event(name, query_id, **{**fields, **times, **more})  # type: ignore[arg-type]
-
-
-def events_of(store: FeedbackStore) -> list[str]:
-    return sorted(event.event_id for page in store.pages() for event in page.events)
 
 
 def test_what_was_recorded_is_read_by_another(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
     (tmp_path / "feedback.db").write_bytes(b"nonsense" * 1000)
     store = FeedbackStore(tmp_path)
     for act in (store.stats, lambda: store.record([PAGE], [click()])):
-        with pytest.raises(CorruptData, match=r"feedback.db is damaged .*documents are not in it"):
+        with pytest.raises(CorruptData, match=r"feedback.db is damaged .*documents are not in them"):
             act()
 
 
@@ -204,7 +204,7 @@ def test_a_schema_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
     file = tmp_path / "feedback.db"
     file.write_bytes(file.read_bytes().replace(b"contributor (key", b"contributor \xa8key", 1))
     for act in (store.stats, lambda: store.record([PAGE], [click("e2")])):
-        with pytest.raises(CorruptData, match=r"feedback.db is damaged .*documents are not in it"):
+        with pytest.raises(CorruptData, match=r"feedback.db is damaged .*documents are not in them"):
             act()
 
 
@@ -212,9 +212,9 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     store = FeedbackStore(tmp_path)
     store.record([PAGE], [click()])
     store.close()
-    store = damaged(tmp_path, "UPDATE meta SET value = '2'")
+    store = damaged(tmp_path, "UPDATE meta SET value = '3'")
     for act in (store.stats, lambda: store.record([PAGE], [click()])):
-        with pytest.raises(UnsupportedFormat, match="format 2; this release reads 1"):
+        with pytest.raises(UnsupportedFormat, match="format 3; this release reads 1 to 2"):
             act()
 
 
@@ -248,13 +248,192 @@ def test_a_failed_commit_ends_writing(tmp_path: Path, monkeypatch: pytest.Monkey
 
     path = tmp_path / "feedback.db"
     failing = sqlite3.connect(path, factory=Failing, isolation_level=None)
-    monkeypatch.setattr(store, "_writer", failing)
+    monkeypatch.setattr(store._file, "_writer", failing)
     with pytest.raises(CorruptData):
         store.record([], [click("e2")])
     broken = False
     with pytest.raises(Unavailable, match="a write failed"):
         store.record([], [click("e3")])
     assert events_of(store) == ["e1"]
+
+
+def copied(folder: Path, to: Path) -> Path:
+    """As a kill would leave it."""
+    return Path(shutil.copytree(folder, to))
+
+
+def test_flips_in_the_log_never_drop_an_event_unnoticed(tmp_path: Path) -> None:
+    assert flips_in_the_log(tmp_path, 40)["found"] > 20
+
+
+def test_without_the_watermark_they_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vacuity: all digests agree with what SQLite left of the log."""
+    monkeypatch.setattr(feedback_file, "check_database", lambda *given, **named: None)
+    monkeypatch.setattr(FeedbackFile, "_require_nothing_lost", lambda *given: None)
+    with pytest.raises(AssertionError, match="nobody said so"):
+        flips_in_the_log(tmp_path, 20)
+
+
+def test_lost_events_are_missed_and_what_is_there_can_be_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "now"
+    folder.mkdir()
+    store = FeedbackStore(folder)
+    store.record([PAGE], [click()])
+    before = copied(folder, tmp_path / "before")
+    store.record([PAGE], [click("e2")])
+    shutil.copy(folder / "feedback.watermark", before / "watermark-of-later")
+    (before / "watermark-of-later").rename(before / "feedback.watermark")
+    old = FeedbackStore(before)
+    assert old.loss() is not None
+    assert old.damage() == (old.loss(),)
+    for act in (
+        lambda: list(old.pages()),
+        lambda: old.record([PAGE], [click("e3")]),
+        lambda: old.clear(key="site"),
+    ):
+        with pytest.raises(CorruptData, match=r"acknowledged clicks and judgements are missing.*--damaged"):
+            act()
+    assert old.clear(damaged=True) == 0
+    assert old.loss() is None
+    assert events_of(old) == ["e1"]
+    old.record([PAGE], [click("e3")])
+    assert FeedbackStore(before).damage() == ()
+    assert store.damage() == ()
+
+
+@pytest.mark.parametrize("gone", ["feedback.db", "feedback.watermark"])
+def test_a_file_that_is_gone_is_missed(tmp_path: Path, gone: str) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+    store.close()
+    (tmp_path / gone).unlink()
+    store = FeedbackStore(tmp_path)
+    for act in (lambda: list(store.pages()), lambda: store.record([PAGE], [click("e2")])):
+        with pytest.raises(CorruptData, match="feedback clear --damaged"):
+            act()
+    store.clear(damaged=True)
+    assert events_of(store) == (["e1"] if gone == "feedback.watermark" else [])
+    store.record([PAGE], [click("e2")])
+    assert FeedbackStore(tmp_path).damage() == ()
+
+
+def test_clearing_all_accepts_what_is_lost(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+    store.close()
+    store = damaged(tmp_path, "UPDATE event SET digest = 'none'")
+    assert store.damage()
+    assert store.clear() == 1
+    assert store.damage() == ()
+
+
+def test_rows_that_vanish_with_their_counts_are_missed(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE, Impression("q2", "other", 0.0)], [click(), click("e2", "q2", key="b")])
+    store.close()
+    damaged(tmp_path, "DELETE FROM event WHERE key = 'b'").close()
+    damaged(tmp_path, "DELETE FROM contributor WHERE key = 'b'").close()
+    store = damaged(tmp_path, "DELETE FROM impression WHERE query_id = 'q2'")
+    with pytest.raises(CorruptData, match="does not hold the rows that were acknowledged"):
+        list(store.pages())
+    store.clear(client_id="nobody")  # which is no acceptance
+    assert store.damage()
+    store.clear(damaged=True)
+    assert events_of(store) == ["e1"]
+
+
+def test_a_file_without_a_watermark_gets_one(tmp_path: Path) -> None:
+    make_format_1(tmp_path)
+    store = FeedbackStore(tmp_path)
+    assert events_of(store) == ["e9-0", "e9-1", "e9-2"]
+    assert store.damage() == ()
+    assert not (tmp_path / "feedback.watermark").exists()  # reading makes no file
+    store.record([PAGE], [click()])
+    assert read_watermark(tmp_path, FEEDBACK).newest.sequence == 1
+    store.clear(key="key0")
+    assert FeedbackStore(tmp_path).damage() == ()
+    assert events_of(FeedbackStore(tmp_path)) == ["e1", "e9-1", "e9-2"]
+
+
+def test_a_copy_knows_what_was_lost(tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("now", "whole", "lost")]
+    for place in places:
+        place.mkdir()
+    now, whole, lost = places
+    copy_feedback(now, whole)
+    assert list(whole.iterdir()) == []
+    store = FeedbackStore(now)
+    store.record([PAGE], [click()])
+    copy_feedback(now, whole)
+    assert FeedbackStore(whole).damage() == ()
+    store.record([PAGE], [click("e2")])
+    assert events_of(FeedbackStore(whole)) == ["e1"]
+    shutil.copy(now / "feedback.watermark", whole / "feedback.watermark")
+    copy_feedback(whole, lost)
+    assert FeedbackStore(lost).loss() == (FeedbackStore(whole).loss() or "").replace("whole:", "lost:")
+
+
+def test_a_failed_mark_is_not_acknowledged_and_ends_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(watermark, "sync_file", fail)
+        with pytest.raises(Unavailable, match=r"a write failed .*searches go on"):
+            store.record([], [click("e2")])
+    with pytest.raises(Unavailable, match="a write failed"):
+        store.record([], [click("e3")])
+    assert events_of(store) == ["e1", "e2"]  # an unacknowledged write may stay, whole
+    FeedbackStore(tmp_path).record([], [click("e3")])
+    assert FeedbackStore(tmp_path).damage() == ()
+
+
+def test_a_full_disk_refuses_a_mark_and_the_next_write_makes_up_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FeedbackStore(tmp_path)
+    store.record([PAGE], [click()])
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dsearch.store.watermark.os.pwrite", full)
+        with pytest.raises(InsufficientStorage, match="not acknowledged"):
+            store.record([], [click("e2")])
+    assert store.record([], [click("e2")]).repeated == 1
+    assert read_watermark(tmp_path, FEEDBACK).newest.sequence == 2  # what was acknowledged now is marked
+    assert store.damage() == ()
+
+
+def test_two_processes_write_in_turn(tmp_path: Path) -> None:
+    one, other = FeedbackStore(tmp_path), FeedbackStore(tmp_path)
+    one.record([PAGE], [click()])
+
+    def write(store: FeedbackStore, name: str) -> None:
+        for n in range(15):
+            store.record([], [click(f"{name}{n}")])
+
+    threads = [threading.Thread(target=write, args=given) for given in ((one, "a"), (other, "b"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(events_of(one)) == 31
+    assert one.damage() == other.damage() == ()
+
+
+@pytest.mark.crash
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace chooses the call to die in")
+@pytest.mark.parametrize("old", [False, True])
+def test_killed_on_entry_to_calls_that_change_files(tmp_path: Path, old: bool) -> None:
+    with forks() as ready:
+        assert kills(ready, tmp_path, 16, old=old)["calls"] > 50
 
 
 @pytest.mark.crash
