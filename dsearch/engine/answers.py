@@ -13,11 +13,11 @@ from torch import Tensor
 from dsearch.attention import entropy, log_partition
 from dsearch.engine.explaining import Explain
 from dsearch.engine.highlighting import ShowPieces
+from dsearch.engine.kept_documents import KeptDocuments, owned
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.overlaid import Overlaid
-from dsearch.engine.passages import Passages
+from dsearch.engine.passages import Passages, best_of_documents
 from dsearch.engine.snapshot import NONE, Snapshot
-from dsearch.store import Store
 from dsearch.types import AttentionSummary, Document, Hit, Mode, Passage
 
 _AT_ONCE = 1 << 21  # logits: 8 MB
@@ -45,7 +45,7 @@ class Page:
 def hits_of(
     found: SearchOutput,
     layer: SearchLayer,
-    store: Store,
+    kept: KeptDocuments,
     page: Page,
     *,
     explain: Explain | None = None,
@@ -55,7 +55,7 @@ def hits_of(
     stops = np.minimum(page.reached(found), page.offset + page.limit).tolist()
     rows = layer.snapshot.rows(found.positions[:, : max(stops, default=0)])
     shown = [row[page.offset : stop] for row, stop in zip(rows, stops, strict=True)]
-    documents = _documents(store, np.concatenate([*shown, np.empty(0, np.int64)]))
+    documents = kept.of(np.concatenate([*shown, np.empty(0, np.int64)]))
     weights, scores = _numbers(found.weights), _numbers(found.scores)
     passage_of = _passages_shown(found, layer)
     hits: list[list[Hit]] = []
@@ -71,7 +71,7 @@ def hits_of(
                     score=float(scores[query, column]),
                     title=document.title,
                     text=document.text,
-                    metadata=document.metadata,
+                    metadata=owned(document.metadata),
                     explain=None if explain is None else explain(query, column),
                     highlights=None if highlight is None else highlight(query, document),
                     passage=passage_of(query, column, document),
@@ -193,9 +193,8 @@ def whole_log_partition(
     if len(snapshot.fresh):
         stored = np.concatenate([stored, snapshot.fresh.embeddings])
     bias = bias.flatten(0, 1)
-    if snapshot.passages is None and _at_once(queries, bias):
-        products = torch.as_tensor(queries.detach().numpy() @ stored.T)
-        whole = (products / temperature + bias).logsumexp(1)
+    if _at_once(queries, bias, snapshot.passages):
+        whole = _log_partition_at_once(queries, stored, snapshot.passages, bias, temperature)
     elif snapshot.passages is None:
         whole = log_partition(queries, stored, bias=bias, temperature=temperature)
     else:
@@ -203,9 +202,29 @@ def whole_log_partition(
     return whole.reshape(batch, heads)
 
 
-def _at_once(queries: Float[Tensor, "batch encoder_dim"], bias: Float[Tensor, "batch documents"]) -> bool:
+def _at_once(
+    queries: Float[Tensor, "batch encoder_dim"],
+    bias: Float[Tensor, "batch documents"],
+    passages: Passages | None,
+) -> bool:
     """Whether all logits may be there at the same time, as the bias is: blocks cost copies of the corpus."""
-    return not torch.is_grad_enabled() and queries.device.type == "cpu" and bias.numel() <= _AT_ONCE
+    logits = bias.numel() + (0 if passages is None else len(queries) * len(passages))
+    return not torch.is_grad_enabled() and queries.device.type == "cpu" and logits <= _AT_ONCE
+
+
+def _log_partition_at_once(
+    queries: Float[Tensor, "batch encoder_dim"],
+    stored: Float32[np.ndarray, "documents encoder_dim"],
+    passages: Passages | None,
+    bias: Float[Tensor, "batch documents"],
+    temperature: Float[Tensor, ""],
+) -> Float[Tensor, " batch"]:
+    """log Σ_d exp(max_p q · e_p / t + bias_d), each passage scored where it lies."""
+    numbers = queries.detach().numpy()
+    products = numbers @ stored.T
+    if passages is not None:
+        products = best_of_documents(products, passages.scores(numbers), passages.owners)
+    return (torch.as_tensor(products) / temperature + bias).logsumexp(1)
 
 
 def _log_partition_of_best(
@@ -231,8 +250,3 @@ def _log_partition_of_best(
 
 def _numbers(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
-
-
-def _documents(store: Store, rows: np.ndarray) -> dict[int, Document]:
-    wanted = np.unique(rows[rows != NONE])
-    return dict(zip(wanted.tolist(), store.documents(wanted), strict=True))

@@ -313,6 +313,7 @@ class Collection(CollectionReader):
         """Close the store; searches in flight elsewhere must have ended. A build that runs is given up."""
         self.rebuilder.close()
         self._narrowed.forget()
+        self.kept_documents.forget()
         self._documents.close()
         closed = None if self.store.closed else self._state.close()
         self._feedback.close()

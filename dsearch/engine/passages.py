@@ -53,6 +53,12 @@ class Passages:
             start = end
         return gathered.reshape(*further.shape, gathered.shape[1])
 
+    def scores(
+        self, queries: Float32[np.ndarray, "batch encoder_dim"]
+    ) -> Float32[np.ndarray, "batch further"]:
+        """The inner product of each query with every further passage."""
+        return np.concatenate([queries @ part.T for part in self._parts], axis=1)
+
     def beside(
         self, positions: Int64[np.ndarray, "batch candidates"]
     ) -> tuple[Int64[np.ndarray, "batch extra"], Int64[np.ndarray, "batch extra"]] | None:
@@ -122,7 +128,16 @@ def best_of_documents(
     further: Float32[np.ndarray, "batch further"],
     owners: Int64[np.ndarray, " further"],
 ) -> Float32[np.ndarray, "batch documents"]:
-    """MaxP without gradients: scores of first passages, raised to those of further ones."""
-    best = scores.T.copy()
-    np.maximum.at(best, owners, further.T)
-    return best.T
+    """MaxP without gradients: scores of first passages, raised to those of further ones.
+
+    Args:
+        scores: of first passages.
+        further: of further ones.
+        owners: the document of each, ascending.
+    """
+    best = scores.copy()
+    if len(owners):
+        starts = np.flatnonzero(np.diff(owners, prepend=NONE))
+        long = owners[starts]
+        best[:, long] = np.maximum(best[:, long], np.maximum.reduceat(further, starts, axis=1))
+    return best

@@ -88,7 +88,7 @@ def answered(
         hits = hits_of(
             found,
             layer,
-            collection.store,
+            collection.kept_documents,
             page,
             explain=explain,
             highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight else None,
