@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.cluster_training import require_over_shards, task_over_shards
 from dsearch.cli.full import train_full_with_progress
 from dsearch.cli.runs import run_folder, training_processes
 from dsearch.cli.session import opened_engine, print_json
@@ -124,6 +125,12 @@ def train(
     device: options.Device = None,
     backend: options.BackendName = None,
     threads: options.Threads = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", help="Learn over the shards of the Ray cluster at HOST:PORT, or auto (scope head)."
+        ),
+    ] = None,
     json: options.AsJson = False,
 ) -> None:
     """Fine-tune retrieval: a new head, live at once if held-out queries are answered better.
@@ -144,6 +151,7 @@ def train(
             "--compile": compiled,
             "--null-slot": null_slot,
             "--overlay": overlay,
+            "--ray": ray,
         }
         require_field(objective, field, refused)
         assert field is not None  # it was asked for
@@ -182,6 +190,8 @@ def train(
     for option, given_by in {"--null-slot": null_slot, "--overlay": overlay}.items():
         if given_by:
             require_judged(option, data, source, scope)
+    if ray is not None:
+        require_over_shards(source, scope, null_slot=null_slot, overlay=overlay)
     slot, of_overlay = None, None
     trust = trust_of(trusted_keys, data, split, exclude)
     if scope == "full" and (data is None or teacher is not None):
@@ -244,6 +254,7 @@ def train(
                 target.head(parent),
                 target.encoder if training.scope == "query" else None,
                 run_folder(target, described, run, resume=resume),
+                None if ray is None else task_over_shards(target, ray, training),
             )
             if overlay:
                 trained, of_overlay = learned_overlay(trained, examples, training, gate, settings.device)

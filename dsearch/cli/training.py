@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         TrainingOptions,
         Tuned,
     )
+    from dsearch.training.trainer import MakeTask
 
 HELD_BACK = 3  # the exit code when the gate did not let a model answer
 
@@ -43,6 +44,7 @@ def train_with_progress(
     start: Head | None = None,
     encoder: TextEncoder | None = None,
     run: RunFolder | None = None,
+    task: MakeTask | None = None,
 ) -> Trained:
     """Train: first what is left to gain, then a bar for the folds held out and one for the whole."""
     from dsearch.training import finetune
@@ -61,6 +63,7 @@ def train_with_progress(
             on_progress=on_progress,
             cancelled=cancelled,
             run=run,
+            task=task,
         )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dsearch.attention import Exact, Partial, merge
-from dsearch.attention.head import Head
+from dsearch.attention.head import START_TEMPERATURE, Head
 from dsearch.cluster.attending import Shards
 from dsearch.cluster.questions import Attending, Gathering, Part, Upstream
 from dsearch.cluster.release import Release
@@ -148,6 +148,32 @@ def listwise(
     """
     found = log_weights(corpus, head, states, texts, positions)
     return -(target * found.masked_fill(target == 0, 0.0)).sum(-1).mean()
+
+
+def retention(
+    corpus: ShardedCorpus, head: Head, positions: Int64[np.ndarray, " documents"]
+) -> Float[Tensor, ""]:
+    """Mean KL(π₀ ‖ π_h) over stored documents as queries: `objectives.retention` over shards.
+
+    Args:
+        corpus: all documents.
+        head: what is trained.
+        positions: of the documents that are taken as queries.
+    """
+    documents = corpus.gather(positions[:, None], None)[0][:, 0]
+    start = torch.tensor(START_TEMPERATURE)
+
+    def attended(folded: Tensor) -> Exact:
+        unworded = torch.zeros(folded.shape[1])
+        return corpus.attend(folded, None, keyword_weight=unworded, temperature=start)
+
+    with torch.no_grad():
+        frozen = attended(documents[:, None])
+    folded = head.fold(head.queries(documents))
+    trained = attended(folded).log_partition
+    expected_frozen = (documents * frozen.context[:, 0]).sum(-1, keepdim=True) / start
+    expected = torch.einsum("bhd,bd->bh", folded, frozen.context[:, 0]) / start
+    return (expected_frozen - frozen.log_partition - (expected - trained)).mean()
 
 
 class _AskShards(torch.autograd.Function):

@@ -26,7 +26,7 @@ from dsearch.training.options import TrainingOptions
 from dsearch.training.runfolder import RunFolder
 from dsearch.training.selection import Kept, chosen, halves
 from dsearch.training.shrinkage import part_of_the_way
-from dsearch.training.trainer import new_head
+from dsearch.training.trainer import MakeTask, new_head
 from dsearch.training.trainings import Trainings, checkpoints_of
 from dsearch.training.tune import (
     MIN_QUERIES,
@@ -95,6 +95,7 @@ def finetune(
     on_progress: Callable[[Progress], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     run: RunFolder | None = None,
+    task: MakeTask | None = None,
 ) -> Trained:
     """Train a head, in scope query the query encoder with it, on examples; nothing is published.
 
@@ -123,6 +124,7 @@ def finetune(
         on_progress: told the stage and its steps.
         cancelled: asked before each step.
         run: where checkpoints and metrics go; a run that was killed goes on from there.
+        task: makes the steps, over documents that lie elsewhere (dsearch.cluster.finetuning).
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss; the head of the last whole epoch is its `student`'s,
@@ -146,6 +148,7 @@ def finetune(
         on_epoch,
         on_progress,
         cancelled,
+        task,
     )
     room = headroom(examples, start, keywords=options.keywords)
     if on_headroom is not None:

@@ -19,7 +19,7 @@ from dsearch.attention.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.errors import InvalidRequest
 from dsearch.training.examples import Examples
-from dsearch.training.loop import Course, Epoch, TrainingDiverged, Watch, run_course
+from dsearch.training.loop import Course, Epoch, Task, TrainingDiverged, Watch, run_course
 from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
 from dsearch.training.options import HeadOptions, TrainingOptions
 from dsearch.training.passages import FurtherPassages
@@ -27,13 +27,15 @@ from dsearch.training.ranking import KeywordScores, corpus_embeddings
 from dsearch.training.relevance import padded
 from dsearch.training.student import Student
 
-__all__ = ["Epoch", "OnEpoch", "OnStudent", "TrainingDiverged", "train_head", "train_student"]
+__all__ = ["Epoch", "MakeTask", "OnEpoch", "OnStudent", "TrainingDiverged", "train_head", "train_student"]
 
 _SCALARS_LEARN_FASTER = 3.0
 _NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 OnEpoch = Callable[[Epoch, Head], bool]
 OnStudent = Callable[[Epoch, Student], bool]
+MakeTask = Callable[[Examples, TrainingOptions, Student, str], Task]
+"""(examples, options, what learns, device) → a step of it, where the documents lie elsewhere."""
 
 
 def train_head(
@@ -76,6 +78,7 @@ def train_student(
     device: str = "cpu",
     watch: Watch | None = None,
     on_epoch: OnStudent | None = None,
+    task: MakeTask | None = None,
 ) -> Student:
     """`train_head`, and where an encoder is given a copy of it that learns with the head.
 
@@ -88,6 +91,7 @@ def train_student(
         device: where the arithmetic of the head runs; an encoder's runs where the encoder is.
         watch: who follows, and where checkpoints are kept.
         on_epoch: told after each epoch; training stops when it returns False.
+        task: makes the steps, over documents that lie elsewhere; those of the snapshot, here, when None.
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss; its `student` is as it was after the last whole epoch.
@@ -102,14 +106,14 @@ def train_student(
         )
     examples = examples.weighed(start)
     student = _new_student(examples, options, encoder, start, device)
-    task = _FrozenDocuments(examples, options, student, device)
+    steps = (task or _FrozenDocuments)(examples, options, student, device)
     course = Course(len(examples), options.batch_size, options.epochs, options.seed, epochs)
 
     def told(epoch: Epoch) -> bool:
         return on_epoch is None or on_epoch(epoch, student)
 
     try:
-        run_course(task, course, watch=watch, on_epoch=told)
+        run_course(steps, course, watch=watch, on_epoch=told)
     except TrainingDiverged as error:
         error.student = _finished(student)
         raise

@@ -21,7 +21,7 @@ from dsearch.training.runfolder import RunFolder, Stage
 from dsearch.training.selection import FoldAnswers, Served
 from dsearch.training.shrinkage import SHARES, part_of_the_way
 from dsearch.training.student import Student
-from dsearch.training.trainer import new_head, train_student
+from dsearch.training.trainer import MakeTask, new_head, train_student
 from dsearch.training.tune import HOP_STRENGTHS, Trials, head_of
 from dsearch.types import Progress
 
@@ -43,6 +43,7 @@ class Trainings:
         on_epoch: told the stage ("validate", "train") and the epoch.
         on_progress: told the stage and its steps.
         cancelled: asked before each step.
+        task: makes the steps, over documents that lie elsewhere.
     """
 
     examples: Examples
@@ -54,6 +55,7 @@ class Trainings:
     on_epoch: OnTraining | None
     on_progress: Callable[[Progress], None] | None
     cancelled: Callable[[], bool] | None
+    task: MakeTask | None = None
 
     def held_out_folds(self, checkpoints: list[int], trials: Trials | None) -> list[FoldAnswers]:
         """How each fold is answered by trainings without it, until enough queries were held out once.
@@ -152,6 +154,7 @@ class Trainings:
                 device=self.device,
                 watch=Watch(name, self.on_progress, self.cancelled, stage),
                 on_epoch=told,
+                task=self.task,
             )
         except TrainingDiverged as error:
             if self.run is not None and error.kept:
