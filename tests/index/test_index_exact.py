@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsearch.index import DenseIndex, exact
+from dsearch.index import DenseIndex, dense, exact
 from dsearch.index.exact import best_of_blocks
+
+
+@pytest.fixture(autouse=True)
+def products_of_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small corpora show what products do to large ones."""
+    monkeypatch.setattr(dense, "_PRODUCTS_KEYS", 0)
 
 
 def reference(
@@ -81,6 +87,20 @@ def test_many_queries_at_once_find_what_each_finds(share: float) -> None:
     assert (positions[:, allowed:] == -1).all()
     single = [index.search(query[None], 25, exclude)[0][0] for query in queries]
     np.testing.assert_allclose(scores, single, rtol=1e-5, atol=1e-5)
+
+
+def test_many_queries_of_few_keys_find_what_each_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAISS answers them a few at a time: equal keys tie for 40 queries as they do for one."""
+    monkeypatch.undo()
+    rng = np.random.default_rng(3)
+    index = DenseIndex.build(np.tile(rng.standard_normal((7, 384)).astype(np.float32), (500, 1)))
+    queries = rng.standard_normal((40, 384)).astype(np.float32)
+    monkeypatch.setattr(index, "_search_by_products", None)
+    scores, positions = index.search(queries, 30)
+    each = [index.search(query[None], 30) for query in queries]
+    np.testing.assert_array_equal(positions, np.concatenate([one for _, one in each]))
+    np.testing.assert_array_equal(scores, np.concatenate([one for one, _ in each]))
+    assert (np.diff(positions[:, :30] % 7) == 0).all()  # the copies of the best key, in order
 
 
 def test_products_are_used_from_a_few_queries_on(monkeypatch: pytest.MonkeyPatch) -> None:
