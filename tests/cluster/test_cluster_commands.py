@@ -77,6 +77,16 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
+def judgements(folder: Path) -> Path:
+    """A BEIR folder in which the word of a query is in the documents that answer it."""
+    (folder / "qrels").mkdir(parents=True)
+    queries = [{"_id": f"q{i}", "text": f"about {WORDS[i]}"} for i in range(12)]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries))
+    pairs = "".join(f"q{i}\td{i + 5}\t1\n" for i in range(12))
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + pairs)
+    return folder
+
+
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to see what is left")
 def test_start_serve_status_and_stop(terminal: Terminal, tmp_path: Path) -> None:
     notes = tmp_path / "notes.jsonl"
@@ -110,6 +120,28 @@ def test_start_serve_status_and_stop(terminal: Terminal, tmp_path: Path) -> None
     assert [hit.weight for hit in found.hits] == pytest.approx(
         [hit["weight"] for hit in alone["hits"]], abs=1e-5
     )
+
+    data = judgements(tmp_path / "judgements")
+    code, out, err = terminal(
+        *(
+            "train",
+            "-c",
+            "papers",
+            "--data",
+            str(data),
+            "--ray",
+            address,
+            "--epochs",
+            "3",
+            "--accept",
+            "--json",
+        )
+    )
+    assert code == 0, err
+    trained = json.loads(out)
+    assert (trained["live"], trained["epochs"]) == (True, 3)
+    with dsearch.Client(url, timeout_s=60) as client:  # it answers from the shards as they are
+        assert client.search("papers", "apple red 7").stamp.model == trained["version"]
     serving.send_signal(signal.SIGTERM)
     assert serving.wait(timeout=60) == 0
     with pytest.raises(OSError, match="refused"):
