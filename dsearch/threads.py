@@ -14,7 +14,17 @@ from dsearch.errors import InvalidRequest
 # Read by the native libraries when they are loaded; afterwards only their own calls have an effect.
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
+# Waiting threads sleep: spinning ones take the cores from whoever else has work on this machine. OpenBLAS has
+# its workers spin for 2^26 cycles after each product, a hundredth of a second of every core; 2^4 is least.
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"}
+
 _set: int | None = None
+
+
+def let_waiting_threads_sleep() -> None:
+    """Tell native libraries that are loaded from now on; what the environment says already is left."""
+    for variable, value in _WAITING.items():
+        os.environ.setdefault(variable, value)
 
 
 def set_threads(threads: int | None = None) -> int:
@@ -31,8 +41,7 @@ def set_threads(threads: int | None = None) -> int:
         raise InvalidRequest(f"threads={threads}; use an integer of at least 1")
     for variable in _VARIABLES:
         os.environ[variable] = str(threads)
-    # Waiting threads sleep: spinning ones take the cores from whoever else has work on this machine.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    let_waiting_threads_sleep()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
     import torch  # isort: skip  # before faiss

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -42,6 +43,30 @@ def test_every_pool_keeps_to_the_budget() -> None:
 def test_without_the_budget_pools_take_every_core() -> None:
     pools, *_ = report("")
     assert max(pools) > 1
+
+
+def test_commands_have_waiting_threads_sleep_before_numpy_is_loaded() -> None:
+    """Libraries read this when they are loaded, and some commands load them before they know the budget."""
+    code = """
+import os, sys
+
+class Noting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"), os.environ.get("OMP_WAIT_POLICY"))
+
+sys.meta_path.insert(0, Noting())
+from dsearch.cli import main
+sys.argv = ["dsearch", "config"]
+try:
+    main()
+finally:
+    import numpy
+"""
+    unset = {"OPENBLAS_THREAD_TIMEOUT", "OMP_WAIT_POLICY"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert [line for line in done.stdout.splitlines() if "PASSIVE" in line or "None" in line] == ["4 PASSIVE"]
 
 
 def test_a_budget_below_one_is_refused() -> None:

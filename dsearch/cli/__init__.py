@@ -11,6 +11,9 @@ import sys
 
 def main() -> None:
     """Run the command line."""
+    from dsearch.threads import let_waiting_threads_sleep
+
+    let_waiting_threads_sleep()  # before any command loads numpy
     from dsearch.cli.app import app
     from dsearch.errors import DsearchError
 

@@ -142,8 +142,12 @@ class Snapshot:
 
     def rows(self, positions: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
         """The store's row at each position, −1 at −1."""
-        every = np.concatenate([self.generation.rows, self.fresh.rows, [NONE]])
-        return every[positions]
+        flat = positions.ravel()
+        rows = np.full(len(flat), NONE)
+        built, later = (flat >= 0) & (flat < self.built), flat >= self.built
+        rows[built] = self.generation.rows[flat[built]]
+        rows[later] = self.fresh.rows[flat[later] - self.built]
+        return rows.reshape(positions.shape)
 
     def embeddings(self, positions: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
         """The stored embedding at each position (a long document's first), zeros at −1."""
@@ -266,16 +270,15 @@ class Snapshot:
             excluded = np.concatenate([excluded, excluded[owners]])
         keys = len(dense) - (0 if excluded is None else int(excluded.sum()))
         wanted = min(k, self.built - (0 if excluded is None else int(excluded[: self.built].sum())))
-        every = np.concatenate([np.arange(self.built), owners, [NONE]])  # the owner of each key; −1 of −1
         found = np.full((len(turned), k), NONE, np.int64)
         left, fetch = np.arange(len(turned)), min(2 * k, keys)
         while len(left) and wanted:
             _, nearest = dense.search(turned[left], fetch, excluded)
             short: list[int] = []
-            for row, line in zip(left.tolist(), every[nearest], strict=True):
-                _, first = np.unique(line, return_index=True)
-                distinct = line[np.sort(first)]
-                distinct = distinct[distinct != NONE][:k]
+            further = np.maximum(nearest - self.built, 0)
+            documents = np.where(nearest >= self.built, owners[further], nearest)
+            for row, line in zip(left.tolist(), documents.tolist(), strict=True):
+                distinct = [document for document in dict.fromkeys(line) if document != NONE][:k]
                 found[row, : len(distinct)] = distinct
                 if len(distinct) < wanted:
                     short.append(row)

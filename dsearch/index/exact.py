@@ -17,6 +17,8 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 _MORE_ROUNDING = 8  # of the result, of the bound itself, and of its difference to a score
+_BLOCKS_FOR_ONE = 4  # blocks for each of the k highest scores that are wanted
+_SHORTEST_BLOCK, _LONGEST_BLOCK = 16, 1024  # scores
 _PAIRS = 4096  # scored at a time: their keys and queries in float64 take some tens of megabytes
 
 
@@ -58,9 +60,31 @@ def best_of_blocks(
 def best_above(
     scores: Float32[np.ndarray, " documents"], k: int, least: float = 0.0
 ) -> Int64[np.ndarray, " found"]:
-    """The positions of the k highest scores above `least`, best first, ties by ascending position."""
-    found = np.flatnonzero(scores > least)
-    values = scores[found]
+    """The positions of the k highest scores above `least`, best first, ties by ascending position.
+
+    k blocks of scores whose highest ones are at least x hold k scores of at least x. So the k-th highest of
+    the blocks' highest bounds what is looked at: a partition of all takes ten times as long, and more where
+    many are equal, as keyword scores are.
+    """
+    found = values = None
+    width = min(len(scores) // (_BLOCKS_FOR_ONE * k), _LONGEST_BLOCK)
+    if width >= _SHORTEST_BLOCK:
+        blocks = len(scores) // width
+        highest = scores[: blocks * width].reshape(blocks, width).max(axis=1)
+        bound = np.partition(highest, blocks - k)[blocks - k]
+        if bound > least:
+            found = np.flatnonzero(scores >= bound)
+            values = scores[found]
+            above = values > bound
+            higher = np.count_nonzero(above)
+            if higher < k:  # the rest are equal to the bound, and the first of them are taken
+                keep = np.concatenate([np.flatnonzero(above), np.flatnonzero(~above)[: k - higher]])
+                found, values = found[keep], values[keep]
+            else:
+                found, values = found[above], values[above]
+    if found is None or values is None:
+        found = np.flatnonzero(scores > least)
+        values = scores[found]
     if len(found) > k:
         last = np.partition(values, len(values) - k)[len(values) - k]
         above = values > last

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsearch.index import DenseIndex, dense, exact
-from dsearch.index.exact import best_of_blocks
+from dsearch.index.exact import best_above, best_of_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +139,23 @@ def test_pairs_are_scored_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(exact, "_scores", watched)
     DenseIndex.build(np.ones((9000, 2), np.float32)).search(np.ones((10, 2), np.float32), 3)
     assert 0 < largest <= exact._PAIRS
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    count=st.integers(0, 4000),
+    k=st.integers(1, 60),
+    different=st.integers(1, 400),
+    least=st.sampled_from([0.0, -np.inf, 0.5]),
+    seed=st.integers(0, 99),
+)
+def test_the_best_above_are_those_of_a_stable_sort(
+    count: int, k: int, different: int, least: float, seed: int
+) -> None:
+    """With ties, as keyword scores have them, and places that are excluded (−inf)."""
+    rng = np.random.default_rng(seed)
+    scores = (rng.integers(-2, different, count) / different).astype(np.float32)
+    scores[rng.random(count) < 0.2] = -np.inf
+    found = np.flatnonzero(scores > least)
+    expected = found[np.argsort(-scores[found], kind="stable")][:k]
+    np.testing.assert_array_equal(best_above(scores, k, least), expected)
