@@ -34,9 +34,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dsearch.threads import set_threads
 
@@ -48,6 +50,7 @@ import uvicorn  # noqa: E402
 from dsearch.attention.head import Head  # noqa: E402
 from dsearch.cli.judgements import read_judgements  # noqa: E402
 from dsearch.corpus import BeirFolder, Problems  # noqa: E402
+from dsearch.encoder import Encoder, EncoderIdentity, TextEncoder  # noqa: E402
 from dsearch.engine import Collection, SearchEngine, make_run  # noqa: E402
 from dsearch.engine.impressions import explored, impression_of  # noqa: E402
 from dsearch.evaluation import Qrels, evaluate, mean_values, read_folds, without_pairs  # noqa: E402
@@ -247,6 +250,36 @@ def scores(
     return found
 
 
+class Remembering:
+    """The default encoder, which encodes each query once: rounds, arms and attacks ask for the same ones."""
+
+    def __init__(self) -> None:
+        self._encoder: TextEncoder = Encoder.load()
+        self._known: dict[str, np.ndarray] = {}
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        return self._encoder.identity
+
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        missing = [text for text in dict.fromkeys(texts) if text not in self._known]
+        if missing:
+            self._known |= zip(missing, self._encoder.encode_queries(missing), strict=True)
+        return np.stack([self._known[text] for text in texts])
+
+    def encode_documents(self, texts: Sequence[str]) -> np.ndarray:
+        return self._encoder.encode_documents(texts)
+
+    def embed(self, texts: Sequence[str], role: Literal["query", "document"]) -> Any:
+        return self._encoder.embed(texts, role)
+
+
+@cache
+def remembering() -> Remembering:
+    """One for every engine of this run."""
+    return Remembering()
+
+
 class copied:
     """An engine over a copy of the collection."""
 
@@ -259,7 +292,7 @@ class copied:
         shutil.rmtree(self._home, ignore_errors=True)
         self._home.mkdir()
         shutil.copytree(self._from, self._home / self._name)
-        self._engine = SearchEngine(self._home)
+        self._engine = SearchEngine(self._home, encoder=remembering)
         collection = self._engine.collection(self._name)
         if collection.live_model != "v0":
             collection.promote("v0")  # what the home has learned elsewhere has no part
@@ -293,7 +326,7 @@ class Users:
         With `attacked` an adversary clicks the hit of that rank as well.
         """
         arguments, world = self._arguments, self._world
-        pages = self._pages(PAGE)
+        pages, stamp = self._pages(PAGE), self._stamp()
         looked_at = np.arange(1, PAGE + 1) ** -arguments.steepness
         impressions: list[Impression] = []
         events: list[Event] = []
@@ -308,7 +341,7 @@ class Users:
             clicked = np.flatnonzero(self._draw.random(len(hits)) < chance)
             if len(clicked) == 0:
                 continue
-            result = self._result(query, hits)
+            result = self._result(query, hits, stamp)
             shown = impression_of(result, f"s{self._searches}", key=key, drawn=drawn, shown_s=self._searches)
             impressions.append(shown)
             events += [self._click(shown, at + 1, key) for at in clicked.tolist()]
@@ -323,13 +356,13 @@ class Users:
         """A share of all clicks: the last document of pages so deep, query after query."""
         share = self._arguments.adversary_share
         wanted = round(honest * share / (1 - share))
-        pages = self._pages(depth)
+        pages, stamp = self._pages(depth), self._stamp()
         for number in range(wanted):
             self._searches += 1
             query = self._world.searched[number % len(self._world.searched)]
             hits = pages[query.id]
             shown = impression_of(
-                self._result(query, hits), f"s{self._searches}", key=ADVERSARY, shown_s=self._searches
+                self._result(query, hits, stamp), f"s{self._searches}", key=ADVERSARY, shown_s=self._searches
             )
             impressions.append(shown)
             events.append(self._click(shown, len(hits), ADVERSARY))
@@ -350,8 +383,10 @@ class Users:
             for query, found in run.items()
         }
 
-    def _result(self, query: Query, hits: list[Hit]) -> SearchResult:
-        stamp = Stamp(1, self._collection.live_model, self._collection.store.sequence)
+    def _stamp(self) -> Stamp:
+        return Stamp(1, self._collection.live_model, self._collection.store.sequence)
+
+    def _result(self, query: Query, hits: list[Hit], stamp: Stamp) -> SearchResult:
         return SearchResult(query.text, hits, stamp, AttentionSummary(len(hits), 0.0), 0.0)
 
     def _click(self, shown: Impression, position: int, key: str) -> Event:
