@@ -71,9 +71,9 @@ def start(
     ray = _joined_or_started(ray)
     uri = str(folder.resolve())
     if at is not None:
-        from dsearch.cluster.transfer import send
+        from dsearch.cluster.transfer import below, send
 
-        uri = f"{at.rstrip('/')}/{collection}/{folder.name}"
+        uri = below(at, collection, folder.name)
         say(f"sending {len(release.shards)} shards to {uri}")
         send(folder, uri)
     say(f"starting {len(release.shards)} shards, {replicas} of each")

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from dsearch.cluster.release import RELEASE_NAME, Release, ShardManifest
-from dsearch.errors import CorruptData, InvalidRequest, MissingExtra
+from dsearch.errors import CorruptData, InvalidRequest, MissingExtra, Unavailable
 
 
 def read_release(uri: str) -> Release:
@@ -21,7 +21,7 @@ def read_release(uri: str) -> Release:
 
     Raises:
         CorruptData: it is not there, or not what was written.
-        MissingExtra, InvalidRequest (not a place that pyarrow knows).
+        MissingExtra, InvalidRequest (not a place that pyarrow knows), Unavailable (nothing answers there).
     """
     local = _local(uri)
     if local is not None:
@@ -46,7 +46,7 @@ def fetch_shard(uri: str, name: str, digest: str, cache: Path) -> Path:
 
     Raises:
         CorruptData: it is not there, or another shard.
-        MissingExtra, InvalidRequest.
+        MissingExtra, InvalidRequest, Unavailable.
     """
     local = _local(uri)
     if local is not None and (local / name).is_dir():
@@ -80,15 +80,27 @@ def send(folder: Path, uri: str) -> None:
 
     Raises:
         MissingExtra, InvalidRequest, CorruptData (not a release).
+        Unavailable: it cannot be written there.
     """
     Release.read(folder)
     files, target = _file_system(uri)
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RELEASE_NAME)
-    for path in [*paths, folder / RELEASE_NAME]:
-        there = f"{target}/{path.relative_to(folder).as_posix()}"
-        files.create_dir(there.rpartition("/")[0], recursive=True)
-        with path.open("rb") as source, files.open_output_stream(there) as sink:
-            shutil.copyfileobj(source, sink, 1 << 20)
+    try:
+        for path in [*paths, folder / RELEASE_NAME]:
+            there = f"{target}/{path.relative_to(folder).as_posix()}"
+            files.create_dir(there.rpartition("/")[0], recursive=True)
+            with path.open("rb") as source, files.open_output_stream(there) as sink:
+                shutil.copyfileobj(source, sink, 1 << 20)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot write to {target} ({error}); is it there, and may we write to it?"
+        ) from error
+
+
+def below(uri: str, *names: str) -> str:
+    """The URI of a folder inside that of `uri`; options of the file system, after a ?, stay at the end."""
+    place, mark, options = uri.partition("?")
+    return "/".join([place.rstrip("/"), *names]) + mark + options
 
 
 def _local(uri: str) -> Path | None:
@@ -119,6 +131,8 @@ def _copy_file(files: Any, source: str, target: Path) -> None:
             shutil.copyfileobj(stream, file, 1 << 20)
     except FileNotFoundError as error:
         raise CorruptData(f"{source}: is not there ({error}); send the release again") from error
+    except OSError as error:
+        raise Unavailable(f"cannot copy {source} to this machine ({error}); try again") from error
 
 
 def _scratch() -> str:
