@@ -92,6 +92,7 @@ READER = """
 import sys; sys.path[:] = {path!r}
 from dsearch.engine import SearchEngine
 from fakes import HashingEncoder
+{broken}
 with SearchEngine({home!r}, readonly=True, encoder=HashingEncoder) as engine:
     food = engine.collection("food")
     print(food.snapshot.generation.number, flush=True)
@@ -203,6 +204,7 @@ FOLLOWER = """
 import sys; sys.path[:] = {path!r}
 from dsearch.engine import SearchEngine
 from fakes import HashingEncoder
+{broken}
 with SearchEngine({home!r}, readonly=True, encoder=HashingEncoder) as engine:
     food = engine.collection("food")
     food.search("apple")
@@ -240,11 +242,36 @@ def test_one_retired_between_opening_its_folder_and_leasing_it_is_not_opened(
         assert reading.snapshot.generation.number == before + KEEP + 1
 
 
+ONE_STATE_LATE = """
+from dsearch.engine import searching
+asked, before = searching.asked, []
+def late(*given, **named):
+    groups, stamp = asked(*given, **named)
+    before.append(groups)
+    return before[-2:][0], stamp
+searching.asked = late
+"""
+
+
 @pytest.mark.slow
 def test_a_reader_during_100_swaps_gets_the_answers_of_the_generations_it_names(
     engine: SearchEngine, collection: Collection
 ) -> None:
-    code = FOLLOWER.format(path=sys.path, home=str(engine.home.path), mode="keyword")
+    assert follow_swaps(engine, collection, 100) > 5
+
+
+@pytest.mark.slow
+def test_a_reader_that_answers_from_the_state_before_is_found_out(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    """Vacuity: the layer of the last question with the stamp of this one."""
+    with pytest.raises(AssertionError, match="is not what it held"):
+        follow_swaps(engine, collection, 10, broken=ONE_STATE_LATE)
+
+
+def follow_swaps(engine: SearchEngine, collection: Collection, swaps: int, *, broken: str = "") -> int:
+    """Another process reads while generations are swapped; how many of them its answers were of."""
+    code = FOLLOWER.format(path=sys.path, home=str(engine.home.path), mode="keyword", broken=broken)
     reader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert reader.stdout
     assert reader.stdout.readline() == "ready\n"
@@ -257,7 +284,7 @@ def test_a_reader_during_100_swaps_gets_the_answers_of_the_generations_it_names(
 
     written.append(collection.store.sequence)
     note()
-    for swap in range(100):
+    for swap in range(swaps):
         # Another answer every time: so many words beside the one that is asked for.
         text = "apple " + "word " * (99 - swap)
         written.append(collection.upsert([Document(id=f"s{swap}", text=text)]).sequence)
@@ -269,7 +296,8 @@ def test_a_reader_during_100_swaps_gets_the_answers_of_the_generations_it_names(
     out, _ = reader.communicate(timeout=60)
     assert reader.returncode == 0
     answers = [line.split() for line in out.splitlines()]
-    assert len({generation for generation, *_ in answers}) > 5
     for generation, sequence, *ids in answers:
         last = max(one for one in written if one <= int(sequence))  # builds are operations, too
-        assert stated[int(generation), last] == ids, (generation, sequence)
+        same = stated[int(generation), last] == ids
+        assert same, f"{ids} of generation {generation} at operation {sequence} is not what it held"
+    return len({generation for generation, *_ in answers})

@@ -174,14 +174,16 @@ FAULTS = (
 _STEPS = 6
 
 
-def faults(forks: Forks, folder: Path, scratch: Path, trials: int) -> dict[str, int]:
+def faults(
+    forks: Forks, folder: Path, scratch: Path, trials: int, *, broken: str | None = None
+) -> dict[str, int]:
     """A call fails (a write twice in a row): nothing false is acknowledged, and reading goes on.
 
     After a failed sync nothing is ever acknowledged again; after a full disk the next writes are.
     """
     create(folder)
     whole = shutil.copytree(folder, scratch / "whole")
-    calls = forks.calls("fault_writer", [whole, 1 + _STEPS], scratch)
+    calls = forks.calls("fault_writer", [whole, 1 + _STEPS, 0], scratch)
     of_call = {call: [n for name, n in calls if name == call] for call in ("fdatasync", "pwrite64")}
     largest = (whole / "documents.db").stat().st_size
     tally: Counter[str] = Counter()
@@ -191,15 +193,16 @@ def faults(forks: Forks, folder: Path, scratch: Path, trials: int) -> dict[str, 
         numbers = of_call[call]
         number = numbers[min(int(share * len(numbers)), len(numbers) - 1)]
         when = f"{number}..{number + 1}" if call == "pwrite64" else f"{number}"
-        arguments: list[object] = [1 + _STEPS]
+        limit = 0
         strace = None
         if error == "short":  # beyond what is there already, so that something is written that is too long
-            when = f"{SMALLEST + int(share * (largest - SMALLEST))}"
-            arguments.append(when)
+            limit = SMALLEST + int(share * (largest - SMALLEST))
+            when = f"{limit}"
         else:
             strace = injecting(call, when, f"error={error}")
         copy = shutil.copytree(folder, scratch / f"fault-{trial}")
-        status, log = forks.run("fault_writer", [copy, *arguments], scratch / "out", strace=strace)
+        arguments = [copy, 1 + _STEPS, limit, *([] if broken is None else [broken])]
+        status, log = forks.run("fault_writer", arguments, scratch / "out", strace=strace)
         where = f"{call} {error} {when}: {log}"
         assert status == 0, where
         assert "end" in log, where

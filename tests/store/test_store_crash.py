@@ -63,6 +63,16 @@ def test_a_failing_disk_is_never_trusted_again_and_a_full_one_is_when_it_has_spa
 
 
 @needs_strace
+@pytest.mark.parametrize(
+    ("broken", "found"), [("trusted again", "trusted again"), ("not looked at", "pwrite64|fdatasync")]
+)
+def test_the_faults_can_fail(forked, folder, tmp_path, broken, found):
+    """Vacuity: a writer that goes on after a failed sync, and one that does not look whether it committed."""
+    with pytest.raises(AssertionError, match=found):
+        faults(forked, folder, tmp_path, 20, broken=broken)
+
+
+@needs_strace
 def test_nothing_is_acknowledged_before_log_and_watermark_are_synced(folder, tmp_path):
     """A kill does not lose what the kernel has, a power cut does: so the order of the calls is looked at."""
     create(folder)

@@ -112,15 +112,43 @@ def test_a_damaged_description_is_refused(folder):
         Store.open(folder)
 
 
-def test_one_writer_in_this_process_and_in_others(folder):
-    program = f"from pathlib import Path; from dsearch.store import Store; Store.open(Path({str(folder)!r}))"
+SECOND_WRITER = """
+import fcntl, sys
+from pathlib import Path
+from dsearch.store import Store
+from dsearch.types import Document
+if sys.argv[2:] == ["unlocked"]:
+    fcntl.flock = lambda *given: None
+with Store.open(Path(sys.argv[1])) as store:
+    for n in range(3):
+        store.upsert([Document(f"of another process {n}", "x")])
+"""
+
+
+def two_writers(folder, *how: str) -> None:
+    """The second one is refused, and nothing that the first one was promised is lost."""
+    command = [sys.executable, "-c", SECOND_WRITER, str(folder), *how]
     with create(folder) as store:
-        with pytest.raises(HomeLocked, match="open for writing elsewhere"):
-            Store.open(folder)
-        other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        assert "HomeLocked" in other.stderr
         store.upsert([Document("a", "x")])
-    subprocess.run([sys.executable, "-c", program], check=True)
+        other = subprocess.run(command, capture_output=True, text=True, check=False)
+        store.upsert([Document("b", "x")])
+        ids = [document.id for document in store.list()]
+    with Store.open(folder, readonly=True) as store:
+        assert [document.id for document in store.list()] == ids
+    assert "HomeLocked" in other.stderr, "the second writer wrote"
+    subprocess.run(command, check=True)
+
+
+def test_one_writer_in_this_process_and_in_others(folder):
+    two_writers(folder)
+    with Store.open(folder), pytest.raises(HomeLocked, match="open for writing elsewhere"):
+        Store.open(folder)
+
+
+def test_two_writers_without_the_lock_are_found_out(folder):
+    """Vacuity: each has marks of its own, and the file ends up saying what neither wrote."""
+    with pytest.raises((AssertionError, CorruptData), match=r"the second writer wrote|not of the same"):
+        two_writers(folder, "unlocked")
 
 
 def test_a_closed_store_says_so_and_closes_twice(folder):
