@@ -36,7 +36,7 @@ def break_promise(broken: str) -> None:
     if broken == "trusted again":
         Journal._fail = lambda self, reason: None  # type: ignore[method-assign]
         return
-    commit = Journal._commit
+    commit = Journal._commit  # pyright: ignore[reportPrivateUsage]
 
     def careless(self: Journal) -> None:
         with contextlib.suppress(sqlite3.Error):
