@@ -1,6 +1,6 @@
 """What learning from values, the null slot and the overlay give, on held-out documents and queries.
 
-    python scripts/bench_values.py ../shared/data/cranfield --far ../shared/data/scifact
+    python scripts/bench_values.py ../shared/data/cranfield --far ../shared/data/scifact --home index
 
 - values: the kind of an entry of Python's documentation (function, method, …), and diabetes' progression from
   ten measurements (scikit-learn), each predicted from neighbours: untrained and trained, cross-fitted;
@@ -8,12 +8,15 @@
   that nothing answers (near), beside those of another folder (--far). Told of the slot, cross-fitted: AUROC,
   expected calibration error;
 - overlay: held-out queries by the head alone and by the head with it.
+
+A collection of the folder's name in --home is copied rather than encoded again; nothing there is changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,13 +51,18 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a BEIR folder with judgements")
     parser.add_argument("--far", type=Path, help="another one, of which the queries are taken")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--python", type=int, default=1500, help="entries of Python's documentation; 0: none")
+    parser.add_argument("--home", type=Path, default=Path("index"))
+    parser.add_argument("--python", type=int, default=500, help="entries of Python's documentation; 0: none")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home, SearchEngine(home) as engine:
-        diabetes(engine)
-        if arguments.python:
-            documentation(engine, arguments.python)
-        judged(engine, arguments.folder, arguments.far, arguments.split)
+    with tempfile.TemporaryDirectory() as home:
+        indexed = arguments.home / arguments.folder.name
+        if indexed.is_dir():
+            shutil.copytree(indexed, Path(home) / arguments.folder.name)
+        with SearchEngine(home) as engine:
+            diabetes(engine)
+            if arguments.python:
+                documentation(engine, arguments.python)
+            judged(engine, arguments.folder, arguments.far, arguments.split)
 
 
 def diabetes(engine: SearchEngine) -> None:
@@ -76,21 +84,20 @@ def documentation(engine: SearchEngine, entries: int) -> None:
 
 def tell(name: str, collection: Collection, field: str) -> None:
     trained = finetune_values(value_examples(collection, field))
-    print(
-        f"values: {name}: {trained.before} → {trained.after}; {trained.gate.verdict}: {trained.gate.reason}"
-    )
+    told = f"{trained.before} → {trained.after}; {trained.gate.verdict}: {trained.gate.reason}"
+    print(f"values: {name}: {told}", flush=True)
 
 
 def judged(engine: SearchEngine, folder: Path, far: Path | None, split: str) -> None:
     beir = BeirFolder(folder)
     qrels = read_qrels(beir.qrels_path(split))
     queries = {query.id: query.text for query in beir.queries(Problems()) if query.id in qrels}
-    collection = engine.create("judged")
-    collection.ingest(beir.documents(Problems()))
+    collection = engine.collection_or_new(folder.name)
+    collection.ingest(beir.documents(Problems()))  # what is there already is not encoded again
     examples, options = examples_from_judgements(collection, queries, qrels), TrainingOptions(folds=0)
     trained = finetune(examples, options)
     _, report = with_overlay(trained, examples, options)
-    print(f"overlay: {report.to_text()}")
+    print(f"overlay: {report.to_text()}", flush=True)
     gone = {document for query in list(qrels)[::5] for document, grade in qrels[query].items() if grade > 0}
     collection.delete(sorted(gone))
     left = {query: {d: g for d, g in of.items() if d not in gone} for query, of in qrels.items()}
@@ -113,7 +120,8 @@ def slot(
     head = collection.head("v0")
     states = collection.encoder.encode_queries(unanswerable)
     _, learned = learn_null_slot(head, examples, unanswerable, states)
-    print(f"null slot, {name}: {learned.to_text()}; {learned.gain:+.3f} nats a query over their share")
+    told = f"{learned.to_text()}; {learned.gain:+.3f} nats a query over their share"
+    print(f"null slot, {name}: {told}", flush=True)
 
 
 if __name__ == "__main__":
