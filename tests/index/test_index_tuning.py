@@ -213,3 +213,28 @@ def test_a_generation_keeps_what_was_found(
     assert measured["bytes_per_document"] == pytest.approx(size / 2000, abs=0.1)
     _, manifest = build(folder.parent / "000013", **arguments, dense_kind=AUTO)
     assert manifest.dense["kind"] == "Flat"
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2, 0.12])
+def test_under_a_filter_lists_lose_what_rounding_loses_and_no_more(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of keys that lie closer together than 8 bits tell apart an index finds .98, however far it looks.
+
+    What is served is scored again by the stored embeddings, so it is not lost (test_engine_filtered_recall).
+    """
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((100, 32)).astype(np.float32)
+    keys = centres[rng.integers(0, 100, 12_000)] + 0.3 * rng.standard_normal((12_000, 32)).astype(np.float32)
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    asked = sample_queries(keys, count=300)
+    index, _ = build_tuned(keys, "IVF", queries=asked[::2])
+    passing = np.flatnonzero(rng.random(len(keys)) < share)
+    exclude = np.ones(len(keys), bool)
+    exclude[passing] = False
+    truth = passing[exact_neighbours(keys[passing], asked[1::2])]
+    walked = recall(index, asked[1::2], truth, exclude)
+    monkeypatch.setattr(dense, "_SCANNED_SHARE", 1.0)
+    assert walked >= recall(index, asked[1::2], truth, exclude) - 0.01
+    candidates = index.search(asked[1::2], 100, exclude)[1]
+    assert (candidates[:, :, None] == truth[:, None, :]).any(axis=1).mean() >= 0.99
