@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from by_turns import ONE_THREAD, by_turns, medians
 
 OURS = ("IVFPQ", "HNSW", "IVF", "SQ8")
 THEIRS = "hnswlib"
@@ -63,45 +62,25 @@ def main() -> None:
 
 
 def compared(options: argparse.Namespace) -> dict[str, dict]:
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    runs: dict[str, list[dict]] = {}
-    problems: dict[str, dict] = {}
+    figures: dict[str, dict] = {}
+
+    def keep(runs: dict[str, list[dict]], problems: dict[str, str]) -> None:
+        figures.update({name: {"problem": told} for name, told in problems.items() if name not in runs})
+        for name, each in runs.items():
+            figures[name] = each[0] | medians(each, ("recall", "queries_per_s", "build_s", "tune_s"))
+        if options.json:
+            options.json.write_text(json.dumps(figures, indent=1))
+
     with tempfile.TemporaryDirectory() as folder:
         make_data(options, Path(folder))
-        for _ in range(options.rounds):
-            for system in options.systems:
-                if system in problems:
-                    continue
-                python = options.peers if system == THEIRS else sys.executable
-                command = [python, __file__, "--one", system, folder, str(options.recall)]
-                try:
-                    done = subprocess.run(
-                        command,
-                        capture_output=True,
-                        text=True,
-                        env={**os.environ, **threads},
-                        timeout=options.limit,
-                    )
-                except subprocess.TimeoutExpired:
-                    problems[system] = {"problem": f"not done in {options.limit:g} s"}
-                    continue
-                if done.returncode:
-                    problems[system] = {"problem": done.stderr.strip().splitlines()[-1][:80]}
-                else:
-                    runs.setdefault(system, []).append(json.loads(done.stdout.splitlines()[-1]))
-            if options.json:
-                options.json.write_text(json.dumps(medians(runs, problems), indent=1))
-    return medians(runs, problems)
-
-
-def medians(runs: dict[str, list[dict]], problems: dict[str, dict]) -> dict[str, dict]:
-    """What is printed of each system; systems with a problem keep what they gave before it."""
-    figures = {name: told for name, told in problems.items() if name not in runs}
-    for name, each in runs.items():
-        figures[name] = each[0] | {
-            key: statistics.median(one[key] for one in each)
-            for key in ("recall", "queries_per_s", "build_s", "tune_s")
+        commands = {
+            system: [
+                options.peers if system == THEIRS else sys.executable,
+                *(__file__, "--one", system, folder, str(options.recall)),
+            ]
+            for system in options.systems
         }
+        by_turns(commands, options.rounds, options.limit, ONE_THREAD, keep)
     return figures
 
 

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from by_turns import ONE_THREAD, by_turns, medians
 
 OURS = ("dsearch torch", "dsearch onnx", "dsearch openvino", "dsearch onnx:int8")
 THEIRS = ("sentence-transformers", "txtai", "chromadb")
@@ -68,57 +68,32 @@ def compared(options: argparse.Namespace) -> dict[str, dict[str, float | str]]:
     texts = [found[int(one)] for one in draw.permutation(len(found))[: options.documents]]
     words = sorted({word for text in texts for word in text.split() if word.isalpha()})
     queries = [" ".join(draw.choice(words, 6)) for _ in range(QUERIES)]
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    environment = {
-        **os.environ,
-        **threads,
-        "TOKENIZERS_PARALLELISM": "false",
-        "ANONYMIZED_TELEMETRY": "False",
-    }
-    runs: dict[str, list[dict[str, float | list[list[str]]]]] = {}
-    problems: dict[str, str] = {}
+    environment = {**ONE_THREAD, "TOKENIZERS_PARALLELISM": "false", "ANONYMIZED_TELEMETRY": "False"}
+    figures: dict[str, dict[str, float | str]] = {}
+
+    def keep(runs: dict[str, list[dict]], problems: dict[str, str]) -> None:
+        figures.update({name: {"problem": told} for name, told in problems.items() if name not in runs})
+        truth = runs["sentence-transformers"][0]["hits"] if "sentence-transformers" in runs else []
+        for name, each in runs.items():
+            pairs = zip(each[0]["hits"], truth, strict=False)
+            same = [len(set(mine) & set(theirs)) / 10 for mine, theirs in pairs]
+            overlap = statistics.mean(same) if same else float("nan")
+            figures[name] = {"overlap": overlap, **medians(each, ("query_ms", "documents_per_s"))}
+        if options.json:
+            options.json.write_text(json.dumps(figures, indent=1))
+
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.json"
         encoder = str(find_weights(DEFAULT_ENCODER).folder)
         data.write_text(json.dumps({"texts": texts, "queries": queries, "encoder": encoder}))
-        for _ in range(options.rounds):
-            for system in options.systems:
-                if system in problems:
-                    continue
-                python = sys.executable if system in OURS else options.peers
-                command = [python, __file__, "--one", system, str(data), str(Path(folder) / "cache")]
-                try:
-                    done = subprocess.run(
-                        command, capture_output=True, text=True, env=environment, timeout=options.limit
-                    )
-                except subprocess.TimeoutExpired:
-                    problems[system] = f"not done in {options.limit:g} s"
-                    continue
-                if done.returncode:
-                    problems[system] = done.stderr.strip().splitlines()[-1][:80]
-                else:
-                    runs.setdefault(system, []).append(json.loads(done.stdout.splitlines()[-1]))
-            if options.json:
-                options.json.write_text(json.dumps(medians(runs, problems), indent=1))
-    return medians(runs, problems)
-
-
-def medians(
-    runs: dict[str, list[dict[str, float | list[list[str]]]]], problems: dict[str, str]
-) -> dict[str, dict[str, float | str]]:
-    """What is printed of each system; systems with a problem keep what they gave before it."""
-    truth = runs["sentence-transformers"][0]["hits"] if "sentence-transformers" in runs else []
-    assert isinstance(truth, list)
-    figures: dict[str, dict[str, float | str]] = {
-        name: {"problem": told} for name, told in problems.items() if name not in runs
-    }
-    for name, each in runs.items():
-        hits = each[0]["hits"]
-        assert isinstance(hits, list)
-        same = [len(set(mine) & set(theirs)) / 10 for mine, theirs in zip(hits, truth, strict=False)]
-        figures[name] = {"overlap": statistics.mean(same) if same else float("nan")}
-        for key in ("query_ms", "documents_per_s"):
-            figures[name][key] = statistics.median(float(one[key]) for one in each)  # type: ignore[arg-type]
+        commands = {
+            system: [
+                sys.executable if system in OURS else options.peers,
+                *(__file__, "--one", system, str(data), str(Path(folder) / "cache")),
+            ]
+            for system in options.systems
+        }
+        by_turns(commands, options.rounds, options.limit, environment, keep)
     return figures
 
 
