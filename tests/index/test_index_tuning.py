@@ -225,7 +225,7 @@ def test_under_a_filter_lists_lose_what_rounding_loses_and_no_more(
     """
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((100, 32)).astype(np.float32)
-    keys = centres[rng.integers(0, 100, 12_000)] + 0.3 * rng.standard_normal((12_000, 32)).astype(np.float32)
+    keys = centres[rng.integers(0, 100, 12_000)] + 0.9 * rng.standard_normal((12_000, 32)).astype(np.float32)
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
     asked = sample_queries(keys, count=300)
     index, _ = build_tuned(keys, "IVF", queries=asked[::2])
@@ -235,6 +235,6 @@ def test_under_a_filter_lists_lose_what_rounding_loses_and_no_more(
     truth = passing[exact_neighbours(keys[passing], asked[1::2])]
     walked = recall(index, asked[1::2], truth, exclude)
     monkeypatch.setattr(dense, "_SCANNED_SHARE", 1.0)
-    assert walked >= recall(index, asked[1::2], truth, exclude) - 0.01
+    assert walked >= recall(index, asked[1::2], truth, exclude) - 0.002
     candidates = index.search(asked[1::2], 100, exclude)[1]
-    assert (candidates[:, :, None] == truth[:, None, :]).any(axis=1).mean() >= 0.99
+    assert (candidates[:, :, None] == truth[:, None, :]).any(axis=1).mean() >= 0.999
