@@ -30,6 +30,7 @@ from dsearch.errors import DimensionMismatch, InvalidRequest
 
 START_TEMPERATURE = 0.05
 START_KEYWORD_WEIGHT = 1.0
+_DELTAS = ("query_delta", "query_in", "key_delta", "value_delta")
 
 
 class Head(nn.Module):
@@ -77,6 +78,22 @@ class Head(nn.Module):
         self.null_slot: nn.Parameter | None
         self.register_parameter("null_slot", None)
         self.overlay: KeyOverlay | None = None
+        self._settled: dict[str, tuple[int, int]] = {}
+
+    def settle(self) -> Head:
+        """Itself, from now on only searched with: where a projection changes nothing, it is left out.
+
+        So it is for values in most heads, and for all in an untrained one: a product that is not made needs
+        no pass over its matrix. What is noted holds of these very numbers, and where gradients are off: a
+        copy, or a head that is trained or loaded into after all, multiplies with everything.
+        """
+        deltas = {name: one for name, one in self.named_parameters() if name in _DELTAS}
+        self._settled = {name: _state_of(one) for name, one in deltas.items() if not one.any()}
+        return self
+
+    def _changes_nothing(self, name: str) -> bool:
+        known = None if torch.is_grad_enabled() else self._settled.get(name)
+        return known is not None and known == _state_of(self.get_parameter(name))
 
     @property
     def temperature(self) -> Float[Tensor, ""]:
@@ -125,23 +142,29 @@ class Head(nn.Module):
             raise DimensionMismatch(
                 f"query states of shape {list(embeddings.shape)}; use [batch, {self.encoder_dim}]"
             )
+        straight = embeddings.unsqueeze(1)
+        if self._changes_nothing("query_delta" if self.heads == 1 else "query_in"):
+            return straight.expand(-1, self.heads, -1)
         if self.heads == 1:
-            turned = torch.einsum("hij,bj->bhi", self.query_delta, embeddings)
+            turned = (embeddings @ self.query_delta[0].mT).unsqueeze(1)
         else:
             turned = torch.einsum("hir,hrj,bj->bhi", self.query_out, self.query_in, embeddings)
-        straight = embeddings.unsqueeze(1)
         return length(straight) * unit(straight + turned)
 
     def fold(self, queries: Float[Tensor, "*batch key_dim"]) -> Float[Tensor, "*batch encoder_dim"]:
         """W_Kᵀ q: what gives with a stored embedding the score that q gives with its key."""
-        return queries + queries @ self.key_delta
+        return queries if self._changes_nothing("key_delta") else queries + queries @ self.key_delta
 
     def keys(self, embeddings: Float[Tensor, "*batch encoder_dim"]) -> Float[Tensor, "*batch key_dim"]:
         """k = W_K e_d."""
+        if self._changes_nothing("key_delta"):
+            return embeddings
         return embeddings + embeddings @ self.key_delta.mT
 
     def values(self, embeddings: Float[Tensor, "*batch encoder_dim"]) -> Float[Tensor, "*batch value_dim"]:
         """v = W_V e_d."""
+        if self._changes_nothing("value_delta"):
+            return embeddings
         return embeddings + embeddings @ self.value_delta.mT
 
     def key_projection(self) -> Float[Tensor, "key_dim encoder_dim"]:
@@ -163,3 +186,8 @@ class Head(nn.Module):
         slot: Tensor | None = state_dict.get(f"{prefix}null_slot")
         self.null_slot = None if slot is None else nn.Parameter(torch.empty_like(slot))
         super()._load_from_state_dict(state_dict, prefix, *further)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _state_of(parameter: Tensor) -> tuple[int, int]:
+    """What is another for other numbers: where they lie, and how often they were written."""
+    return parameter.data_ptr(), parameter._version

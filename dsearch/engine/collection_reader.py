@@ -377,7 +377,7 @@ class CollectionReader:
         """
         if version not in self._heads:
             with torch.inference_mode(False):  # loaded by a search, it would have no gradients for ever
-                self._heads[version] = load_head(self.store, version)
+                self._heads[version] = load_head(self.store, version).settle()
         return self._heads[version]
 
     def encoder_of(self, version: str) -> TextEncoder:

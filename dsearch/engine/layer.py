@@ -260,6 +260,15 @@ class SearchLayer(nn.Module):
         """One score for all heads, ordered exactly as soft weights, but not lost where those underflow."""
         return ranking_score(raw, partition, self.temperature, self.head.mixture)
 
+    def _scores(
+        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
+    ) -> Float[Tensor, "batch candidates"]:
+        """What hits are ordered by, −inf where `mask` is False; of one head its own scores."""
+        if self.head.heads == 1:
+            return raw[:, 0].masked_fill(~mask, -torch.inf)
+        scores = self.ranking_score(raw.masked_fill(~mask[:, None], 0.0), self.partition(raw, mask))
+        return scores.masked_fill(~mask, -torch.inf)
+
     def _search(
         self,
         query_states: Float[Tensor, "batch encoder_dim"],
@@ -336,8 +345,7 @@ class SearchLayer(nn.Module):
         mask = torch.as_tensor(positions != NONE).to(raw.device) & (raw != -torch.inf).any(1)
         positions = np.where(mask.cpu().numpy(), positions, NONE)  # at −inf: outside a kernel's support
         head_weights, weights = self.weigh(raw, mask)
-        scores = self.ranking_score(raw.masked_fill(~mask[:, None], 0.0), self.partition(raw, mask))
-        scores = scores.masked_fill(~mask, -torch.inf)
+        scores = self._scores(raw, mask)
         order = _by_score_then_position(scores, positions)
         along = order[:, None].expand_as(head_weights)
         pooled = candidates if values is None else _rows(values, positions).to(weights)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -78,3 +80,48 @@ def test_bad_sizes() -> None:
         Head(8, heads=0)
     with pytest.raises(DimensionMismatch, match=r"use \[batch, 8\]"):
         Head(8).queries(torch.zeros(2, 9))
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_settled_head_leaves_out_what_changes_nothing(heads: int) -> None:
+    head = Head(8, heads=heads, rank=2)
+    states = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = (head.queries(states), head.fold(states), head.keys(states), head.values(states))
+    head.settle()
+    with torch.inference_mode():
+        found = (head.queries(states), head.fold(states), head.keys(states), head.values(states))
+        assert found[1] is found[2] is found[3] is states
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("how", ["trained", "loaded", "copied and changed", "moved"])
+def test_a_settled_head_that_is_changed_after_all_uses_everything(heads: int, how: str) -> None:
+    other = Head(8, heads=heads, rank=2)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter += 0.1
+    head = Head(8, heads=heads, rank=2).settle()
+    if how == "loaded":
+        head.load_state_dict(other.state_dict())
+    else:
+        head = copy.deepcopy(head) if how.startswith("copied") else head
+        head = head.double().float() if how == "moved" else head
+        with torch.no_grad():
+            for mine, theirs in zip(head.parameters(), other.parameters(), strict=True):
+                mine.copy_(theirs)
+    states = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        for function in ("queries", "fold", "keys", "values"):
+            torch.testing.assert_close(getattr(head, function)(states), getattr(other, function)(states))
+
+
+def test_a_settled_head_has_all_its_gradients() -> None:
+    head = Head(8).settle()
+    states = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    (head.values(head.keys(head.fold(head.queries(states)))) ** 3).sum().backward()
+    for name in ("query_delta", "key_delta", "value_delta"):
+        gradient = head.get_parameter(name).grad
+        assert gradient is not None
+        assert gradient.abs().sum() > 0
