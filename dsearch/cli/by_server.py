@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsearch.client import Client
     from dsearch.client.answers import CollectionInfo, Task, Written
 
+LONGEST_S = 7 * 24 * 3600.0  # a task goes on as long as it takes
 _TELL_EVERY = 100  # documents
 
 
@@ -64,6 +65,20 @@ def refresh_by_server(client: Client, collection: str) -> int:
     Raises:
         Conflict: it did not come to an end; the message says why.
     """
+    return ended_task(client, client.refresh(collection), f"refresh of {collection}")["generation"]
+
+
+def ended_task(client: Client, task: Task, called: str) -> dict[str, Any]:
+    """The result of a task, whose progress is shown; Ctrl-C cancels it.
+
+    Args:
+        client: of the server.
+        task: as it was taken on.
+        called: what it does, in words.
+
+    Raises:
+        Conflict: it did not come to an end; the message says why.
+    """
     with ProgressBars() as on_progress:
 
         def told(task: Task) -> None:
@@ -71,11 +86,15 @@ def refresh_by_server(client: Client, collection: str) -> int:
                 shown = ("stage", "done", "total", "elapsed_s")
                 on_progress(Progress(**{name: task.progress[name] for name in shown}))
 
-        task = client.wait_for_task(client.refresh(collection).id, on_progress=told)
+        try:
+            task = client.wait_for_task(task.id, timeout_s=LONGEST_S, on_progress=told)
+        except KeyboardInterrupt:
+            client.cancel_task(task.id)
+            raise
     if task.state != "done" or task.result is None:
         why = "" if task.problem is None else f": {task.problem['detail']}"
-        raise Conflict(f"the server's refresh of {collection} is {task.state}{why}")
-    return task.result["generation"]
+        raise Conflict(f"the server's {called} is {task.state}{why}")
+    return task.result
 
 
 def _counted(documents: Iterable[Document], on_progress: Callable[[Progress], None]) -> Iterator[Document]:

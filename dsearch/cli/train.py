@@ -13,6 +13,7 @@ from dsearch.cli.cluster_training import require_over_shards, task_over_shards
 from dsearch.cli.full import train_full_with_progress
 from dsearch.cli.runs import run_folder, training_processes
 from dsearch.cli.session import opened_engine, print_json
+from dsearch.cli.train_by_server import train_by_server
 from dsearch.cli.train_feedback import require_feedback, train_on_feedback, trust_of
 from dsearch.cli.train_null_slot import learned_null_slot, require_judged
 from dsearch.cli.train_overlay import learned_overlay, overlay_text
@@ -24,7 +25,7 @@ from dsearch.cli.training import (
     stop_unless,
     train_with_progress,
 )
-from dsearch.errors import InvalidRequest
+from dsearch.errors import HomeLocked, InvalidRequest
 
 if TYPE_CHECKING:
     from dsearch.training import GateReport, NullSlot, Registered, Trained, TrainingOptions
@@ -198,72 +199,123 @@ def train(
         raise InvalidRequest("--scope full learns from judgements alone; give --data BEIR_FOLDER")
     if scope != "full" and (precision is not None or compiled):
         raise InvalidRequest("--precision and --compile are of --scope full; leave them out")
-    with (
-        training_processes(scope, device) as processes,
-        opened_engine(
-            home,
-            readonly=not processes.first,
-            encoder=encoder,
-            device=device,
-            backend=backend,
-            threads=threads,
-        ) as (engine, settings),
-    ):
-        from dsearch.training import Gate, examples_from_corpus
+    try:
+        with (
+            training_processes(scope, device) as processes,
+            opened_engine(
+                home,
+                readonly=not processes.first,
+                encoder=encoder,
+                device=device,
+                backend=backend,
+                threads=threads,
+            ) as (engine, settings),
+        ):
+            from dsearch.training import Gate, examples_from_corpus
 
-        target = engine.collection(collection)
-        given: dict[str, Any] = {
-            "objective": objective or (None if source is not None else "listwise"),
-            "epochs": epochs,
-            "learning_rate": learning_rate,
-            "seed": seed,
-            "heads": heads,
-            "scope": scope,
-            "encoder_method": encoder_training,
-            "encoder_learning_rate": encoder_learning_rate,
-            "batch_size": batch_size,
-            "precision": precision,
-            "compiled": compiled or None,
-            "tune": None if tune or scope == "full" else False,
-        }
-        chosen = {name: value for name, value in given.items() if value is not None}
-        parent = start_of_training(target)
-        gate = Gate(alpha=alpha, margin=margin)
-        if scope == "full":
-            assert data is not None  # it was asked for
-            examples = judged_examples(target, data, split, exclude, strict=strict)
-            trained = train_full_with_progress(
-                target, examples, chosen, gate, parent, processes, run, resume=resume
-            )
-            if not processes.first:
-                return
-        elif source is not None:
-            trained, examples = train_on_feedback(target, trust, chosen, gate, settings.device, parent)
-        else:
-            training = _options(chosen, self_supervised=self_supervised)
-            if data is None:
-                examples = examples_from_corpus(target, seed=seed)
-            else:
-                examples = judged_examples(target, data, split, exclude, teacher, strict=strict)
-            described = {"options": asdict(training), "data": examples.digest, "parent": parent}
-            trained = train_with_progress(
-                examples,
-                training,
-                settings.device,
-                gate,
-                target.head(parent),
-                target.encoder if training.scope == "query" else None,
-                run_folder(target, described, run, resume=resume),
-                None if ray is None else task_over_shards(target, ray, training),
-            )
-            if overlay:
-                trained, of_overlay = learned_overlay(trained, examples, training, gate, settings.device)
-            if null_slot:
+            target = engine.collection(collection)
+            given: dict[str, Any] = {
+                "objective": objective or (None if source is not None else "listwise"),
+                "epochs": epochs,
+                "learning_rate": learning_rate,
+                "seed": seed,
+                "heads": heads,
+                "scope": scope,
+                "encoder_method": encoder_training,
+                "encoder_learning_rate": encoder_learning_rate,
+                "batch_size": batch_size,
+                "precision": precision,
+                "compiled": compiled or None,
+                "tune": None if tune or scope == "full" else False,
+            }
+            chosen = {name: value for name, value in given.items() if value is not None}
+            parent = start_of_training(target)
+            gate = Gate(alpha=alpha, margin=margin)
+            if scope == "full":
                 assert data is not None  # it was asked for
-                trained, slot = learned_null_slot(
-                    target, data, split, trained, examples, training, settings.device
+                examples = judged_examples(target, data, split, exclude, strict=strict)
+                trained = train_full_with_progress(
+                    target, examples, chosen, gate, parent, processes, run, resume=resume
                 )
-        made = registered(target, trained, promote=promote, accept=accept, parent=parent)
+                if not processes.first:
+                    return
+            elif source is not None:
+                trained, examples = train_on_feedback(target, trust, chosen, gate, settings.device, parent)
+            else:
+                training = _options(chosen, self_supervised=self_supervised)
+                if data is None:
+                    examples = examples_from_corpus(target, seed=seed)
+                else:
+                    examples = judged_examples(target, data, split, exclude, teacher, strict=strict)
+                described = {"options": asdict(training), "data": examples.digest, "parent": parent}
+                trained = train_with_progress(
+                    examples,
+                    training,
+                    settings.device,
+                    gate,
+                    target.head(parent),
+                    target.encoder if training.scope == "query" else None,
+                    run_folder(target, described, run, resume=resume),
+                    None if ray is None else task_over_shards(target, ray, training),
+                )
+                if overlay:
+                    trained, of_overlay = learned_overlay(trained, examples, training, gate, settings.device)
+                if null_slot:
+                    assert data is not None  # it was asked for
+                    trained, slot = learned_null_slot(
+                        target, data, split, trained, examples, training, settings.device
+                    )
+            made = registered(target, trained, promote=promote, accept=accept, parent=parent)
+    except HomeLocked as locked:
+        live = train_by_server(
+            locked,
+            collection,
+            home=home,
+            data=data,
+            split=split,
+            strict=strict,
+            options={
+                name: value
+                for name, value in {
+                    "self_supervised": self_supervised,
+                    "from_feedback": source is not None,
+                    "scope": scope,
+                    "encoder_training": encoder_training,
+                    "encoder_learning_rate": encoder_learning_rate,
+                    "objective": objective,
+                    "null_slot": null_slot,
+                    "heads": heads,
+                    "epochs": epochs,
+                    "learning_rate": learning_rate,
+                    "seed": seed,
+                    "tune": tune,
+                    "promote": promote,
+                    "accept": accept,
+                    "alpha": alpha,
+                    "margin": margin,
+                }.items()
+                if value is not None
+            },
+            here_only={
+                "--exclude": exclude,
+                "--trusted-keys": trusted_keys,
+                "--teacher": teacher,
+                "--overlay": overlay,
+                "--batch-size": batch_size,
+                "--precision": precision,
+                "--compile": compiled,
+                "--run": run,
+                "--resume": resume,
+                "--encoder": encoder,
+                "--device": device,
+                "--backend": backend,
+                "--threads": threads,
+                "--ray": ray,
+            },
+            json=json,
+        )
+        stop_unless(live or not promote)
+        return
     version, live = made.version, made.live is not None
     if json:
         about = {"version": made.live or version, "live": live, "trained": version, "reason": made.reason}

@@ -100,6 +100,35 @@ def test_versions_through_the_server(dsearch: Terminal, served: str, tmp_path: P
         assert [one.version for one in client.models("papers").models] == ["v0"]
 
 
+def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source, data = tmp_path / "some.jsonl", tmp_path / "judged"
+    lines = [{"id": f"d{i}", "text": f"river stone number{i}"} for i in range(30)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (data / "qrels").mkdir(parents=True)
+    queries = [{"_id": f"q{i}", "text": f"what is alias{i}?"} for i in range(12)]
+    (data / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries))
+    pairs = [f"q{i}\td{i}\t1\n" for i in range(12)] + ["q0\tnowhere\t1\n"]
+    (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(pairs))
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    train = ("train", "-c", "papers", "--data", data, "--epochs", "2")
+    code, out, err = dsearch(*train, "--accept", "--json")
+    assert code == 0, err
+    assert f"the server at {served} holds the lock: it does this" in err
+    assert "nowhere" in err  # judgements are checked as ever
+    told = json.loads(out)
+    assert (told["version"], told["live"], told["epochs"], told["examples"]) == ("v1", True, 2, 12)
+    code, out, _ = dsearch(*train, "--seed", "1")
+    assert (code, out.splitlines()[0].startswith("papers: v2 trained on 12 queries in ")) == (3, True)
+    assert "v2 is kept but does not answer; try it with --model v2" in out
+    code, _, err = dsearch(*train, "--batch-size", "4", "--strict")
+    assert (code, "does not take --batch-size; end it first, or leave that out" in err) == (1, True)
+    code, _, err = dsearch(*train, "--strict")
+    assert code == 1
+    assert "nowhere" in err
+    with Client(served) as client:
+        assert [one.version for one in client.models("papers").models] == ["v0", "v1", "v2"]
+
+
 def test_what_a_server_does_not_do_is_said(dsearch: Terminal, served: str, tmp_path: Path) -> None:
     source = tmp_path / "some.jsonl"
     source.write_text(json.dumps({"id": "a", "text": "cat"}) + "\n")
