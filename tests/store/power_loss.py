@@ -27,7 +27,7 @@ from pathlib import Path
 from power_writer import NAME, STEPS, Shown, generation_folder
 
 from dsearch.index import Generation
-from dsearch.store import Store
+from dsearch.store import FeedbackStore, Store
 
 SECTOR = 512
 CALLS = (
@@ -458,7 +458,10 @@ def check(cut: Cut, home: Path) -> bool:
     with Store.open(folder) as store:
         texts = {document.id: document.text for document in store.list(limit=1000)}
         live = store.live_generation()
-        found = Shown(texts, live.number if live else 0, store.live_model())
+        feedback = FeedbackStore(folder)
+        assert feedback.damage() == ()
+        clicks = frozenset(event.event_id for page in feedback.pages() for event in page.events)
+        found = Shown(texts, live.number if live else 0, store.live_model(), clicks)
         assert found in allowed, f"after {cut.log[-1]}: {found}"
         assert store.verify().damage == ()
         for registered in store.generations():

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from dsearch.index import Generation
-from dsearch.store import Store
+from dsearch.store import Event, FeedbackStore, Impression, Store
 from dsearch.types import Document
 
 DIMENSION = 8
@@ -31,6 +31,7 @@ class Shown:
     texts: dict[str, str] = field(default_factory=dict)
     generation: int = 0
     model: str = "v0"
+    clicks: frozenset[str] = frozenset()
 
 
 def vector(text: str) -> np.ndarray:
@@ -87,15 +88,37 @@ def delete(ids: range) -> tuple[Callable[[Store], None], Callable[[Shown], Shown
     )
 
 
+def clicked(name: str) -> tuple[Callable[[Store], None], Callable[[Shown], Shown]]:
+    """A click, of a key of its own; the file is closed after it."""
+
+    def write(store: Store) -> None:
+        feedback = FeedbackStore(store.path)
+        event = Event(name, "q1", name, "", "click", "d1", 1, 0.0, 2.0)
+        feedback.record([Impression("q1", "words " * 50, 1.0, ids=("d1",))], [event])
+        feedback.close()
+
+    return write, lambda shown: replace(shown, clicks=shown.clicks | {name})
+
+
+def unclicked(name: str) -> tuple[Callable[[Store], None], Callable[[Shown], Shown]]:
+    return (
+        lambda store: FeedbackStore(store.path).clear(key=name) and None,
+        lambda shown: replace(shown, clicks=shown.clicks - {name}),
+    )
+
+
 def built(number: int) -> tuple[Callable[[Store], None], Callable[[Shown], Shown]]:
     return build, lambda shown: replace(shown, generation=number)
 
 
 STEPS: list[tuple[Callable[[Store], None], Callable[[Shown], Shown]]] = [
     upsert(range(8), "first"),
+    clicked("a"),
     built(1),
     upsert(range(6, 12), "second"),
     delete(range(3)),
+    clicked("b"),
+    unclicked("a"),
     built(2),
     (retire, lambda shown: shown),
     (promote, lambda shown: replace(shown, model="v1")),

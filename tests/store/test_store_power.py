@@ -29,7 +29,7 @@ def calls(home) -> power_loss.Calls:
 
 def test_what_a_power_cut_leaves_is_a_state_before_or_after_a_step(home, calls, tmp_path):
     checked = 0
-    for cut in power_loss.states(calls, home, every=7, draws=2):
+    for cut in power_loss.states(calls, home, every=11, draws=2):
         power_loss.check(cut, tmp_path / "after")
         checked += 1
     assert checked >= 500
