@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dsearch.index.dense import DenseIndex
 from dsearch.index.dense_kinds import AUTO, BOUNDS, DENSE_KINDS, DenseKind
-from dsearch.index.generation import Generation, remove_unfinished
+from dsearch.index.generation import Generation
+from dsearch.index.generation_build import remove_unfinished
 from dsearch.index.highlight import highlights
 from dsearch.index.keyword import K1, B, CorpusStatistics, KeywordIndex
 from dsearch.index.keyword_data import checked_weighting

@@ -143,3 +143,13 @@ def _blocks(embeddings: np.ndarray | Iterable[np.ndarray]) -> Iterator[np.ndarra
         if block.ndim != 2 or block.shape[1] == 0:
             raise InvalidRequest(f"embeddings of shape {block.shape}; use [documents, encoder_dim]")
         yield block
+
+
+def open_matrix(path: Path) -> np.ndarray:
+    """A read-only memory map, or an array where there is nothing to map."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:  # an empty file region cannot be mapped
+        array = np.load(path, allow_pickle=False)
+        array.flags.writeable = False
+        return array

@@ -43,17 +43,17 @@ def main() -> None:
 def publish_first() -> None:
     """A broken promise: the row that makes a generation live is committed before its folder has its name."""
     from dsearch.engine import indexing, rebuild
-    from dsearch.index import generation
+    from dsearch.index import generation_build
 
-    final = generation.publish_folder
+    final = generation_build.publish_folder
     late: list[tuple[Path, Path]] = []
 
     def build_files(*given: object, **named: object) -> object:
-        generation.publish_folder = lambda unfinished, folder: late.append((unfinished, folder))
+        generation_build.publish_folder = lambda unfinished, folder: late.append((unfinished, folder))
         try:
             return original(*given, **named)  # type: ignore[arg-type]
         finally:
-            generation.publish_folder = final
+            generation_build.publish_folder = final
 
     original = rebuild.build_files
     rebuild.build_files = build_files  # type: ignore[assignment]
