@@ -20,14 +20,22 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CorruptData, Unavailable, UnsupportedFormat
+from ..errors import CorruptData, Unavailable
 from .backup import copy_database
 from .connect import connect, is_full, readable_errors
 from .digest import DIGEST_BYTES, add_facts
-from .feedback_rows import TABLES, all_facts, damaged
+from .feedback_rows import TABLES, all_facts
+from .feedback_state import (
+    FEEDBACK,
+    FEEDBACK_FILE,
+    OLDEST_FORMAT,
+    FeedbackState,
+    damaged_file,
+    insert_state,
+    read_state,
+    write_state,
+)
 from .watermark import (
-    Mark,
-    Marked,
     Marks,
     Watermark,
     check_database,
@@ -36,34 +44,8 @@ from .watermark import (
     sync_folder,
 )
 
-FEEDBACK_FILE = "feedback.db"
-FEEDBACK = Marked(
-    "feedback.watermark",
-    FEEDBACK_FILE,
-    "clicks and judgements",
-    "documents and searches are whole; go on with what is there: dsearch feedback clear --damaged",
-)
-FORMAT = 2
-OLDEST_FORMAT = 1
 _PATIENCE_S = 10.0
 _NOTHING = bytes(DIGEST_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """The row of table `state`: the last operation and the one before it."""
-
-    sequence: int
-    digest: bytes
-    previous_sequence: int
-    previous_digest: bytes
-
-    @property
-    def marks(self) -> tuple[Mark, Mark]:
-        return Mark(self.sequence, self.digest), Mark(self.previous_sequence, self.previous_digest)
-
-    def later(self, sequence: int, digest: bytes) -> _State:
-        return _State(sequence, digest, self.sequence, self.digest)
 
 
 @dataclass(slots=True)
@@ -140,7 +122,7 @@ class FeedbackFile:
                 self._require_nothing_lost(before)
                 yield None  # a first write was cut off
                 return
-            state = self.state(connection)
+            state = read_state(connection, self.path)
             if state is None:
                 self._require_nothing_lost(before)
             else:
@@ -152,7 +134,7 @@ class FeedbackFile:
 
     def require_rows(self, connection: sqlite3.Connection) -> None:
         """Hold all rows that a read transaction sees against the set digest; raises CorruptData."""
-        state = self.state(connection)
+        state = read_state(connection, self.path)
         if state is not None and add_facts(_NOTHING, all_facts(connection)) != state.digest:
             raise CorruptData(f"{self.path} does not hold the rows that were acknowledged; {FEEDBACK.remedy}")
 
@@ -186,7 +168,7 @@ class FeedbackFile:
                 )
                 # Past whatever the watermark has seen: a number is not used twice.
                 state = state.later(max(state.sequence, watermark.marks.newest.sequence) + 1, digest)
-                _write_state(connection, state)
+                write_state(connection, state)
         except BaseException:
             if connection.in_transaction:  # a full disk may have ended it
                 connection.execute("ROLLBACK")
@@ -197,18 +179,19 @@ class FeedbackFile:
             if accept_loss:
                 self._mark(watermark, state)  # both slots have to be whole again
 
-    def _checked(self, connection: sqlite3.Connection, watermark: Watermark, accept_loss: bool) -> _State:
+    def _checked(
+        self, connection: sqlite3.Connection, watermark: Watermark, accept_loss: bool
+    ) -> FeedbackState:
         """The state that a transaction starts from, after bringing an older file up to the present format."""
-        state = self.state(connection)
+        state = read_state(connection, self.path)
         if state is None:
             if not accept_loss:
                 self._require_nothing_lost(watermark.marks)
-            state = _State(0, digest := add_facts(_NOTHING, all_facts(connection)), 0, digest)
+            state = FeedbackState(0, digest := add_facts(_NOTHING, all_facts(connection)), 0, digest)
             if watermark.marks.newest.sequence == 0:
                 self._mark(watermark, state)
                 self._mark(watermark, state)
-            connection.execute("INSERT INTO state VALUES (1, ?, ?, ?, ?)", (0, digest, 0, digest))
-            connection.execute("INSERT OR REPLACE INTO meta VALUES ('format', ?)", (str(FORMAT),))
+            insert_state(connection, state)
             return state
         if accept_loss:
             return state
@@ -231,7 +214,7 @@ class FeedbackFile:
                 self._fail(error)
             raise
 
-    def _mark(self, watermark: Watermark, state: _State) -> None:
+    def _mark(self, watermark: Watermark, state: FeedbackState) -> None:
         try:
             watermark.write(state.marks[0])
         except OSError as error:
@@ -276,24 +259,6 @@ class FeedbackFile:
             self._writer = connection
         return self._writer
 
-    def state(self, connection: sqlite3.Connection) -> _State | None:
-        """The row of table `state`; None in a file of format 1. Raises UnsupportedFormat, CorruptData."""
-        row = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
-        if row is None or row[0] not in (str(OLDEST_FORMAT), str(FORMAT)):
-            found = "unknown" if row is None else row[0]
-            raise UnsupportedFormat(
-                f"{self.path} has feedback format {found}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
-                "use the release that wrote it to export it"
-            )
-        if row[0] == str(OLDEST_FORMAT):
-            return None
-        row = connection.execute(
-            "SELECT sequence, digest, previous_sequence, previous_digest FROM state"
-        ).fetchone()
-        if row is None or [type(value) for value in row] != [int, bytes, int, bytes]:
-            raise self._damaged("the row of its table `state` is not what was written")
-        return _State(*row)
-
     @contextmanager
     def _errors(self) -> Generator[None]:
         try:
@@ -303,12 +268,7 @@ class FeedbackFile:
             raise self._damaged(str(error)) from error
 
     def _damaged(self, why: str) -> CorruptData:
-        if "decode to UTF-8" in why:
-            return damaged()
-        return CorruptData(
-            f"{self.path} is damaged ({why}); move it and {FEEDBACK.file_name} away (documents are not in "
-            "them) and go on without them"
-        )
+        return damaged_file(self.path, why)
 
 
 def copy_feedback(source: Path, target: Path) -> None:
@@ -328,7 +288,7 @@ def copy_feedback(source: Path, target: Path) -> None:
             if connection is not None:
                 with closing(sqlite3.connect(target / FEEDBACK_FILE)) as copy:
                     connection.backup(copy)
-                state = file.state(connection)
+                state = read_state(connection, file.path)
     except CorruptData:
         if file.path.is_file():
             copy_database(file.path, target / FEEDBACK_FILE)
@@ -338,10 +298,3 @@ def copy_feedback(source: Path, target: Path) -> None:
         if state is not None:
             create_watermark(target, state.marks[0], FEEDBACK)
     sync_folder(target)
-
-
-def _write_state(connection: sqlite3.Connection, state: _State) -> None:
-    connection.execute(
-        "UPDATE state SET sequence = ?, digest = ?, previous_sequence = ?, previous_digest = ?",
-        (state.sequence, state.digest, state.previous_sequence, state.previous_digest),
-    )

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from dsearch.errors import Conflict, CorruptData, InsufficientStorage, Unavailable, UnsupportedFormat
 from dsearch.store import Event, FeedbackFull, FeedbackStore, Impression, Page, feedback_file, watermark
-from dsearch.store.feedback_file import FEEDBACK, FeedbackFile, copy_feedback
+from dsearch.store.feedback_file import FeedbackFile, copy_feedback
+from dsearch.store.feedback_state import FEEDBACK
 from dsearch.store.watermark import read_watermark
 
 PAGE = Impression("q1", "wing flutter", 100.5, 3, "v2", 17, "site", ("a", "b"), (0.7, 0.3), 1, (1, 2), True)
