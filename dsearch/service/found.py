@@ -8,7 +8,7 @@ from typing import Any
 
 from dsearch.engine.impressions import Drawn
 from dsearch.service.respond import stamped
-from dsearch.types import Explanation, Highlight, Hit, SearchResult
+from dsearch.types import Explanation, Highlight, Hit, Passage, SearchResult
 
 
 def search_answer(
@@ -55,7 +55,7 @@ def _hit(hit: Hit) -> dict[str, Any]:
     if hit.highlights is not None:
         shown["highlights"] = [_highlighted(piece) for piece in hit.highlights]
     if hit.passage is not None:
-        shown["passage"] = asdict(hit.passage)
+        shown["passage"] = _passage(hit.passage)
     return shown
 
 
@@ -70,6 +70,10 @@ def _explained(explain: Explanation) -> dict[str, Any]:
         "null_weight": explain.null_weight,
         "learned": None if explain.learned is None else asdict(explain.learned),
     }
+
+
+def _passage(passage: Passage) -> dict[str, Any]:
+    return {"ordinal": passage.ordinal, "start": passage.start, "end": passage.end, "text": passage.text}
 
 
 def _highlighted(piece: Highlight) -> dict[str, Any]:

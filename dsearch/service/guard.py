@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -49,6 +49,12 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+
+# As they are sent: made into bytes once, not for every answer.
+_UNLESS_GIVEN = [
+    (name.lower().encode("ascii"), value.encode("ascii"))
+    for name, value in {**HEADERS, "Cache-Control": "no-store"}.items()
+]
 
 _REFUSED = "more is being answered than can be in time; try again after the seconds in Retry-After"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -206,10 +212,10 @@ def _prepared(response: Response) -> tuple[Message, Message]:
 
 
 def _add_headers(start: Message, request_id: str, *, close: bool) -> None:
-    headers = MutableHeaders(scope=start)
-    for name, value in HEADERS.items():
-        headers.setdefault(name, value)
-    headers.setdefault("Cache-Control", "no-store")
-    headers["X-Request-Id"] = request_id
+    ours = [(b"x-request-id", request_id.encode("ascii"))]
     if close:
-        headers["Connection"] = "close"
+        ours.append((b"connection", b"close"))
+    replaced = [name for name, _ in ours]
+    given = [header for header in start["headers"] if header[0].lower() not in replaced]
+    there = {name.lower() for name, _ in given}
+    start["headers"] = [*given, *(header for header in _UNLESS_GIVEN if header[0] not in there), *ours]

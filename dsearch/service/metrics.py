@@ -117,8 +117,9 @@ class Metrics:
 
     def searched(self, collection: str, results: Sequence[SearchResult]) -> None:
         """Queries were answered."""
+        entropy = self._entropy.labels(collection)
         for result in results:
-            self._entropy.labels(collection).observe(result.attention.entropy)
+            entropy.observe(result.attention.entropy)
             if result.attention.covered_mass is not None:
                 self._mass.labels(collection).observe(result.attention.covered_mass)
 
