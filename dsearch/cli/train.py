@@ -335,8 +335,10 @@ def _options(chosen: dict[str, Any], *, self_supervised: bool) -> TrainingOption
     return query_options(**chosen) if chosen["scope"] == "query" else TrainingOptions(**chosen)
 
 
-def _share(share: float) -> str:
-    return "" if share == 1.0 else f", of which {share:.0%} is served for the sake of unseen documents"
+def _served(share: float, keyword_factor: float) -> str:
+    told = "" if share == 1.0 else f", of which {share:.0%} is served"
+    told += "" if keyword_factor == 1.0 else f", keywords weighed {keyword_factor:g} times as high"
+    return f"{told}, for the sake of unseen documents" if told else ""
 
 
 def _tell(
@@ -352,7 +354,7 @@ def _tell(
     version, live = made.version, made.live is not None
     typer.echo(
         f"{collection}: {version} trained on {learned_from} queries in {trained.seconds:.1f} s "
-        f"({trained.epochs} epochs{_share(trained.share)})"
+        f"({trained.epochs} epochs{_served(trained.share, trained.keyword_factor)})"
     )
     typer.echo(trained.gate.to_text())
     if of_overlay is not None:

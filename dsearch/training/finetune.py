@@ -25,7 +25,7 @@ from dsearch.training.loop import OnTraining
 from dsearch.training.options import TrainingOptions
 from dsearch.training.runfolder import RunFolder
 from dsearch.training.selection import Kept, chosen, halves
-from dsearch.training.shrinkage import part_of_the_way
+from dsearch.training.shrinkage import part_of_the_way, reweighed
 from dsearch.training.trainer import MakeTask, new_head
 from dsearch.training.trainings import Trainings, checkpoints_of
 from dsearch.training.tune import (
@@ -55,6 +55,7 @@ class Trained:
             candidate of its own, with what the gate says of it.
         lessons: in scope head, what each training query pulled at, for `explain`.
         share: of what was learned, that the head has (shrinkage.py).
+        keyword_factor: of the keyword weight that was learned, that the head has.
     """
 
     head: Head
@@ -68,6 +69,7 @@ class Trained:
     tuned: Tuned | None = None
     lessons: Lessons | None = None
     share: float = 1.0
+    keyword_factor: float = 1.0
 
     @property
     def goes_live(self) -> Literal["head", "tuned"] | None:
@@ -171,10 +173,10 @@ def finetune(
     epochs = [0, *checkpoints][kept.checkpoint]
 
     student = trainings.on_all(epochs, begin)
-    share = 1.0 if kept.served is None else kept.served.share
+    share, factor = (1.0, 1.0) if kept.served is None else (kept.served.share, kept.served.keywords)
     if kept.served is not None:
         beginning = new_head(examples.states.shape[1], options, begin)
-        student.head = part_of_the_way(beginning, student.head, share)
+        student.head = reweighed(part_of_the_way(beginning, student.head, share), factor)
         with torch.no_grad():
             student.head.hop_strength.fill_(kept.served.hop)
     head = student.head
@@ -202,6 +204,7 @@ def finetune(
         "options": asdict(options),
         "epochs": epochs,
         "share": share,
+        "keyword_factor": factor,
         "hop_strength": head.hop_strength.item(),
         "examples": len(examples),
         "left_out": examples.left_out,
@@ -216,7 +219,17 @@ def finetune(
         run.finish()
     lessons = lessons_of(examples, begin, options) if options.scope == "head" and epochs else None
     return Trained(
-        head, epochs, room, gated, seconds, record, student.change, tuned=tuned, lessons=lessons, share=share
+        head,
+        epochs,
+        room,
+        gated,
+        seconds,
+        record,
+        student.change,
+        tuned=tuned,
+        lessons=lessons,
+        share=share,
+        keyword_factor=factor,
     )
 
 

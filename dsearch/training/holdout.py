@@ -114,6 +114,19 @@ class HeldOut:
         )
         return {strength: self._answers(top) for strength, top in zip(hop_strengths, tops, strict=True)}
 
+    def answers_of_alike(
+        self,
+        heads: Sequence[Head],
+        hop_strengths: Sequence[float],
+        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+    ) -> list[dict[float, Answers]]:
+        """`answers_by_hop` of each head, of heads that differ in their keyword weight at most."""
+        ranked = self._ranking.tops_of_alike(heads, hop_strengths, self._depth, states=states)
+        return [
+            {strength: self._answers(top) for strength, top in zip(hop_strengths, tops, strict=True)}
+            for tops in ranked
+        ]
+
     def _answers(self, top: Int64[np.ndarray, "queries depth"]) -> Answers:
         taken_out = (top[:, :, None] == self._taken_out[:, None]).any(-1)
         return Answers(

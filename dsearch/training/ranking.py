@@ -82,14 +82,20 @@ class Ranking:
 
     @torch.inference_mode()
     def tops_of_alike(
-        self, heads: Sequence[Head], hop_strengths: Sequence[float], depth: int = DEPTH
+        self,
+        heads: Sequence[Head],
+        hop_strengths: Sequence[float],
+        depth: int = DEPTH,
+        *,
+        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
     ) -> list[list[Int64[np.ndarray, "queries depth"]]]:
         """`tops` of each head, of heads that project alike and weigh keywords by the same k1 and b.
 
         They differ in keyword weight, temperature or mixture alone: what a query has to do with a document is
         computed for the first and serves all.
         """
-        return self._tops(heads, hop_strengths, depth, self.examples.states, self._corpus, self._further)
+        states = self.examples.states if states is None else states
+        return self._tops(heads, hop_strengths, depth, states, self._corpus, self._further)
 
     def _tops(
         self,

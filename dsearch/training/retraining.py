@@ -13,7 +13,7 @@ from dsearch.training.examples import Examples
 from dsearch.training.finetune import Trained
 from dsearch.training.loop import Watch
 from dsearch.training.options import TrainingOptions
-from dsearch.training.shrinkage import part_of_the_way
+from dsearch.training.shrinkage import part_of_the_way, reweighed
 from dsearch.training.trainer import new_head, train_student
 
 
@@ -26,7 +26,7 @@ def trained_without(
     device: str = "cpu",
     watch: Watch | None = None,
 ) -> tuple[Head, Examples]:
-    """A head of the same keyword start, hop, epochs and share, and the examples that it learned from.
+    """A head of the same keyword start, hop, epochs, share and keyword factor, and what it learned from.
 
     Args:
         trained: by scope head.
@@ -37,8 +37,8 @@ def trained_without(
         watch: who follows.
     """
     rest = examples.subset(sorted(set(range(len(examples))) - set(held_out)))
-    student = train_student(
-        rest, options, start=trained.head, epochs=trained.epochs, device=device, watch=watch
-    )
-    beginning = new_head(examples.states.shape[1], options, trained.head)
-    return part_of_the_way(beginning, student.head, trained.share), rest
+    start = reweighed(trained.head, 1 / trained.keyword_factor)
+    student = train_student(rest, options, start=start, epochs=trained.epochs, device=device, watch=watch)
+    beginning = new_head(examples.states.shape[1], options, start)
+    head = part_of_the_way(beginning, student.head, trained.share)
+    return reweighed(head, trained.keyword_factor), rest

@@ -29,8 +29,9 @@ from dsearch.training.holdout import Answers
 from dsearch.training.loop import Epoch
 from dsearch.training.student import Student
 
-FORMAT = 1
+FORMAT = 2
 Key = TypeVar("Key")
+_PARTS, _ALONE = ("all", "seen", "unseen"), "answers"
 _RUN, _METRICS, _CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
 
 
@@ -181,29 +182,41 @@ class Stage:
 
     def answers(self, name: str) -> Answers | None:
         """Answers that were kept under this name."""
-        path = self.folder / f"{name}.safetensors"
-        if not path.is_file():
-            return None
-        arrays = load_file(path)
-        return Answers(arrays["all"], arrays["seen"], arrays["unseen"])
+        return self.answers_in(name).get(_ALONE)
 
     def several_answers(self, names: Mapping[Key, str]) -> dict[Key, Answers]:
         """Those of them that were kept, by key."""
         found = {key: self.answers(name) for key, name in names.items()}
         return {key: of for key, of in found.items() if of is not None}
 
-    def keep_answers(self, name: str, answers: Answers) -> Answers:
+    def answers_in(self, name: str) -> dict[str, Answers]:
+        """Answers that were kept together under this name, by label; none where it is not there."""
+        path = self.folder / f"{name}.safetensors"
+        if not path.is_file():
+            return {}
+        arrays = load_file(path)
+        return {
+            label: Answers(*(arrays[f"{label}/{part}"] for part in _PARTS))
+            for label in {key.rpartition("/")[0] for key in arrays}
+        }
+
+    def keep_answers(self, name: str, answers: Answers) -> None:
         """Keep answers to held-out queries, at once or not at all."""
+        self.keep_answers_in(name, {_ALONE: answers})
+
+    def keep_answers_in(self, name: str, answers: Mapping[str, Answers]) -> None:
+        """Keep several together, by labels without a slash."""
         path = self.folder / f"{name}.safetensors"
         unfinished = path.with_name(f".{path.name}.writing")
-        arrays = {"all": answers.all, "seen": answers.seen, "unseen": answers.unseen}
-        unfinished.write_bytes(
-            save_arrays({key: np.ascontiguousarray(value) for key, value in arrays.items()})
-        )
+        arrays = {
+            f"{label}/{part}": np.ascontiguousarray(getattr(one, part))
+            for label, one in answers.items()
+            for part in _PARTS
+        }
+        unfinished.write_bytes(save_arrays(arrays))
         sync_file(unfinished)
         os.replace(unfinished, path)
         sync_folder(self.folder)
-        return answers
 
 
 class ReadingStage:

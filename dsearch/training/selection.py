@@ -10,14 +10,19 @@ from jaxtyping import Bool, Float
 
 from dsearch.training.holdout import Answers, joined
 
+_HARM = 2.0  # how much more a loss on unseen documents counts: whoever judged none of them cannot see it
 MIN_SLICE = 20  # with fewer queries, a slice says too little to choose epochs by
 
 
 class Served(NamedTuple):
-    """How a trained head is served: the share of what it learned (shrinkage.py), and its hop strength."""
+    """How a trained head is served: the share of what it learned, its hop strength, how keywords are weighed.
+
+    `keywords` is a factor of the keyword weight that was learned; see shrinkage.py.
+    """
 
     share: float
     hop: float
+    keywords: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +78,23 @@ def halves(fold: FoldAnswers, seed: int) -> list[FoldAnswers]:
 
 
 def kept_served(served: dict[Served, Answers], now: Answers) -> Served:
-    """As much of what was learned as leaves unseen documents where they are, each share with its best hop.
+    """The best way by all queries, where what unseen documents lose against what answers now counts thrice.
 
-    That is the largest share with which they fall, against what answers now, by no more than their standard
-    error; where every share loses more, the one that loses least. With too few of them to tell: all of it.
+    Each share and keyword factor with its best hop. Seen and unseen queries count alike, however many there
+    are of each. With too few unseen documents to tell: all of what was learned, as it was learned.
     """
-    best: dict[float, Served] = {}
-    for share in sorted({of.share for of in served}, reverse=True):
-        hops = {of.hop: answers.all for of, answers in served.items() if of.share == share}
-        best[share] = Served(share, kept_hop(hops, now.seen))
-    judged = ~np.isnan(now.unseen)
-    if judged.sum() < MIN_SLICE:
-        return best[max(best)]
-    gains = {of: (served[of].unseen - now.unseen)[judged] for of in best.values()}
-    for of, gain in gains.items():
-        if gain.mean() >= -gain.std() / np.sqrt(len(gain)):
-            return of
-    return max(gains, key=lambda of: gains[of].mean())
+    hops: dict[tuple[float, float], dict[float, Float[np.ndarray, " queries"]]] = {}
+    for of in sorted(served, key=lambda of: (-of.share, of.keywords)):  # of equals the plainest
+        hops.setdefault((of.share, of.keywords), {})[of.hop] = served[of].all
+    best = {
+        (share, keywords): Served(share, kept_hop(values, now.seen), keywords)
+        for (share, keywords), values in hops.items()
+    }
+    if (~np.isnan(now.unseen)).sum() < MIN_SLICE:
+        return best[max(share for share, _ in best), 1.0]
+    gains = {of: float(np.nanmean(served[of].unseen - now.unseen)) for of in best.values()}
+    weights = _balance(now.seen)
+    return max(gains, key=lambda of: (served[of].all * weights).mean() + _HARM * min(0.0, gains[of]))
 
 
 def kept_checkpoint(

@@ -19,13 +19,14 @@ from dsearch.training.loop import Epoch, OnTraining, TrainingDiverged, Watch
 from dsearch.training.options import TrainingOptions
 from dsearch.training.runfolder import RunFolder, Stage
 from dsearch.training.selection import FoldAnswers, Served
-from dsearch.training.shrinkage import SHARES, part_of_the_way
+from dsearch.training.shrinkage import KEYWORD_FACTORS, SHARES, part_of_the_way, reweighed
 from dsearch.training.student import Student
 from dsearch.training.trainer import MakeTask, new_head, train_student
 from dsearch.training.tune import HOP_STRENGTHS, Trials, head_of
 from dsearch.types import Progress
 
 MIN_HELD_OUT = 10  # with fewer, held-out queries say nothing; all epochs are run
+_SERVED = "served"  # what answers in each way of serving are kept as
 _CHECKPOINTS = 10  # of a training run, at which held-out queries are ranked
 
 
@@ -103,12 +104,13 @@ class Trainings:
             hops = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
         # An encoder that learned is served whole: its head alone would not lead back.
         shares = SHARES if self.encoder is None else (1.0,)
-        names = {Served(share, hop): f"share-{share:g}-hop-{hop:g}" for share in shares for hop in hops}
+        factors = (1.0,) if self.encoder is not None or trials is None else KEYWORD_FACTORS
         after: dict[int, Answers] = {}
         served: dict[Served, Answers] = {}
         if stage is not None:  # what is there of before the run was interrupted
             after = stage.several_answers({epoch: f"epoch-{epoch}" for epoch in checkpoints})
-            served = stage.several_answers(names)
+            kept = stage.answers_in(_SERVED)
+            served = {Served(*map(float, label.split())): answers for label, answers in kept.items()}
         beginning = new_head(examples.states.shape[1], options, start)
 
         def told(epoch: Epoch, student: Student) -> bool:
@@ -116,8 +118,11 @@ class Trainings:
             if epoch.number == checkpoints[-1]:
                 for share in shares:
                     head = part_of_the_way(beginning, student.head, share)
-                    by_hop = held_out.answers_by_hop(head, hops, states)
-                    served.update({Served(share, hop): of for hop, of in by_hop.items()})
+                    heads = [reweighed(head, factor) for factor in factors]
+                    for factor, by_hop in zip(
+                        factors, held_out.answers_of_alike(heads, hops, states), strict=True
+                    ):
+                        served.update({Served(share, hop, factor): of for hop, of in by_hop.items()})
                 answers = served[Served(1.0, strength)]
             else:
                 answers = held_out.answers(student.head, states)
@@ -125,8 +130,9 @@ class Trainings:
                 after[epoch.number] = answers
                 if stage is not None:
                     stage.keep_answers(f"epoch-{epoch.number}", answers)
-                    for of, kept in served.items():
-                        stage.keep_answers(names[of], kept)
+                    if served:
+                        labels = {" ".join(map(repr, of)): kept for of, kept in served.items()}
+                        stage.keep_answers_in(_SERVED, labels)
             epoch = replace(epoch, before=now.means(), after=answers.means())
             return self._tell("validate", stage, epoch, student)
 

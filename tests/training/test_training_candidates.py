@@ -18,8 +18,9 @@ from dsearch.training.candidates import judge_candidates
 from dsearch.training.gate import GateReport, judge
 from dsearch.training.holdout import Answers
 from dsearch.training.ranking import Ranking
+from dsearch.training.retraining import trained_without
 from dsearch.training.selection import FoldAnswers, Served, chosen, kept_hop, kept_served
-from dsearch.training.shrinkage import part_of_the_way
+from dsearch.training.shrinkage import part_of_the_way, reweighed
 from dsearch.training.tune import DEFAULT, Trials, setting_of
 from dsearch.types import Document
 
@@ -57,7 +58,8 @@ def test_the_tuned_search_may_answer_where_the_head_may_not(words: Collection, m
     assert trained.tuned is not None
     assert trained.tuned.gate.passed
     assert trained.goes_live == "tuned"
-    assert setting_of(trained.head)[0] == pytest.approx(trained.tuned.setting[0], abs=1e-3)
+    weight = setting_of(trained.head)[0] / trained.keyword_factor
+    assert weight == pytest.approx(trained.tuned.setting[0], abs=1e-3)
     made = register(
         words, trained.head, trained.record, passed=trained.gate.passed, reason=trained.gate.reason
     )
@@ -179,21 +181,23 @@ def test_the_hop_strength_is_chosen_after_training() -> None:
 
 
 def test_a_head_is_served_with_as_much_as_unseen_documents_bear() -> None:
-    """The largest share that does not clearly lose on them, whatever it gains in all."""
-    generator = np.random.default_rng(2)
-    plain = generator.uniform(0.2, 0.8, 100)
-    noise = generator.normal(0, 0.1, 100)
-    noise -= noise.mean()  # its standard error: .01
+    """What they lose counts thrice: a small loss costs no large gain, and a large one is not bought."""
+    plain = np.random.default_rng(2).uniform(0.2, 0.8, 100)
+    now, whole, half = answers(plain), Served(1.0, 0.0), Served(0.5, 0.0)
+    weighed = Served(1.0, 0.0, 1.6)
 
-    def fallen(by: float) -> Answers:
-        return Answers(plain + 0.2 + by, np.zeros(100, bool), plain - by + noise)
+    def moved(every: float, unseen: float) -> Answers:
+        return Answers(plain + every, np.zeros(100, bool), plain + unseen)
 
-    now = answers(plain)
-    assert kept_served({Served(of, 0.0): fallen(0.04 * of) for of in (0.25, 0.5, 1.0)}, now).share == 0.25
-    assert kept_served({Served(of, 0.0): fallen(0.009 * of) for of in (0.25, 0.5, 1.0)}, now).share == 1.0
-    assert kept_served({Served(of, 0.0): fallen(0.9 * of) for of in (0.25, 0.5, 1.0)}, now).share == 0.25
-    few = {of: answers.subset(np.arange(10)) for of, answers in {Served(1.0, 0.0): fallen(0.5)}.items()}
-    assert kept_served(few, now.subset(np.arange(10))).share == 1.0
+    assert kept_served({whole: moved(0.1, -0.06), half: moved(0.05, -0.01)}, now) == half
+    assert kept_served({whole: moved(0.1, -0.02), half: moved(0.05, 0.0)}, now) == whole
+    assert kept_served({whole: moved(0.1, -0.02), weighed: moved(0.09, 0.01)}, now) == weighed
+    assert kept_served({half: moved(0.05, 0.05), whole: moved(0.06, 0.0)}, now) == whole
+    alike = {of: moved(0.0, 0.0) for of in (half, weighed, whole)}
+    assert kept_served(alike, now) == whole
+    few = {whole: moved(0.1, -0.9), weighed: moved(0.2, 0.0), half: moved(0.1, 0.0)}
+    few = {of: found.subset(np.arange(10)) for of, found in few.items()}
+    assert kept_served(few, now.subset(np.arange(10))) == whole
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -218,10 +222,21 @@ def test_the_trained_head_is_served_with_the_hop_that_was_chosen(
     from dsearch.training.selection import Kept
 
     module = __import__("importlib").import_module("dsearch.training.finetune")
-    monkeypatch.setattr(module, "chosen", lambda folds: Kept(len(folds[0].after), Served(0.5, 2.0)))
+    monkeypatch.setattr(module, "chosen", lambda folds: Kept(len(folds[0].after), Served(0.5, 2.0, 1.6)))
     trained = finetune(misled, IDLE)
+    assert trained.keyword_factor == trained.record["keyword_factor"] == 1.6
     assert trained.head.hop_strength.item() == 2.0
     assert (trained.record["hop_strength"], trained.record["share"]) == (2.0, 0.5)
+
+
+def test_a_head_trained_again_weighs_keywords_as_the_first_did(misled: Examples) -> None:
+    """The factor is applied once, though training starts from the weight that is served."""
+    options = replace(IDLE, tune=False)
+    first = finetune(misled, options)
+    first = replace(first, head=reweighed(first.head, 1.6), keyword_factor=1.6)
+    again, rest = trained_without(first, misled, [0], options)
+    assert len(rest) == len(misled) - 1
+    assert setting_of(again)[0] == pytest.approx(1.6 * DEFAULT[0], abs=1e-3)
 
 
 @pytest.mark.parametrize("heads", [1, 3])
