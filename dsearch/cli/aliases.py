@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.by_server import server_of
 from dsearch.cli.session import opened_engine, print_json, say
+from dsearch.errors import HomeLocked
 
 
 def alias(
@@ -24,12 +26,20 @@ def alias(
 
     if (name is None) != (collection is None and not remove) or (remove and collection is not None):
         raise InvalidRequest("use: dsearch alias, dsearch alias NAME COLLECTION, dsearch alias NAME --remove")
-    with opened_engine(home, readonly=name is None) as (engine, _):
-        if name is not None and collection is not None:
-            engine.set_alias(name, collection)
-        elif name is not None:
-            engine.drop_alias(name)
-        aliases = engine.aliases()
+    try:
+        with opened_engine(home, readonly=name is None) as (engine, _):
+            if name is not None and collection is not None:
+                engine.set_alias(name, collection)
+            elif name is not None:
+                engine.drop_alias(name)
+            aliases = engine.aliases()
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            if name is not None and collection is not None:
+                client.set_alias(name, collection)
+            elif name is not None:
+                client.drop_alias(name)
+            aliases = client.aliases()
     if json:
         print_json(aliases)
         return

@@ -262,6 +262,15 @@ class ModelAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class AliasSet:
+    """What an alias stands for from now on, and what it stood for."""
+
+    alias: str
+    collection: str
+    previous: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Promoted:
     """The version that answers from now on, and the one that did."""
 

@@ -58,6 +58,19 @@ class LocalDocuments:
         """Delete a collection with everything in it."""
         self.engine.drop(name)
 
+    def aliases(self) -> dict[str, str]:
+        """Alias → the collection that it stands for."""
+        return self.engine.aliases()
+
+    def set_alias(self, alias: str, collection: str) -> answers.AliasSet:
+        """Let an alias stand for a collection from now on, whatever it stood for."""
+        name = self.engine.collection(collection).name
+        return answers.AliasSet(alias, name, self.engine.set_alias(alias, name))
+
+    def drop_alias(self, alias: str) -> None:
+        """Remove an alias; the collection stays."""
+        self.engine.drop_alias(alias)
+
     # ---- documents
 
     def upsert(self, collection: str, documents: Iterable[Document | Mapping[str, Any]]) -> answers.Written:

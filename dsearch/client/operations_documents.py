@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from dsearch.client import reading
-from dsearch.client.answers import Changed, CollectionInfo, Deleted, DocumentPage, Written
-from dsearch.client.asking import added, batches, json_of, path_of, question
+from dsearch.client.answers import AliasSet, Changed, CollectionInfo, Deleted, DocumentPage, Written
+from dsearch.client.asking import added, batches, json_of, path_of, question, quoted
 from dsearch.client.flow import NDJSON, Flow, Request, operation
 from dsearch.client.options import Filter
 from dsearch.errors import InvalidDocument
@@ -68,6 +68,24 @@ class DocumentOperations:
     def delete_collection(self, name: str) -> Flow[None]:
         """Delete a collection with everything in it. `DELETE /v1/collections/{name}`"""
         yield Request("DELETE", path_of(name), writes=True)
+
+    @operation
+    def aliases(self) -> Flow[dict[str, str]]:
+        """Alias → the collection that it stands for. `GET /v1/aliases`"""
+        answer = yield Request("GET", "/v1/aliases")
+        return reading.content_of(answer)["aliases"]
+
+    @operation
+    def set_alias(self, alias: str, collection: str) -> Flow[AliasSet]:
+        """Let an alias stand for a collection from now on, whatever it stood for. `PUT …/{alias}`"""
+        body = json_of({"collection": collection})
+        answer = yield Request("PUT", f"/v1/aliases/{quoted(alias)}", {}, body, writes=True)
+        return reading.made(AliasSet, reading.content_of(answer))
+
+    @operation
+    def drop_alias(self, alias: str) -> Flow[None]:
+        """Remove an alias; the collection stays. `DELETE /v1/aliases/{alias}`"""
+        yield Request("DELETE", f"/v1/aliases/{quoted(alias)}", writes=True)
 
     @operation
     def upsert(self, collection: str, documents: Iterable[Document | Mapping[str, Any]]) -> Flow[Written]:

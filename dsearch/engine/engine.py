@@ -303,8 +303,11 @@ class SearchEngine:
         """
         return read_aliases(self.home.path)
 
-    def set_alias(self, alias: str, name: str) -> None:
+    def set_alias(self, alias: str, name: str) -> str | None:
         """Let `alias` stand for collection `name` from now on, whatever it stood for: one rename of one file.
+
+        Returns:
+            What it stood for; None where there was no such alias.
 
         Raises:
             CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so),
@@ -315,7 +318,9 @@ class SearchEngine:
         self.home.existing(name)
         if alias in self.names():
             raise CollectionExists(f"collection {alias!r} is there; use another name for the alias")
-        write_aliases(self.home.path, {**self.aliases(), alias: name})
+        aliases = self.aliases()
+        write_aliases(self.home.path, {**aliases, alias: name})
+        return aliases.get(alias)
 
     def drop_alias(self, alias: str) -> None:
         """Remove an alias; the collection stays.

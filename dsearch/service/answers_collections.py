@@ -55,6 +55,24 @@ class CollectionList(BaseModel):
     collections: list[CollectionDescribed | CollectionDamaged]
 
 
+class AliasList(BaseModel):
+    """Every alias with its collection."""
+
+    model_config = example({"aliases": {"papers": "papers-v2"}})
+
+    aliases: dict[str, str]
+
+
+class AliasSet(BaseModel):
+    """What an alias stands for now, and stood for before."""
+
+    model_config = example({"alias": "papers", "collection": "papers-v2", "previous": "papers-v1"})
+
+    alias: str
+    collection: str
+    previous: str | None
+
+
 class ModelDescribed(BaseModel):
     """One version."""
 

@@ -13,6 +13,7 @@ from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.service import (
     problems,
+    routes_aliases,
     routes_attend,
     routes_changes,
     routes_collections,
@@ -119,6 +120,7 @@ def create_app(
         routes_similar,
         routes_health,
         routes_collections,
+        routes_aliases,
         routes_documents,
         routes_changes,
         routes_facets,

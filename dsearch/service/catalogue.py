@@ -32,7 +32,7 @@ class Catalogue:
         """The collection called `name`, which stays until the block ends.
 
         Args:
-            name: a collection.
+            name: of a collection, or an alias.
             encoder: whether the block encodes.
 
         Raises:
@@ -43,13 +43,14 @@ class Catalogue:
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
             collection = self._existing(name)
-            self._holds[name] += 1
-            self._used.add(name)
+            # By its own name: asked for by an alias it is held like any other.
+            self._holds[collection.name] += 1
+            self._used.add(collection.name)
         try:
             yield collection
         finally:
             with self._changed:
-                self._holds[name] -= 1
+                self._holds[collection.name] -= 1
                 self._changed.notify_all()
 
     def damaged(self) -> list[str]:
@@ -124,6 +125,30 @@ class Catalogue:
             finally:
                 self._leaving.discard(name)
                 self._changed.notify_all()
+
+    def aliases(self) -> dict[str, str]:
+        """Alias → collection."""
+        return self._engine.aliases()
+
+    def set_alias(self, alias: str, name: str) -> tuple[str, str | None]:
+        """Let an alias stand for a collection: the collection, and the one that it stood for.
+
+        Raises:
+            CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so),
+            Conflict (the engine is readonly).
+        """
+        with self._changed:
+            collection = self._existing(name).name
+            return collection, self._engine.set_alias(alias, collection)
+
+    def drop_alias(self, alias: str) -> None:
+        """Remove an alias.
+
+        Raises:
+            NotFound, Conflict (the engine is readonly).
+        """
+        with self._changed:
+            self._engine.drop_alias(alias)
 
     def load_encoder(self) -> None:
         """Load the engine's encoder, once.

@@ -133,6 +133,14 @@ class CreateRequest(Given):
     )
 
 
+class AliasRequest(Given):
+    """What an alias is to stand for."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"collection": "papers-v2"}]})
+
+    collection: Annotated[str, Field(min_length=1, max_length=64), allowed("the name of a collection")]
+
+
 class PatchRequest(Given):
     """What to change of a document's metadata."""
 

@@ -129,6 +129,22 @@ def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) 
         assert [one.version for one in client.models("papers").models] == ["v0", "v1", "v2"]
 
 
+def test_aliases_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    for name in ("v1", "v2"):
+        source = tmp_path / "some.jsonl"
+        source.write_text(json.dumps({"id": "a", "text": f"cat of {name}"}) + "\n")
+        assert dsearch("index", source, "-c", name)[0] == 0
+    assert dsearch("alias", "papers", "v1")[1] == "papers: v1\n"
+    with Client(served) as client:
+        assert client.search("papers", "cat").hits[0].text == "cat of v1"
+        code, out, err = dsearch("alias", "papers", "v2", "--json")
+        assert (code, json.loads(out)) == (0, {"papers": "v2"})
+        assert "the server at" in err
+        assert client.search("papers", "cat").hits[0].text == "cat of v2"
+    code, out, err = dsearch("alias", "papers", "--remove")
+    assert (code, out, err.splitlines()[-1]) == (0, "", "no alias")
+
+
 def test_what_a_server_does_not_do_is_said(dsearch: Terminal, served: str, tmp_path: Path) -> None:
     source = tmp_path / "some.jsonl"
     source.write_text(json.dumps({"id": "a", "text": "cat"}) + "\n")

@@ -227,6 +227,18 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
         assert (task.kind, task.state, task.problem) == ("refresh", "done", None)
         assert asked.collection(name).generation == task.result["generation"] > made.generation
         assert asked.tasks(collection=name, state="done").tasks == [asked.task(task.id)] == [task]
+    alias = f"{name}-today"
+    assert asked.set_alias(alias, "papers").previous is None
+    moved = asked.set_alias(alias, name)
+    assert (moved.alias, moved.collection, moved.previous) == (alias, name, "papers")
+    assert asked.aliases()[alias] == name
+    assert [hit.id for hit in asked.search(alias, "cat").hits] == [
+        hit.id for hit in asked.search(name, "cat").hits
+    ]
+    with pytest.raises(Conflict, match=alias):
+        asked.delete_collection(name)
+    asked.drop_alias(alias)
+    assert alias not in asked.aliases()
     asked.delete_collection(name)
     with pytest.raises(DsearchError) as error:
         asked.collection(name)
@@ -258,6 +270,10 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("delete_many", ("papers",), {}, "invalid_request"),
     ("update_metadata", ("papers", "none", {}), {}, "document_not_found"),
     ("create_collection", ("klingon",), {"language": "klingon"}, "invalid_request"),
+    ("set_alias", ("papers", "papers"), {}, "collection_exists"),
+    ("set_alias", ("latest", "none"), {}, "collection_not_found"),
+    ("set_alias", ("No Name!", "papers"), {}, "invalid_request"),
+    ("drop_alias", ("none",), {}, "not_found"),
     ("feedback", ("papers", []), {}, "invalid_request"),
     (
         "feedback",
