@@ -168,7 +168,12 @@ def _described(model: dict[str, Any]) -> str:
             f"{scope} trained {origin}, {record.get('epochs', '?')} epochs, "
             + ("" if scope == "full" else f"{chosen.get('objective', 'listwise')}, ")
             + ("" if record.get("share", 1.0) == 1.0 else f"{record['share']:.0%} of it served, ")
+            + _keywords(record.get("keyword_factor", 1.0))
             + f"seed {chosen.get('seed', '?')}"
         )
     gate = record.get("gate", {}).get("verdict", "none")
     return f"{origin}; gate: {gate}, {record.get('verdict', '')}"
+
+
+def _keywords(factor: float) -> str:
+    return "" if factor == 1.0 else f"keywords {factor:g} times as high, "
