@@ -249,11 +249,12 @@ def test_embeddings_in_the_graph_are_all_there_is_of_a_document(long):
 # --- what is claimed about a search
 
 
+@pytest.mark.parametrize("gradients", [False, True], ids=["at once", "block by block"])
 @pytest.mark.parametrize("heads", [1, 3])
-def test_covered_mass_is_the_share_of_the_softmax_over_documents(long, heads):
+def test_covered_mass_is_the_share_of_the_softmax_over_documents(long, heads, gradients):
     head, states = trained(long.store.dimension, heads), states_of(long)
     layer = SearchLayer(long.snapshot, head, candidates=4)
-    with torch.no_grad():
+    with torch.set_grad_enabled(gradients):
         found = layer(states, QUERIES)
         covered = covered_mass(found, layer, QUERIES)
         _, _, logits = reference(long, head, states, QUERIES)
