@@ -92,7 +92,6 @@ READER = """
 import sys; sys.path[:] = {path!r}
 from dsearch.engine import SearchEngine
 from fakes import HashingEncoder
-{broken}
 with SearchEngine({home!r}, readonly=True, encoder=HashingEncoder) as engine:
     food = engine.collection("food")
     print(food.snapshot.generation.number, flush=True)
