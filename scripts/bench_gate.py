@@ -19,6 +19,7 @@ of the log: an interrupted run prints what it has, and goes on from there when s
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import signal
@@ -37,6 +38,7 @@ set_threads()
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
+import dsearch.training  # noqa: E402
 from dsearch.attention.head import Head  # noqa: E402
 from dsearch.cli.judgements import read_judgements  # noqa: E402
 from dsearch.corpus import BeirFolder, Problems  # noqa: E402
@@ -156,6 +158,7 @@ def rows_of(examples: Examples, arguments: argparse.Namespace) -> Iterator[Row]:
     """Every row after each of its trials, so that there is something to print whenever it ends."""
     settings = {
         "data_sha256": examples.digest,
+        "code_sha256": training_code(),
         "epochs": arguments.epochs,
         "null_epochs": arguments.null_epochs,
         "gate": asdict(Gate()),
@@ -207,7 +210,9 @@ class Log:
         if not lines:
             path.write_text(json.dumps(settings) + "\n")
         elif json.loads(lines[0]) != settings:
-            raise SystemExit(f"{path} is of a run with other settings; name another file")
+            raise SystemExit(
+                f"{path} is of a run with other settings, or of other training code; name another file"
+            )
         for line in lines[1:]:
             with_name = json.loads(line)
             key = (with_name.pop("name"), with_name.pop("seed"))
@@ -221,6 +226,12 @@ class Log:
                 with self._path.open("a") as file:
                     file.write(json.dumps({"name": name, "seed": seed, **asdict(found)}) + "\n")
         return self._known[name, seed]
+
+
+def training_code() -> str:
+    """A digest of what trains and judges: what it did before it was changed says nothing of it now."""
+    sources = sorted(Path(dsearch.training.__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
 
 
 @dataclass(frozen=True)

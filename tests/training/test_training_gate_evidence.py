@@ -70,7 +70,9 @@ def test_what_was_tuned_and_trained_on_shuffled_judgements_stays_out(
     assert (row.of, row.passed) == (1, 0), row
 
 
-def test_an_interrupted_run_goes_on_from_its_log(bench: ModuleType, topics: Examples, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_from_its_log(
+    bench: ModuleType, topics: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "gate.jsonl"
     whole = list(bench.rows_of(topics, asked(null_heads=2)))
     begun = bench.rows_of(topics, asked(null_heads=2, log=log))
@@ -84,6 +86,9 @@ def test_an_interrupted_run_goes_on_from_its_log(bench: ModuleType, topics: Exam
     assert len(log.read_text().splitlines()) == 1 + 5 * 2
     with pytest.raises(SystemExit, match="other settings"):
         next(bench.rows_of(topics, asked(null_heads=2, epochs=2, log=log)))
+    monkeypatch.setattr(bench, "training_code", lambda: "changed since")
+    with pytest.raises(SystemExit, match="other training code"):
+        next(bench.rows_of(topics, asked(null_heads=2, log=log)))
 
 
 @pytest.mark.parametrize(("passed", "likely"), [(0, 1.0), (1, 0.4013), (3, 0.0115)])
