@@ -78,7 +78,10 @@ def test_it_serves_what_was_trained(home: Path) -> None:
         assert [hit["id"] for hit in found["hits"]] == [hit["id"] for hit in local["hits"]]
         for one, other in zip(found["hits"], local["hits"], strict=True):
             assert one["weight"] == pytest.approx(other["weight"], abs=1e-5)
-        refused = dsearch("train", "-c", "python", "--self-supervised", "--home", str(home))
+        trained = dsearch("train", "-c", "python", "--self-supervised", "--json", "--home", str(home))
+        assert trained.returncode == 0, trained.stderr  # by the server, which holds the lock
+        assert json.loads(trained.stdout)["live"]
+        refused = dsearch("tune", "-c", "python", "--data", str(home), "--home", str(home))
         assert refused.returncode == 1
         assert "is being written by process" in refused.stderr
     finally:
