@@ -35,6 +35,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     set_threads(1)
+    import numpy as np
+
     from dsearch.corpus import python_documents
     from dsearch.encoder import DEFAULT_ENCODER, load_encoder
     from dsearch.engine import PassageOptions, SearchEngine
@@ -46,7 +48,7 @@ def main() -> None:
         collection.ingest(python_documents()[: options.documents])
         examples = examples_from_corpus(collection, limit=options.documents)
         texts = collection.store.contents(
-            collection.snapshot.rows([int(at[0]) for at, _ in examples.relevant[: options.pairs]])
+            collection.snapshot.rows(np.array([at[0] for at, _ in examples.relevant[: options.pairs]]))
         )
         ways = {"encoder": of_encoder(encoder, examples.texts[: options.pairs], texts)}
         ways |= {f"head, {name}": of_head(examples, name) for name in OBJECTIVES}
