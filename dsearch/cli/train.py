@@ -16,7 +16,8 @@ from dsearch.cli.session import opened_engine, print_json
 from dsearch.cli.train_by_server import train_by_server
 from dsearch.cli.train_feedback import require_feedback, train_on_feedback, trust_of
 from dsearch.cli.train_null_slot import learned_null_slot, require_judged
-from dsearch.cli.train_overlay import learned_overlay, overlay_text
+from dsearch.cli.train_overlay import learned_overlay
+from dsearch.cli.train_told import tell_trained
 from dsearch.cli.train_values import VALUE, require_field, train_values
 from dsearch.cli.training import (
     judged_examples,
@@ -28,7 +29,7 @@ from dsearch.cli.training import (
 from dsearch.errors import HomeLocked, InvalidRequest
 
 if TYPE_CHECKING:
-    from dsearch.training import GateReport, NullSlot, Registered, Trained, TrainingOptions
+    from dsearch.training import TrainingOptions
 
 
 def train(
@@ -139,7 +140,22 @@ def train(
     Documents are encoded again by scope full alone; that one may be started by torchrun, too. Interrupted,
     it goes on with --resume. Exit code 3: trained and kept, but the gate did not let it answer.
     """
-    if objective == VALUE or field is not None:
+    chosen: dict[str, Any] = _given(
+        objective=objective,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        seed=seed,
+        heads=heads,
+        scope=scope,
+        encoder_method=encoder_training,
+        encoder_learning_rate=encoder_learning_rate,
+        batch_size=batch_size,
+        precision=precision,
+        compiled=compiled or None,
+        tune=None if tune or scope == "full" else False,
+    )
+    of_values = objective == VALUE or field is not None
+    if of_values:
         refused = {
             "--from": source,
             "--trusted-keys": trusted_keys,
@@ -155,36 +171,7 @@ def train(
             "--ray": ray,
         }
         require_field(objective, field, refused)
-        assert field is not None  # it was asked for
-        from dsearch.training import Gate
-
-        train_values(
-            collection,
-            field,
-            home=home,
-            encoder=encoder,
-            device=device,
-            threads=threads,
-            data=data,
-            split=split,
-            exclude=exclude,
-            chosen={
-                "epochs": epochs,
-                "learning_rate": learning_rate,
-                "batch_size": batch_size,
-                "heads": heads,
-                "seed": seed,
-            },
-            gate=Gate(alpha=alpha, margin=margin),
-            run=run,
-            resume=resume,
-            strict=strict,
-            promote=promote,
-            accept=accept,
-            json=json,
-        )
-        return
-    if source is not None or trusted_keys is not None:
+    elif source is not None or trusted_keys is not None:
         require_feedback(source, self_supervised=self_supervised, scope=scope, teacher=teacher)
     elif (data is None) == (not self_supervised):
         raise InvalidRequest("give either --data BEIR_FOLDER, --self-supervised or --from feedback")
@@ -200,6 +187,29 @@ def train(
     if scope != "full" and (precision is not None or compiled):
         raise InvalidRequest("--precision and --compile are of --scope full; leave them out")
     try:
+        if of_values:
+            assert field is not None  # it was asked for
+            train_values(
+                collection,
+                field,
+                home=home,
+                encoder=encoder,
+                device=device,
+                threads=threads,
+                data=data,
+                split=split,
+                exclude=exclude,
+                chosen=chosen,
+                alpha=alpha,
+                margin=margin,
+                run=run,
+                resume=resume,
+                strict=strict,
+                promote=promote,
+                accept=accept,
+                json=json,
+            )
+            return
         with (
             training_processes(scope, device) as processes,
             opened_engine(
@@ -214,21 +224,8 @@ def train(
             from dsearch.training import Gate, examples_from_corpus
 
             target = engine.collection(collection)
-            given: dict[str, Any] = {
-                "objective": objective or (None if source is not None else "listwise"),
-                "epochs": epochs,
-                "learning_rate": learning_rate,
-                "seed": seed,
-                "heads": heads,
-                "scope": scope,
-                "encoder_method": encoder_training,
-                "encoder_learning_rate": encoder_learning_rate,
-                "batch_size": batch_size,
-                "precision": precision,
-                "compiled": compiled or None,
-                "tune": None if tune or scope == "full" else False,
-            }
-            chosen = {name: value for name, value in given.items() if value is not None}
+            if source is None:
+                chosen.setdefault("objective", "listwise")
             parent = start_of_training(target)
             gate = Gate(alpha=alpha, margin=margin)
             if scope == "full":
@@ -274,28 +271,17 @@ def train(
             data=data,
             split=split,
             strict=strict,
-            options={
-                name: value
-                for name, value in {
-                    "self_supervised": self_supervised,
-                    "from_feedback": source is not None,
-                    "scope": scope,
-                    "encoder_training": encoder_training,
-                    "encoder_learning_rate": encoder_learning_rate,
-                    "objective": objective,
-                    "null_slot": null_slot,
-                    "heads": heads,
-                    "epochs": epochs,
-                    "learning_rate": learning_rate,
-                    "seed": seed,
-                    "tune": tune,
-                    "promote": promote,
-                    "accept": accept,
-                    "alpha": alpha,
-                    "margin": margin,
-                }.items()
-                if value is not None
-            },
+            chosen=chosen,
+            also=_given(
+                self_supervised=self_supervised,
+                from_feedback=source is not None,
+                field=field,
+                null_slot=null_slot,
+                promote=promote,
+                accept=accept,
+                alpha=alpha,
+                margin=margin,
+            ),
             here_only={
                 "--exclude": exclude,
                 "--trusted-keys": trusted_keys,
@@ -322,8 +308,13 @@ def train(
         print_json({**about, **trained.record})
         stop_unless(live or not promote)
         return
-    _tell(collection, made, parent, trained, len(examples), of_overlay, slot)
+    tell_trained(collection, made, parent, trained, len(examples), of_overlay, slot)
     stop_unless(live or not promote)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that are not left to others' defaults."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _options(chosen: dict[str, Any], *, self_supervised: bool) -> TrainingOptions:
@@ -333,42 +324,3 @@ def _options(chosen: dict[str, Any], *, self_supervised: bool) -> TrainingOption
     if self_supervised:
         return self_supervised_options(**chosen)
     return query_options(**chosen) if chosen["scope"] == "query" else TrainingOptions(**chosen)
-
-
-def _served(share: float, keyword_factor: float) -> str:
-    told = "" if share == 1.0 else f", of which {share:.0%} is served"
-    told += "" if keyword_factor == 1.0 else f", keywords weighed {keyword_factor:g} times as high"
-    return f"{told}, for the sake of unseen documents" if told else ""
-
-
-def _tell(
-    collection: str,
-    made: Registered,
-    parent: str,
-    trained: Trained,
-    learned_from: int,
-    of_overlay: GateReport | None,
-    slot: NullSlot | None,
-) -> None:
-    """What was trained, what the gate says of each part of it, and what answers now."""
-    version, live = made.version, made.live is not None
-    typer.echo(
-        f"{collection}: {version} trained on {learned_from} queries in {trained.seconds:.1f} s "
-        f"({trained.epochs} epochs{_served(trained.share, trained.keyword_factor)})"
-    )
-    typer.echo(trained.gate.to_text())
-    if of_overlay is not None:
-        typer.echo(overlay_text(of_overlay))
-    if slot is not None:
-        typer.echo(slot.to_text())
-    if trained.tuned is not None:
-        report = trained.tuned.gate
-        typer.echo(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")
-    if live and made.live != version:
-        typer.echo(f"{made.live}, the tuned search, is better than what answered before")
-    typer.echo(
-        f"{made.live} answers now; back with: dsearch promote {parent} -c {collection}"
-        if live
-        else f"{version} is kept but does not answer; try it with --model {version}, or: "
-        f"dsearch promote {version} -c {collection}"
-    )

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from dsearch.training import CheckedData
 
 
+_SERVERS_NAME = {"encoder_method": "encoder_training"}
+
+
 def train_by_server(
     locked: HomeLocked,
     collection: str,
@@ -24,7 +27,8 @@ def train_by_server(
     data: Path | None,
     split: str,
     strict: bool,
-    options: Mapping[str, Any],
+    chosen: Mapping[str, Any],
+    also: Mapping[str, Any],
     here_only: Mapping[str, Any],
     json: bool,
 ) -> bool:
@@ -37,8 +41,9 @@ def train_by_server(
         data: a BEIR folder with judgements.
         split: of it.
         strict: refuse judgements with anything wrong in them.
-        options: as for `Client.train`.
-        here_only: options of the command line that a server does not take.
+        chosen: how to train, as for `TrainingOptions`.
+        also: what else `Client.train` takes.
+        here_only: options of the command line that a server does not take; none may be given.
         json: print its answer as JSON.
 
     Raises:
@@ -54,20 +59,21 @@ def train_by_server(
             "first, or leave that out"
         )
     with server_of(locked) as client:
+        asked = {_SERVERS_NAME.get(name, name): value for name, value in chosen.items()}
         judged: dict[str, Any] = {}
         if data is not None:
             checked = _checked(home, collection, data, split, strict=strict)
             judged = {"queries": checked.queries, "judgements": checked.qrels}
-        task = client.train(collection, **judged, **options)
+        task = client.train(collection, **judged, **asked, **also)
         result = ended_task(client, task, f"training of {collection}")
     live, version = result["live"], result["model"]
     if json:
         told = {name: value for name, value in result.items() if name != "model"}
         print_json({"version": version, **told})
         return live
-    trained = result["trained"]
+    trained, of = result["trained"], "documents" if "field" in also else "queries"
     typer.echo(
-        f"{collection}: {trained} trained on {result['examples']} queries in {result['seconds']:.1f} s "
+        f"{collection}: {trained} trained on {result['examples']} {of} in {result['seconds']:.1f} s "
         f"({result['epochs']} epochs)"
     )
     typer.echo(f"gate: {result['reason']}")

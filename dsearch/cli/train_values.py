@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -13,10 +13,8 @@ from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
 from dsearch.cli.training import judged_examples, keep, start_of_training, stop_unless
 from dsearch.errors import InvalidRequest
 
-if TYPE_CHECKING:
-    from dsearch.training import Gate
-
 VALUE = "value"
+_OPTIONS = ("epochs", "learning_rate", "batch_size", "heads", "seed")
 
 
 def require_field(objective: str | None, field: str | None, refused: dict[str, object]) -> None:
@@ -48,7 +46,8 @@ def train_values(
     split: str,
     exclude: Path | None,
     chosen: dict[str, Any],
-    gate: Gate,
+    alpha: float,
+    margin: float,
     run: Path | None,
     resume: bool,
     strict: bool,
@@ -57,9 +56,9 @@ def train_values(
     json: bool,
 ) -> None:
     """Train, keep, and tell; judgements, where given, only say what becomes of search."""
-    from dsearch.training import ValueOptions, finetune_values, value_examples
+    from dsearch.training import Gate, ValueOptions, finetune_values, value_examples
 
-    options = ValueOptions(**{name: value for name, value in chosen.items() if value is not None})
+    options = ValueOptions(**{name: chosen[name] for name in _OPTIONS if name in chosen})
     with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (
         engine,
         settings,
@@ -75,7 +74,7 @@ def train_values(
             trained = finetune_values(
                 examples,
                 options,
-                gate=gate,
+                gate=Gate(alpha=alpha, margin=margin),
                 start=target.head(parent),
                 judged=judged,
                 device=settings.device,

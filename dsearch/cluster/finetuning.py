@@ -21,11 +21,12 @@ from dsearch.engine import Collection
 from dsearch.engine.snapshot import NONE
 from dsearch.errors import Conflict, InvalidRequest, NotInCluster
 from dsearch.training.examples import Examples
+from dsearch.training.loop import NothingFurther
 from dsearch.training.objectives import DEFAULT_OBJECTIVE
 from dsearch.training.options import TrainingOptions
 from dsearch.training.relevance import padded
 from dsearch.training.student import Student
-from dsearch.training.trainer import MakeTask, head_groups
+from dsearch.training.trainer import MakeTask, descend, head_groups
 
 
 def over(corpus: ShardedCorpus) -> MakeTask:
@@ -70,7 +71,7 @@ def require_same_documents(corpus: ShardedCorpus, collection: Collection) -> Non
         raise NotInCluster("documents with several passages do not train over shards; train in one process")
 
 
-class ShardedDocuments:
+class ShardedDocuments(NothingFurther):
     """The `Task` of a head whose documents lie in shards.
 
     Args:
@@ -109,13 +110,4 @@ class ShardedDocuments:
         documents = self._corpus.release.documents
         drawn = torch.randint(documents, (options.retention_batch,), generator=generator)
         kept = retention(self._corpus, head, drawn.numpy()) if options.retention else torch.zeros(())
-        total = loss + options.retention * kept + options.decay * head.distance_from_identity()
-        total.backward()
-        return torch.stack([loss, kept, total]).detach()
-
-    def more_state(self) -> dict[str, Tensor]:
-        """Nothing: what is frozen is in the shards."""
-        return {}
-
-    def load_more_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing was kept."""
+        return descend(loss, kept, head, options)

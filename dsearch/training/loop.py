@@ -119,6 +119,17 @@ class Task(Protocol):
         ...
 
 
+class NothingFurther:
+    """Of a `Task` whose checkpoints hold what learns, and nothing beside: what is frozen is found again."""
+
+    def more_state(self) -> dict[str, Tensor]:
+        """Nothing."""
+        return {}
+
+    def load_more_state(self, state: dict[str, Tensor]) -> None:
+        """Nothing was kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Course:
     """How long, in what order, on what schedule.

@@ -32,7 +32,7 @@ from dsearch.training.examples import Examples
 from dsearch.training.finetune import Trained
 from dsearch.training.gate import Gate, GateReport, judge
 from dsearch.training.holdout import HeldOut, joined, split_folds
-from dsearch.training.loop import Course, Watch, run_course
+from dsearch.training.loop import Course, NothingFurther, Watch, run_course
 from dsearch.training.options import TrainingOptions, require_at_least_one, require_rates, require_weights
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import KeywordScores, corpus_embeddings
@@ -176,7 +176,7 @@ class _Learned(nn.Module):
         self.changes = nn.Parameter(changes)
 
 
-class _Changes:
+class _Changes(NothingFurther):
     """The `Task` of loop.py."""
 
     def __init__(self, head: Head, examples: Examples, options: OverlayOptions, keywords: bool, device: str):
@@ -220,10 +220,3 @@ class _Changes:
         total = loss + self._options.decay * changes.square().sum()
         total.backward()
         return torch.stack([loss, torch.zeros_like(loss), total]).detach()
-
-    def more_state(self) -> dict[str, Tensor]:
-        """Nothing."""
-        return {}
-
-    def load_more_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing was kept."""

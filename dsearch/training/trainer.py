@@ -19,7 +19,15 @@ from dsearch.attention.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.errors import InvalidRequest
 from dsearch.training.examples import Examples
-from dsearch.training.loop import Course, Epoch, Task, TrainingDiverged, Watch, run_course
+from dsearch.training.loop import (
+    Course,
+    Epoch,
+    NothingFurther,
+    Task,
+    TrainingDiverged,
+    Watch,
+    run_course,
+)
 from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
 from dsearch.training.options import HeadOptions, TrainingOptions
 from dsearch.training.passages import FurtherPassages
@@ -147,7 +155,7 @@ def _new_student(
     return Student(head, LearningEncoder(encoder, how, seed=options.seed))
 
 
-class _FrozenDocuments:
+class _FrozenDocuments(NothingFurther):
     """The `Task` of the scopes head and query."""
 
     def __init__(self, examples: Examples, options: TrainingOptions, student: Student, device: str):
@@ -187,18 +195,19 @@ class _FrozenDocuments:
         kept = torch.zeros((), device=corpus.device)
         if options.retention:
             kept = retention(head, self._kept[drawn], self._kept, self._frozen(drawn))
-        total = loss + options.retention * kept + options.decay * head.distance_from_identity()
-        total.backward()
+        losses = descend(loss, kept, head, options)
         if self.trained.encoder is not None:
             torch.nn.utils.clip_grad_norm_(self.trained.encoder.learning(), 1.0)
-        return torch.stack([loss, kept, total]).detach()
+        return losses
 
-    def more_state(self) -> dict[str, Tensor]:
-        """Nothing: what was frozen is there."""
-        return {}
 
-    def load_more_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing was kept."""
+def descend(
+    loss: Float[Tensor, ""], kept: Float[Tensor, ""], head: Head, options: HeadOptions
+) -> Float[Tensor, " losses"]:
+    """Leave the gradients of objective, retention and decay; (objective, retention, all of it)."""
+    total = loss + options.retention * kept + options.decay * head.distance_from_identity()
+    total.backward()
+    return torch.stack([loss, kept, total]).detach()
 
 
 def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:

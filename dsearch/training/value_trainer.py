@@ -12,13 +12,13 @@ from torch import Tensor
 
 from dsearch.attention.head import Head
 from dsearch.engine.options import CANDIDATES
-from dsearch.training.loop import Course, Epoch, Watch, run_course
+from dsearch.training.loop import Course, Epoch, NothingFurther, Watch, run_course
 from dsearch.training.objectives import FrozenAttention, retention
 from dsearch.training.options import ValueOptions
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import corpus_embeddings
 from dsearch.training.student import Student
-from dsearch.training.trainer import head_groups
+from dsearch.training.trainer import descend, head_groups
 from dsearch.training.value_examples import ValueExamples
 from dsearch.training.values import NOT_EVIDENCE, log_loss, loss_of_values, pooled_values
 
@@ -190,7 +190,7 @@ def train_on_values(
     return head.cpu().eval()
 
 
-class _ValuesOfDocuments:
+class _ValuesOfDocuments(NothingFurther):
     """The `Task`."""
 
     def __init__(
@@ -223,13 +223,4 @@ class _ValuesOfDocuments:
         kept = torch.zeros((), device=corpus.device)
         if options.retention:
             kept = retention(head, corpus[drawn], corpus, self._frozen(drawn))
-        total = loss + options.retention * kept + options.decay * head.distance_from_identity()
-        total.backward()
-        return torch.stack([loss, kept, total]).detach()
-
-    def more_state(self) -> dict[str, Tensor]:
-        """Nothing: what was frozen is there."""
-        return {}
-
-    def load_more_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing was kept."""
+        return descend(loss, kept, head, options)

@@ -102,7 +102,10 @@ def test_versions_through_the_server(dsearch: Terminal, served: str, tmp_path: P
 
 def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
     source, data = tmp_path / "some.jsonl", tmp_path / "judged"
-    lines = [{"id": f"d{i}", "text": f"river stone number{i}"} for i in range(30)]
+    lines = [
+        {"id": f"d{i}", "text": f"river stone number{i}", "metadata": {"side": "left" if i % 2 else "right"}}
+        for i in range(30)
+    ]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (data / "qrels").mkdir(parents=True)
     queries = [{"_id": f"q{i}", "text": f"what is alias{i}?"} for i in range(12)]
@@ -120,13 +123,18 @@ def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) 
     code, out, _ = dsearch(*train, "--seed", "1")
     assert (code, out.splitlines()[0].startswith("papers: v2 trained on 12 queries in ")) == (3, True)
     assert "v2 is kept but does not answer; try it with --model v2" in out
+    code, out, err = dsearch(
+        "train", "-c", "papers", "--objective", "value", "--field", "side", "--epochs", "2"
+    )
+    assert code in (0, 3), err
+    assert "v3 trained on 30 documents in " in out
     code, _, err = dsearch(*train, "--batch-size", "4", "--strict")
     assert (code, "does not take --batch-size; end it first, or leave that out" in err) == (1, True)
     code, _, err = dsearch(*train, "--strict")
     assert code == 1
     assert "nowhere" in err
     with Client(served) as client:
-        assert [one.version for one in client.models("papers").models] == ["v0", "v1", "v2"]
+        assert [one.version for one in client.models("papers").models] == ["v0", "v1", "v2", "v3"]
 
 
 def test_aliases_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
