@@ -25,6 +25,8 @@ NOT_RUN = {
     "pip install": "asks a package index; what it installs is what runs here",
 }
 
+LEAVES_EARLY = re.compile(r"\|\s*(head\b|grep\s+(-\w*q|-m))")
+
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
@@ -37,6 +39,19 @@ def test_every_block_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
     )
     assert ran == len(blocks_of(README)) >= 5
     assert (tmp_path / "run.trec").stat().st_size > 0
+
+
+@pytest.mark.parametrize("path", [README, *ALL_GUIDES], ids=[one.stem for one in (README, *ALL_GUIDES)])
+def test_no_pipe_ends_before_what_feeds_it(path: Path) -> None:
+    """With pipefail, whether the first command still writes when the second has gone is chance."""
+    found = [block.code for block in blocks_of(path) if LEAVES_EARLY.search(block.code)]
+    assert not found
+
+
+def test_a_pipe_that_ends_early_is_noticed() -> None:
+    assert LEAVES_EARLY.search("curl -s address | grep -m1 word")
+    assert LEAVES_EARLY.search("dsearch export | head -3")
+    assert not LEAVES_EARLY.search("curl -s address | grep more")
 
 
 def test_nothing_is_passed_over_in_vain() -> None:
