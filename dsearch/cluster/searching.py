@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -25,8 +24,9 @@ from dsearch.cluster.showing import hits_of
 from dsearch.engine.answers import Page, summaries_of
 from dsearch.engine.options import SearchChoices
 from dsearch.engine.paging import Place
+from dsearch.engine.query_groups import grouped, states_of
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
-from dsearch.index import ParsedQuery, Tokenizer, parse_query
+from dsearch.index import Tokenizer
 from dsearch.store import parse_filter
 from dsearch.store.filters import Filter
 from dsearch.types import Mode, SearchResult, Stamp
@@ -45,12 +45,6 @@ class Attention:
 
     context: Float[Tensor, "batch value_dim"]
     found: Found
-
-
-class _Restrictions(NamedTuple):
-    required: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
-    wordless: bool = False
 
 
 class ShardedSearch:
@@ -162,67 +156,63 @@ class ShardedSearch:
         tree: Filter | None,
         lost: frozenset[int],
     ) -> list[SearchResult]:
-        head = self._head(stamp.model)
-        parsed = [parse_query(query) if chosen.operators else ParsedQuery(query) for query in queries]
-        groups: dict[_Restrictions, list[int]] = {}
-        for number, query in enumerate(parsed):
-            groups.setdefault(self._restrictions(query, chosen.mode), []).append(number)
-        states = torch.zeros(len(parsed), self.release.dimension)
-        worded = [number for key, numbers in groups.items() if not key.wordless for number in numbers]
-        if worded:
-            texts = [parsed[number].text for number in worded]
-            states[worded] = self._states(texts, chosen.mode, stamp.model)
-        page = Page(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
+        groups = grouped(queries, chosen.mode, self._tokenizer, operators=chosen.operators)
+        states = states_of(
+            groups, lambda texts: self._states(texts, chosen.mode, stamp.model), self.release.dimension
+        )
         answers: dict[int, SearchResult] = {}
         with torch.inference_mode():
-            for (required, excluded, wordless), numbers in groups.items():
+            for group in groups:
                 asking = Asking(
-                    texts=None if wordless else [parsed[number].text for number in numbers],
-                    mode="dense" if wordless else chosen.mode,
+                    texts=group.texts,
+                    mode=group.mode,
                     candidates=places[0].candidates,
                     filter=tree,
-                    required=required,
-                    excluded=excluded,
+                    required=group.phrases.required,
+                    excluded=group.phrases.excluded,
                     coverage=chosen.covers(self.release.documents),
                 )
-                found = self._attention.attend(
-                    states[numbers],
-                    head,
-                    asking,
-                    lost=lost,
-                    hops=chosen.hops,
-                    hop_strength=chosen.hop_strength,
-                )
-                hits = hits_of(
-                    found.output,
-                    found.candidates,
-                    self._shards,
-                    head,
-                    asking.texts if asking.mode != "dense" else None,
-                    page,
-                    shown_words=asking.texts,
-                    explain=chosen.explain,
-                    highlight=chosen.highlight,
-                )
-                reached = page.reached(found.output).tolist()
-                for at, (number, summary) in enumerate(
-                    zip(numbers, summaries_of(found.output, found.mass), strict=True)
-                ):
-                    more = reached[at] > page.offset + page.limit
-                    answers[number] = SearchResult(
-                        query=queries[number],
-                        hits=hits[at],
-                        stamp=stamp,
-                        attention=summary,
-                        took_ms=math.nan,
-                        next_cursor=places[number].after(page.limit, stamp) if more else None,
-                    )
+                named = [(queries[number], places[number]) for number in group.numbers]
+                found = self._answered(named, states[group.numbers], asking, stamp, chosen, lost)
+                answers.update(zip(group.numbers, found, strict=True))
         return [answers[number] for number in range(len(queries))]
 
-    def _restrictions(self, query: ParsedQuery, mode: Mode) -> _Restrictions:
-        if not query.constrained:
-            return _Restrictions()
-        words = bool(query.text.strip())
-        if words and mode == "keyword" and self._tokenizer is not None:
-            words = bool(next(self._tokenizer.terms([query.text])))
-        return _Restrictions(query.required, query.excluded, not words)
+    def _answered(
+        self,
+        named: Sequence[tuple[str, Place]],
+        states: Float[Tensor, "batch encoder_dim"],
+        asking: Asking,
+        stamp: Stamp,
+        chosen: SearchChoices,
+        lost: frozenset[int],
+    ) -> list[SearchResult]:
+        """The answers to queries that are asked together, each given with its place."""
+        head, offset = self._head(stamp.model), named[0][1].offset
+        page = Page(chosen.limit, offset, chosen.score_threshold, chosen.weight_threshold)
+        found = self._attention.attend(
+            states, head, asking, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
+        )
+        hits = hits_of(
+            found.output,
+            found.candidates,
+            self._shards,
+            head,
+            asking.texts if asking.mode != "dense" else None,
+            page,
+            shown_words=asking.texts,
+            explain=chosen.explain,
+            highlight=chosen.highlight,
+        )
+        summaries = summaries_of(found.output, found.mass)
+        reached = page.reached(found.output).tolist()
+        return [
+            SearchResult(
+                query=query,
+                hits=shown,
+                stamp=stamp,
+                attention=summary,
+                took_ms=math.nan,
+                next_cursor=place.after(page.limit, stamp) if more > page.offset + page.limit else None,
+            )
+            for (query, place), shown, summary, more in zip(named, hits, summaries, reached, strict=True)
+        ]

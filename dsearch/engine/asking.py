@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.engine.layer import SearchLayer
 from dsearch.engine.options import LayerOptions
+from dsearch.engine.query_groups import grouped, states_of
 from dsearch.engine.snapshot import Snapshot
-from dsearch.index import ParsedQuery, parse_query
 from dsearch.types import Mode, Stamp
 
 if TYPE_CHECKING:
@@ -46,14 +45,6 @@ class Asked:
     layer: SearchLayer
     states: Float[Tensor, "batch encoder_dim"]
     texts: list[str] | None
-
-
-class _Restrictions(NamedTuple):
-    """What queries share that are answered together."""
-
-    required: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
-    wordless: bool = False
 
 
 def asked(
@@ -103,48 +94,21 @@ def asked(
         layer = SearchLayer(state, head, **_with_mode(options, mode))
         states = queries if turn is None else turn(queries)
         return [Asked([*range(len(states))], layer, states, None)], pinned
-    parsed = [parse_query(query) if operators else ParsedQuery(query) for query in queries]
-    groups: dict[_Restrictions, list[int]] = {}
-    for number, query in enumerate(parsed):
-        groups.setdefault(_restrictions(query, state, mode), []).append(number)
-    states = _states(collection, parsed, groups, mode, pinned.model)
+    groups = grouped(queries, mode, state.keyword.tokenizer, operators=operators)
+    states = states_of(
+        groups, lambda texts: collection.query_states(texts, mode, pinned.model), collection.store.dimension
+    )
     if mode != "keyword" and pinned.model == live:
         collection.drift.note(live, states.numpy())
     states = states if turn is None else turn(states)
     found: list[Asked] = []
-    for restrictions, numbers in groups.items():
-        layer_mode: Mode = "dense" if restrictions.wordless else mode
-        layer = SearchLayer(state.holding(parsed[numbers[0]]), head, **_with_mode(options, layer_mode))
-        texts = None if restrictions.wordless else [parsed[number].text for number in numbers]
-        found.append(Asked(numbers, layer, states[numbers], texts))
+    for group in groups:
+        layer = SearchLayer(state.holding(group.phrases), head, **_with_mode(options, group.mode))
+        found.append(Asked(group.numbers, layer, states[group.numbers], group.texts))
     return found, pinned
-
-
-def _restrictions(query: ParsedQuery, state: Snapshot, mode: Mode) -> _Restrictions:
-    if not query.constrained:
-        return _Restrictions()
-    words = bool(query.text.strip())
-    if words and mode == "keyword":
-        words = bool(next(state.keyword.tokenizer.terms([query.text])))
-    return _Restrictions(query.required, query.excluded, not words)
 
 
 def _with_mode(options: LayerOptions, mode: Mode) -> LayerOptions:
     changed = options.copy()
     changed["mode"] = mode
     return changed
-
-
-def _states(
-    collection: CollectionReader,
-    parsed: Sequence[ParsedQuery],
-    groups: dict[_Restrictions, list[int]],
-    mode: Mode,
-    model: str,
-) -> Float[Tensor, "batch encoder_dim"]:
-    """The embedding of each query's words, all from one call of the encoder; zeros without words."""
-    states = torch.zeros(len(parsed), collection.store.dimension)
-    worded = [number for key, numbers in groups.items() if not key.wordless for number in numbers]
-    if worded:
-        states[worded] = collection.query_states([parsed[number].text for number in worded], mode, model)
-    return states
