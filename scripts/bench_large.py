@@ -34,7 +34,7 @@ set_threads()
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from dsearch.engine import SearchEngine  # noqa: E402
+from dsearch.engine import Collection, SearchEngine  # noqa: E402
 from dsearch.engine.clean_close import FILE_NAME as CLEAN_CLOSE  # noqa: E402
 from dsearch.training import Examples, TrainingOptions, train_head  # noqa: E402
 from dsearch.types import Document  # noqa: E402
@@ -174,7 +174,7 @@ def opening(home: Path, dim: int) -> dict[str, float]:
     return json.loads(run.stdout)
 
 
-def searches(collection, vectors: torch.Tensor) -> dict[str, float]:
+def searches(collection: Collection, vectors: torch.Tensor) -> dict[str, float]:
     took: dict[str, list[float]] = {"dense": [], "keyword": []}
     for number, vector in enumerate(vectors):
         for mode in took:
