@@ -37,7 +37,7 @@ import torch  # noqa: E402
 from dsearch.engine import Collection, SearchEngine  # noqa: E402
 from dsearch.engine.clean_close import FILE_NAME as CLEAN_CLOSE  # noqa: E402
 from dsearch.training import Examples, TrainingOptions, train_head  # noqa: E402
-from dsearch.types import Document  # noqa: E402
+from dsearch.types import Document, Mode  # noqa: E402
 
 NAME = "large"
 AT_A_TIME = 5_000
@@ -174,8 +174,8 @@ def opening(home: Path, dim: int) -> dict[str, float]:
     return json.loads(run.stdout)
 
 
-def searches(collection: Collection, vectors: torch.Tensor) -> dict[str, float]:
-    took: dict[str, list[float]] = {"dense": [], "keyword": []}
+def searches(collection: Collection, vectors: torch.Tensor) -> dict[Mode, float]:
+    took: dict[Mode, list[float]] = {"dense": [], "keyword": []}
     for number, vector in enumerate(vectors):
         for mode in took:
             asked = vector[None] if mode == "dense" else [f"w{number} w{number + 50} w{number + 500}"]
