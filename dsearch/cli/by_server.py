@@ -37,6 +37,15 @@ def server_of(locked: HomeLocked) -> Iterator[Client]:
         yield client
 
 
+def stays_here(locked: HomeLocked, why: str) -> HomeLocked:
+    """The error of a command that no server does, with the reason and what to do; for others as it was."""
+    if locked.url is None:
+        return locked
+    told = HomeLocked(f"the server at {locked.url} holds the lock, and {why}")
+    told.url = locked.url
+    return told
+
+
 def index_by_server(
     client: Client, collection: str, documents: Iterable[Document], made: dict[str, Any]
 ) -> tuple[CollectionInfo, Written]:
@@ -59,13 +68,27 @@ def index_by_server(
     return client.collection(collection), written
 
 
-def refresh_by_server(client: Client, collection: str) -> int:
-    """Rebuild the index; the number of the generation.
+def refresh_by_server(client: Client, collection: str, **keys: Any) -> dict[str, Any]:
+    """Rebuild the index: its generation, the model that answers, how its keys are kept.
+
+    Args:
+        client: of the server.
+        collection: its name.
+        keys: as for `Client.refresh`.
 
     Raises:
         Conflict: it did not come to an end; the message says why.
     """
-    return ended_task(client, client.refresh(collection), f"refresh of {collection}")["generation"]
+    return ended_task(client, client.refresh(collection, **keys), f"refresh of {collection}")
+
+
+def compact_by_server(client: Client, collection: str) -> dict[str, Any]:
+    """Compact: `Compacted` as JSON, with `complete`.
+
+    Raises:
+        Conflict: it did not come to an end; the message says why.
+    """
+    return ended_task(client, client.compact(collection), f"compaction of {collection}")
 
 
 def ended_task(client: Client, task: Task, called: str) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from typing import Annotated
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.by_server import stays_here
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.errors import HomeLocked
 
 
 def backup(
@@ -41,10 +43,17 @@ def restore(
     json: options.AsJson = False,
 ) -> None:
     """Make a collection of a backup, under its name; every digest is checked before it appears."""
-    with opened_engine(home, readonly=False, threads=threads) as (engine, _):
-        with ProgressBars() as on_progress:
-            restored = engine.restore(source, on_progress)
-        described = restored.describe()
+    try:
+        with opened_engine(home, readonly=False, threads=threads) as (engine, _):
+            with ProgressBars() as on_progress:
+                restored = engine.restore(source, on_progress)
+            described = restored.describe()
+    except HomeLocked as locked:
+        raise stays_here(
+            locked,
+            "no request may name a folder of its machine: end it, restore, and start it again; or restore "
+            f"into a home of its own, which another server can serve: dsearch restore {source} --home FOLDER",
+        ) from None
     if json:
         print_json(described)
         return

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.by_server import compact_by_server, server_of
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
-
-if TYPE_CHECKING:
-    from dsearch.engine.maintenance import Compacted
+from dsearch.errors import HomeLocked
 
 _SHOWN = 20  # findings
 
@@ -51,13 +51,13 @@ def compact(
     """Make the files small: one generation of what is there now, and a database without free space."""
     report = _compacted(collection, home, threads)
     if json:
-        print_json({**asdict(report), "complete": report.complete})
+        print_json(report)
         return
     typer.echo(
-        f"{collection}: {report.bytes_before:,} bytes before, {report.bytes_after:,} now, "
-        f"generation {report.generation}"
+        f"{collection}: {report['bytes_before']:,} bytes before, {report['bytes_after']:,} now, "
+        f"generation {report['generation']}"
     )
-    if not report.complete:
+    if not report["complete"]:
         say(_left(report))
 
 
@@ -70,12 +70,12 @@ def purge(
     """Make what was deleted or replaced unreadable: it is then in no file. Exit code 1: something is left."""
     report = _compacted(collection, home, threads)
     if json:
-        print_json({**asdict(report), "complete": report.complete})
-    elif report.complete:
-        typer.echo(f"{collection}: {report.rows} deleted rows are gone from every file")
+        print_json(report)
+    elif report["complete"]:
+        typer.echo(f"{collection}: {report['rows']} deleted rows are gone from every file")
     else:
-        say(f"{collection}: {report.rows} deleted rows are gone, but {_left(report)}")
-    if not report.complete:
+        say(f"{collection}: {report['rows']} deleted rows are gone, but {_left(report)}")
+    if not report["complete"]:
         raise typer.Exit(1)
 
 
@@ -126,21 +126,27 @@ def described_keys(keys: dict[str, Any] | None) -> str:
     )
 
 
-def _compacted(collection: str, home: Any, threads: int | None) -> Compacted:
-    with opened_engine(home, readonly=False, threads=threads) as (engine, _):
-        from dsearch.engine.maintenance import compact
+def _compacted(collection: str, home: Path | None, threads: int | None) -> dict[str, Any]:
+    """`Compacted` as JSON, with `complete`."""
+    try:
+        with opened_engine(home, readonly=False, threads=threads) as (engine, _):
+            from dsearch.engine.maintenance import compact
 
-        with ProgressBars() as on_progress:
-            return compact(engine.collection(collection), on_progress)
+            with ProgressBars() as on_progress:
+                report = compact(engine.collection(collection), on_progress)
+            return {**asdict(report), "complete": report.complete}
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            return compact_by_server(client, collection)
 
 
-def _left(report: Compacted) -> str:
-    held = ", ".join(map(str, report.held))
+def _left(report: dict[str, Any]) -> str:
+    held = ", ".join(map(str, report["held"]))
     if held:
         return f"generation {held} is read by another process; end that, and run this again"
-    if report.models:
-        versions = ", ".join(report.models)
+    if report["models"]:
+        versions = ", ".join(report["models"])
         return f"model {versions} has an index of its own with some of them; delete it, or train again"
-    if report.kept:
-        return f"{report.kept} are needed by a generation; run this again"
+    if report["kept"]:
+        return f"{report['kept']} are needed by a generation; run this again"
     return "the database's log is read by another process; end that, and run this again"

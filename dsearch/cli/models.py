@@ -141,13 +141,10 @@ def refresh(
                 )
             live, kept = target.live_model, described_keys(target.describe()["keys"])
     except HomeLocked as locked:
-        if [one for one in (kind, recall, memory, asked) if one is not None]:
-            raise  # a server keeps keys as they were kept
+        given = {"kind": kind, "recall_target": recall, "memory_bytes": memory, "queries": asked}
         with server_of(locked) as client:
-            number = refresh_by_server(client, collection)
-            live = client.models(collection).live
-        typer.echo(f"{collection}: generation {number} is live, with the keys of model {live}")
-        return
+            built = refresh_by_server(client, collection, **given)
+        number, live, kept = built["generation"], built["model"], described_keys(built["keys"])
     typer.echo(f"{collection}: generation {number} is live, with the keys of model {live}: {kept}")
 
 

@@ -26,6 +26,7 @@ STAGES = {
     "settings": "trying settings",
     "search": "searching",
     "send": "sending",
+    "purge": "writing the database anew",
 }
 
 

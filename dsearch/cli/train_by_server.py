@@ -62,7 +62,7 @@ def train_by_server(
         asked = {_SERVERS_NAME.get(name, name): value for name, value in chosen.items()}
         judged: dict[str, Any] = {}
         if data is not None:
-            checked = _checked(home, collection, data, split, strict=strict)
+            checked = checked_beside(home, collection, data, split, strict=strict)
             judged = {"queries": checked.queries, "judgements": checked.qrels}
         task = client.train(collection, **judged, **asked, **also)
         result = ended_task(client, task, f"training of {collection}")
@@ -86,7 +86,10 @@ def train_by_server(
     return live
 
 
-def _checked(home: Path | None, collection: str, data: Path, split: str, *, strict: bool) -> CheckedData:
+def checked_beside(
+    home: Path | None, collection: str, data: Path, split: str, *, strict: bool = False
+) -> CheckedData:
+    """Judgements held against a collection that a server has open; what is wrong with them is told."""
     from dsearch.training import checked_judgements
 
     with opened_engine(home, readonly=True) as (engine, _):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.by_server import ended_task, server_of
 from dsearch.cli.session import ProgressBars, opened_engine, print_json
+from dsearch.cli.train_by_server import checked_beside
 from dsearch.cli.training import judged_examples, keep, stop_unless
+from dsearch.errors import HomeLocked
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
+    from dsearch.client import Client
     from dsearch.training import Examples, Gate, Tuned
 
 
@@ -40,22 +45,33 @@ def tune(
     Kept as a model; later training starts from it. Exit code 3: the gate did not let it answer.
     """
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    with opened_engine(home, readonly=False, **own) as (engine, _):
-        from dsearch.training import Gate
+    may: dict[str, Any] = {"promote": promote, "accept": accept}
+    try:
+        with opened_engine(home, readonly=False, **own) as (engine, _):
+            from dsearch.training import Gate
 
-        target = engine.collection(collection)
-        examples = judged_examples(target, data, split, exclude)
-        tuned = _with_progress(examples, Gate(alpha=alpha, margin=margin), seed)
-        version, live = keep(target, tuned, promote=promote, accept=accept)
+            target = engine.collection(collection)
+            examples = judged_examples(target, data, split, exclude)
+            tuned = _with_progress(examples, Gate(alpha=alpha, margin=margin), seed)
+            version, live = keep(target, tuned, **may)
+        gate = tuned.gate.to_text()
+        told = {"version": version, "live": live, "reason": tuned.gate.reason, **tuned.record}
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            asked: dict[str, Any] = {"seed": seed, "alpha": alpha, "margin": margin, **may}
+            told = _by_server(client, home, collection, data, split, exclude, asked)
+        version, live, gate = told["version"], told["live"], f"gate: {told['reason']}"
     if json:
-        print_json({"version": version, "live": live, "reason": tuned.gate.reason, **tuned.record})
+        print_json(told)
     else:
-        typer.echo(f"{collection}: {version} has {tuned.setting}")
+        from dsearch.training.tune import setting_from
+
+        typer.echo(f"{collection}: {version} has {setting_from(told)}")
         typer.echo(
-            f"nDCG@10 on {tuned.record['examples']} queries: "
-            + ", ".join(f"{name} {value:.4f}" for name, value in tuned.scores.items())
+            f"nDCG@10 on {told['examples']} queries: "
+            + ", ".join(f"{name} {value:.4f}" for name, value in told["scores"].items())
         )
-        typer.echo(tuned.gate.to_text())
+        typer.echo(gate)
         typer.echo(
             f"{version} answers now"
             if live
@@ -63,6 +79,26 @@ def tune(
             f"dsearch promote {version} -c {collection}"
         )
     stop_unless(live or not promote)
+
+
+def _by_server(
+    client: Client,
+    home: Path | None,
+    collection: str,
+    data: Path,
+    split: str,
+    exclude: Path | None,
+    asked: dict[str, Any],
+) -> dict[str, Any]:
+    """Have the server tune; what is told of it as JSON."""
+    from dsearch.evaluation import read_pairs
+
+    checked = checked_beside(home, collection, data, split)
+    if exclude is not None:
+        asked["exclude"] = {query: sorted(ids) for query, ids in read_pairs(exclude).items()}
+    task = client.tune(collection, checked.queries, checked.qrels, **asked)
+    result = ended_task(client, task, f"tuning of {collection}")
+    return {"version": result.pop("model"), **result}
 
 
 def _with_progress(examples: Examples, gate: Gate, seed: int) -> Tuned:

@@ -215,14 +215,14 @@ class Task:
 
     Attributes:
         id: names it.
-        kind: "train", "evaluate" or "refresh".
+        kind: "train", "tune", "evaluate", "refresh" or "compact".
         collection: of what.
         state: "queued", "running", "done", "failed", "cancelled" or "interrupted".
         created, started, ended: ISO 8601.
         attempts: how often it was begun; more than once after the server was stopped.
         progress: `{stage, done, total, elapsed_s, eta_s}` while it runs.
-        result: when done; of train `{model, live, reason, gate}`, of evaluate the report, of refresh
-            `{generation}`.
+        result: when done; of train and tune `{model, live, reason, gate}`, of evaluate the report, of refresh
+            `{generation, model, keys}`, of compact `{complete, rows, bytes_before, bytes_after}`.
         problem: `{code, detail}` when it failed.
     """
 

@@ -4,7 +4,7 @@
         print(engine.search("papers", "attention as retrieval").hits)
 
 So a program can be written against a folder and deployed against a server. The calls stand in files of their
-own, as those of the clients do: local_documents.py, local_search.py, local_models.py.
+own, as those of the clients do: local_documents.py, local_search.py, local_models.py, local_upkeep.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from dsearch.client.local_documents import LocalDocuments
 from dsearch.client.local_models import LocalModels
 from dsearch.client.local_search import LocalSearch
+from dsearch.client.local_upkeep import LocalUpkeep
 from dsearch.engine import SearchEngine
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def open(
     return LocalEngine(SearchEngine(home, readonly=readonly, encoder=encoder))
 
 
-class LocalEngine(LocalDocuments, LocalSearch, LocalModels):
+class LocalEngine(LocalDocuments, LocalSearch, LocalModels, LocalUpkeep):
     """What `Client` has, without a server; each method is described there.
 
     Args:
@@ -43,6 +44,7 @@ class LocalEngine(LocalDocuments, LocalSearch, LocalModels):
 
     def __init__(self, engine: SearchEngine):
         self.engine = engine
+        self._tasks = {}
 
     def ready(self) -> bool:
         """Always True."""

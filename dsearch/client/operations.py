@@ -10,9 +10,10 @@ from dsearch.client.operations_documents import DocumentOperations
 from dsearch.client.operations_models import ModelOperations
 from dsearch.client.operations_search import SearchOperations
 from dsearch.client.operations_tasks import TaskOperations
+from dsearch.client.operations_upkeep import UpkeepOperations
 
 
-class Operations(DocumentOperations, SearchOperations, ModelOperations):
+class Operations(DocumentOperations, SearchOperations, ModelOperations, UpkeepOperations):
     """What both clients and a local engine have."""
 
 

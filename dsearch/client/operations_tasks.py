@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
 from dsearch.client import reading
 from dsearch.client.answers import Task, TaskPage
-from dsearch.client.asking import path_of, question, quoted
-from dsearch.client.flow import Flow, Pause, Request, operation
+from dsearch.client.asking import question, quoted
+from dsearch.client.flow import Flow, Request, operation
 from dsearch.client.options import TrainOptions
-from dsearch.errors import Unavailable
 
 
 class TaskOperations:
-    """Training, evaluation, refreshes. In Python `dsearch.training` does it, without a server."""
+    """Training and evaluation, which in Python `dsearch.training` does without a server; lists of tasks."""
 
     @operation
     def train(
@@ -76,18 +75,6 @@ class TaskOperations:
         return reading.made(Task, reading.content_of(answer))
 
     @operation
-    def refresh(self, collection: str) -> Flow[Task]:
-        """Build the index anew, its keys projected by the model that answers. `POST …/refresh`"""
-        answer = yield Request("POST", f"{path_of(collection)}/refresh", repeatable=False, writes=True)
-        return reading.made(Task, reading.content_of(answer))
-
-    @operation
-    def task(self, id: str) -> Flow[Task]:
-        """Its state, how far it is, its result. `GET /v1/tasks/{id}`"""
-        answer = yield Request("GET", f"/v1/tasks/{quoted(id)}")
-        return reading.made(Task, reading.content_of(answer))
-
-    @operation
     def tasks(
         self,
         *,
@@ -107,38 +94,3 @@ class TaskOperations:
         """Cancel it; what it had begun is dropped. `DELETE /v1/tasks/{id}`"""
         answer = yield Request("DELETE", f"/v1/tasks/{quoted(id)}", writes=True)
         return reading.made(Task, reading.content_of(answer))
-
-    @operation
-    def wait_for_task(
-        self,
-        id: str,
-        *,
-        timeout_s: float = 3600.0,
-        every_s: float = 0.5,
-        on_progress: Callable[[Task], None] | None = None,
-    ) -> Flow[Task]:
-        """The task when it has ended; look at its `state`. Asks `GET /v1/tasks/{id}` now and then.
-
-        Args:
-            id: of the task.
-            timeout_s: how long to wait.
-            every_s: how long between two questions.
-            on_progress: told of the task after each.
-
-        Raises:
-            Unavailable: it has not ended in time; it goes on.
-        """
-        waited_s = 0.0
-        while True:
-            answer = yield Request("GET", f"/v1/tasks/{quoted(id)}")
-            task = reading.made(Task, reading.content_of(answer))
-            if on_progress is not None:
-                on_progress(task)
-            if task.has_ended:
-                return task
-            if waited_s >= timeout_s:
-                raise Unavailable(
-                    f"task {id} is {task.state} after {timeout_s:g} s; wait longer, or cancel it"
-                )
-            yield Pause(every_s)
-            waited_s += every_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from dsearch.types import Mode, Stamp
@@ -70,6 +70,21 @@ class DifferentiableOptions(AttendOptions, total=False):
 
     dtype: Literal["float32", "float64"]
     stamp: Stamp | None
+
+
+class TuneOptions(TypedDict, total=False):
+    """How to tune. What is left out is as the server has it.
+
+    exclude: query id → documents that have no part in its ranking. seed. promote: whether the tuned search
+    answers if it did better on what was held out; accept: whatever that says. alpha, margin: of the gate.
+    """
+
+    exclude: Mapping[str, Sequence[str]]
+    seed: int
+    promote: bool
+    accept: bool
+    alpha: float
+    margin: float
 
 
 class TrainOptions(TypedDict, total=False):

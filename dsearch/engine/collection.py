@@ -157,11 +157,10 @@ class Collection(CollectionReader):
         recall_target: float | None = None,
         memory_bytes: int | None = None,
         queries: Sequence[str] | None = None,
+        spawned: bool | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> int:
         """Build a generation of the present documents, its keys projected by the live head; its number.
-
-        Where builds start by themselves (`rebuild_share`) it is built in another process, and writes go on.
 
         Args:
             on_progress: told of each stage.
@@ -170,6 +169,8 @@ class Collection(CollectionReader):
             recall_target: the recall@10 that an approximate kind is tuned for; as before when None.
             memory_bytes: what the keys may take when "auto" chooses; as before when None.
             queries: texts to tune an approximate kind by; sentences of the documents when None.
+            spawned: whether it is built in another process, and writes go on; when None, where builds start
+                by themselves (`rebuild_share`).
             cancelled: asked now and then, where it is built in another process.
 
         Raises:
@@ -179,7 +180,7 @@ class Collection(CollectionReader):
         number = self.rebuilder.build(
             partial(tuning_queries, self, texts=queries),
             keys=KeyOptions.of(self.store).changed(kind, recall_target, memory_bytes),
-            spawned=self.rebuilder.by_itself,
+            spawned=self.rebuilder.by_itself if spawned is None else spawned,
             on_progress=on_progress,
             cancelled=cancelled,
         )
@@ -202,6 +203,7 @@ class Collection(CollectionReader):
     def forget_states(self) -> None:
         """Let go of every state but the present one, so that the generations they are of can go."""
         self._narrowed.forget()
+        self.layers.forget()
         self._state.forget_recent()
 
     @contextmanager
@@ -306,6 +308,7 @@ class Collection(CollectionReader):
         with self._writing:
             delete_version(self.store, version)
         self._heads.pop(version, None)
+        self.layers.forget()
         self._encoders.forget(version)
         self._documents.forget(version)
 
@@ -313,6 +316,7 @@ class Collection(CollectionReader):
         """Close the store; searches in flight elsewhere must have ended. A build that runs is given up."""
         self.rebuilder.close()
         self._narrowed.forget()
+        self.layers.forget()
         self.kept_documents.forget()
         self._documents.close()
         closed = None if self.store.closed else self._state.close()

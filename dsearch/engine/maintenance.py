@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +13,14 @@ import numpy as np
 from dsearch.engine.indexing import OnProgress
 from dsearch.engine.model_documents import FOLDER
 from dsearch.engine.retirement import clear, retire
+from dsearch.errors import Cancelled
 from dsearch.store import Store
+from dsearch.types import Progress
 
 if TYPE_CHECKING:
     from dsearch.engine.collection import Collection
+
+_LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,8 @@ class Compacted:
         bytes_after: of all its files.
         generation: the live one.
         rows: deleted rows that are gone for good.
-        kept: deleted rows that a generation in `held` still has.
+        kept: deleted rows that a generation in `held` still has; what was deleted after the beginning is
+            not counted.
         held: generations that another reader holds, so that they could not go.
         models: versions whose own index of the documents, as old as they are, has some that are gone.
         overwritten: whether SQLite's write-ahead log was emptied, too; a reader that is at work prevents it.
@@ -43,43 +50,71 @@ class Compacted:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing that was deleted is left in any file of the collection."""
+        """Whether nothing that was deleted before is left in any file of the collection."""
         return not self.kept and not self.held and not self.models and self.overwritten
 
 
 def compact(
-    collection: Collection, on_progress: OnProgress | None = None, *, rebuild: bool = False
+    collection: Collection,
+    on_progress: OnProgress | None = None,
+    *,
+    rebuild: bool = False,
+    spawned: bool | None = None,
+    patience_s: float = 0.0,
+    cancelled: Callable[[], bool] | None = None,
 ) -> Compacted:
     """Build a generation of what is there now, let all others go, and write the database without free space.
 
-    What was deleted or replaced is then in none of the files. A reader in another process that holds an older
+    What had been deleted or replaced before is then in none of the files. A reader that holds an older
     generation, or is in the middle of reading, prevents that, and so does a model of scope `full`, which has
     the documents of its training: `Compacted.complete` tells. Feedback and backups are not looked at.
+
+    Searches and writes go on; while the database is written anew, writes wait.
 
     Args:
         collection: open for writing.
         on_progress: told of the build.
         rebuild: whether to build even if the live generation lacks nothing and has nothing too much.
+        spawned: as for `Collection.refresh`.
+        patience_s: how long readers that are at work are waited for, as those of a server's searches.
+        cancelled: asked now and then.
 
     Raises:
         InsufficientStorage: it takes twice the space for a while.
+        Cancelled: what was deleted may be there as before.
     """
     store = collection.store
-    before = folder_bytes(store.path)
+    asked, before = store.sequence, folder_bytes(store.path)
     if rebuild or collection.stale or store.count().tombstones:
-        collection.refresh(on_progress)
-    collection.forget_states()
+        collection.refresh(on_progress, spawned=spawned, cancelled=cancelled)
+    until = time.monotonic() + patience_s
     with collection.rebuilder.alone():  # a build that runs would be of rows that go, or be cleared away
-        retire(store, keep=1)
+        while True:
+            collection.forget_states()
+            retire(store, keep=1)
+            held = tuple(store.retirable_generations(1))
+            if not held or time.monotonic() >= until:
+                break
+            _wait(cancelled)
         clear(store)
+        if on_progress is not None:
+            on_progress(Progress("purge", 0, 1, 0.0))
+        started = time.monotonic()
         report = store.purge()
-        held = tuple(store.retirable_generations(1))
+        rows = report.rows
+        while not report.overwritten and time.monotonic() < until:
+            _wait(cancelled)
+            report = store.purge()
+            rows += report.rows
+        if on_progress is not None:
+            on_progress(Progress("purge", 1, 1, time.monotonic() - started))
+    later = min(one.snapshot for one in store.generations()) >= asked
     return Compacted(
         before,
         folder_bytes(store.path),
         collection.snapshot.generation.number,
-        report.rows,
-        report.kept,
+        rows,
+        0 if later else report.kept,
         held,
         tuple(models_holding_deleted(store)),
         report.overwritten,
@@ -108,3 +143,9 @@ def folder_bytes(folder: Path) -> int:
         except FileNotFoundError:
             continue  # went meanwhile
     return total
+
+
+def _wait(cancelled: Callable[[], bool] | None) -> None:
+    if cancelled is not None and cancelled():
+        raise Cancelled("compacting was cancelled; what was deleted may be in files as before")
+    time.sleep(_LOOK_EVERY_S)

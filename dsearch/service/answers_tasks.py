@@ -55,7 +55,8 @@ class TaskAnswer(BaseModel):
     attempts: int = Field(description="how often it was begun; more than once after the server was stopped")
     progress: TaskProgress | None
     result: dict[str, Any] | None = Field(
-        description="of train: model, live, reason, gate; of evaluate: the report; of refresh: generation"
+        description="of train and tune: model, live, reason, gate; of evaluate: the report; of refresh: "
+        "generation, model, keys; of compact: complete, rows, bytes_before, bytes_after"
     )
     problem: TaskProblem | None
 

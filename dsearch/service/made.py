@@ -15,7 +15,7 @@ from dsearch.service.encoded_documents import read_encoded, write_encoded
 
 if TYPE_CHECKING:
     from dsearch.attention.head import Head
-    from dsearch.training import Trained, TrainedValues
+    from dsearch.training import Trained, TrainedValues, Tuned
 
 _HEAD = "head.safetensors"
 _ENCODER = "encoder.safetensors"
@@ -32,9 +32,9 @@ class Made:
     lessons: Lessons | None
 
 
-def write_made(folder: Path, trained: Trained | TrainedValues) -> dict[str, Any]:
+def write_made(folder: Path, trained: Trained | TrainedValues | Tuned) -> dict[str, Any]:
     """Write the parts into a run's folder; what is told of them, as JSON: which there are."""
-    encoder = getattr(trained, "encoder", None)  # a head for values has neither of these
+    encoder = getattr(trained, "encoder", None)  # heads for values, and tuned ones, have none of these
     documents, lessons = getattr(trained, "documents", None), getattr(trained, "lessons", None)
     (folder / _HEAD).write_bytes(head_bytes(trained.head))
     if encoder is not None:

@@ -12,6 +12,7 @@ from dsearch.service.task_store import TaskState
 
 MAX_JUDGED_QUERIES = 50_000
 MAX_SYSTEMS = 8
+MAX_EXCLUDED = 1000
 MAX_FULL_EPOCHS = 20
 
 _Text = Annotated[str, Field(max_length=MAX_QUERY_CHARACTERS)]
@@ -30,6 +31,15 @@ _Judgements = Annotated[
     allowed("an object of query id → document id → grade, above 0 for documents that answer the query"),
 ]
 _Flag = Annotated[bool, allowed("true or false")]
+_Exclude = Annotated[
+    dict[_Id, Annotated[list[_Id], Field(max_length=MAX_EXCLUDED)]],
+    Field(max_length=MAX_JUDGED_QUERIES),
+    allowed(f"an object of query id → at most {MAX_EXCLUDED} document ids"),
+]
+_Alpha = Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")]
+_Margin = Annotated[float, Field(ge=0, lt=1), allowed("a number from 0 to below 1")]
+_ALPHA: Any = Field(0.05, description="the largest p-value that counts as a gain")
+_MARGIN: Any = Field(0.02, description="how far nDCG@10 may fall on seen or unseen documents")
 _EXAMPLE = {
     "queries": {"q1": "what is a key?", "q2": "what is a value?"},
     "judgements": {"q1": {"a": 1}, "q2": {"b": 2, "a": 0}},
@@ -110,12 +120,8 @@ class TrainRequest(Judged):
     )
     promote: _Flag = Field(True, description="let it answer if it did better on held-out queries")
     accept: _Flag = Field(False, description="let it answer whatever held-out queries say")
-    alpha: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] = Field(
-        0.05, description="the largest p-value that counts as a gain"
-    )
-    margin: Annotated[float, Field(ge=0, lt=1), allowed("a number from 0 to below 1")] = Field(
-        0.02, description="how far nDCG@10 may fall on seen or unseen documents"
-    )
+    alpha: _Alpha = _ALPHA
+    margin: _Margin = _MARGIN
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -150,6 +156,64 @@ class TrainRequest(Judged):
     def to_dict(self) -> dict[str, Any]:
         """As JSON, for the task."""
         return self.model_dump(by_alias=True)
+
+
+class TuneRequest(Judged):
+    """Judgements to tune on, and what the gate asks."""
+
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"examples": [_EXAMPLE, {**_EXAMPLE, "exclude": {"q1": ["a"]}}]}
+    )
+
+    exclude: _Exclude | None = Field(None, description="documents that have no part in a query's ranking")
+    seed: Annotated[int, Field(ge=0, le=2**31), allowed("an integer from 0")] = Field(
+        0, description="of the folds, and of the draw where there are many queries"
+    )
+    promote: _Flag = Field(True, description="let the tuned search answer, if it does better")
+    accept: _Flag = Field(False, description="let it answer whatever the gate says")
+    alpha: _Alpha = _ALPHA
+    margin: _Margin = _MARGIN
+
+    @model_validator(mode="after")
+    def _given(self) -> Self:
+        if not self.judgements:
+            raise ValueError("there is no judgement to tune on; give queries and judgements")
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, for the task."""
+        return self.model_dump(by_alias=True)
+
+
+class RefreshRequest(Given):
+    """How keys are kept from now on; what is not given stays as it was."""
+
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"examples": [{"kind": "HNSW", "recall_target": 0.95}, {}]}
+    )
+
+    kind: (
+        Annotated[str, Field(min_length=1, max_length=32), allowed("auto, Flat, SQ8, HNSW, IVF or IVFPQ")]
+        | None
+    ) = Field(None, description="auto, or one of the kinds that GET …/statistics names")
+    recall_target: Annotated[float, Field(gt=0, le=1), allowed("a number above 0, up to 1")] | None = Field(
+        None, description="recall@10 that an approximate kind is tuned for"
+    )
+    memory_bytes: Annotated[int, Field(ge=1), allowed("an integer from 1")] | None = Field(
+        None, description="what the keys may take when auto chooses"
+    )
+    queries: (
+        Annotated[
+            list[_Text],
+            Field(min_length=1, max_length=MAX_JUDGED_QUERIES),
+            allowed(f"1 to {MAX_JUDGED_QUERIES} texts, {MAX_QUERY_CHARACTERS} characters each"),
+        ]
+        | None
+    ) = Field(None, description="to tune an approximate kind by; sentences of the documents when not given")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, for the task."""
+        return self.model_dump(exclude_none=True)
 
 
 class SystemGiven(Given):

@@ -1,4 +1,4 @@
-"""Tasks: training, evaluation and refreshes, which take longer than a request should."""
+"""Tasks: training, tuning, evaluation, refreshes and compaction, which take longer than a request should."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from dsearch.engine.keys import KeyOptions
 from dsearch.errors import CollectionNotFound, InvalidRequest, NotFound
 from dsearch.service.answers_tasks import TaskAnswer, TaskList
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.problems import documented
-from dsearch.service.requests_tasks import EvaluateRequest, TaskParameters, TrainRequest
+from dsearch.service.requests_tasks import (
+    EvaluateRequest,
+    RefreshRequest,
+    TaskParameters,
+    TrainRequest,
+    TuneRequest,
+)
 from dsearch.service.respond import json_answer
 from dsearch.service.service import Service, TheService
 from dsearch.service.strict_route import StrictRoute
@@ -43,6 +50,17 @@ async def train_model(collection: str, asked: TrainRequest, service: TheService)
 
 
 @router.post(
+    "/collections/{collection}/tune", status_code=202, responses=_TAKEN | _GIVEN, response_model=TaskAnswer
+)
+async def tune_search(collection: str, asked: TuneRequest, service: TheService) -> Response:
+    """Choose keyword weight, k1 and b, and hop strength on judgements; a few dozen queries suffice.
+
+    Kept as a version, which answers if held-out queries say that it is better; later training starts from it.
+    """
+    return await _take_on(service, "tune", collection, asked.to_dict())
+
+
+@router.post(
     "/collections/{collection}/evaluate",
     status_code=202,
     responses=_TAKEN | _GIVEN,
@@ -54,11 +72,32 @@ async def evaluate_collection(collection: str, asked: EvaluateRequest, service: 
 
 
 @router.post(
-    "/collections/{collection}/refresh", status_code=202, responses=_TAKEN, response_model=TaskAnswer
+    "/collections/{collection}/refresh", status_code=202, responses=_TAKEN | _GIVEN, response_model=TaskAnswer
 )
-async def refresh_collection(collection: str, service: TheService) -> Response:
-    """Build the index anew from the stored embeddings, its keys projected by the model that answers."""
-    return await _take_on(service, "refresh", collection, {})
+async def refresh_collection(
+    collection: str, service: TheService, asked: RefreshRequest | None = None
+) -> Response:
+    """Build the index anew from the stored embeddings, its keys projected by the model that answers.
+
+    It needs no body; one says how keys are kept from now on.
+    """
+    given = {} if asked is None else asked.to_dict()
+    if "kind" in given:
+        KeyOptions(given["kind"])  # one that is none is refused now
+    return await _take_on(service, "refresh", collection, given)
+
+
+@router.post(
+    "/collections/{collection}/compact", status_code=202, responses=_TAKEN, response_model=TaskAnswer
+)
+async def compact_collection(collection: str, service: TheService) -> Response:
+    """Make the files small, and what was deleted or replaced before unreadable: it is then in none of them.
+
+    Searches go on; while the database is written anew, writes wait. The result's `complete` says whether
+    nothing is left; where it is false, `held` names generations that another process reads, `models` versions
+    with an index of their own.
+    """
+    return await _take_on(service, "compact", collection, {})
 
 
 @router.get("/tasks", response_model=TaskList, responses=documented(InvalidRequest))

@@ -6,6 +6,7 @@ It opens the home readonly and writes what it made into a folder, from which the
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,38 @@ def train_job(
         "reason": trained.gate.reason,
         "left_out": left_out,
         "made": write_made(folder, trained),
+    }
+
+
+def tune_job(
+    report: Report, open_engine: OpenEngine, name: str, request: dict[str, Any], folder: Path, device: str
+) -> dict[str, Any]:
+    """Tune a search into `folder`; what is known of it. Arguments and errors as those of `train_job`."""
+    be_first_to_go()
+    from dsearch.engine import UNTRAINED
+    from dsearch.service.made import write_made
+    from dsearch.training import Gate, examples_from_judgements, tune
+
+    exclude = {query: set(ids) for query, ids in (request["exclude"] or {}).items()}
+    started = time.monotonic()
+    with open_engine() as engine:
+        collection = engine.collection(name)
+        examples = examples_from_judgements(
+            collection, request["queries"], request["judgements"], exclude or None
+        )
+        tuned = tune(
+            examples,
+            gate=Gate(alpha=request["alpha"], margin=request["margin"]),
+            seed=request["seed"],
+            on_setting=lambda done, of: report(Progress("settings", done, of, time.monotonic() - started)),
+        )
+    return {
+        "parent": UNTRAINED,
+        "record": tuned.record,
+        "passed": tuned.gate.passed,
+        "reason": tuned.gate.reason,
+        "left_out": examples.left_out,
+        "made": write_made(folder, tuned),
     }
 
 

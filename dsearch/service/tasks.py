@@ -1,8 +1,7 @@
-"""`Tasks`: one thread that takes what was asked for, one task after the other, and has it computed elsewhere.
+"""`Tasks`: one thread that takes what was asked for, one task after the other (task_work.py does them).
 
-Training and evaluation run in a process of their own with a bound on its memory; here only their result is
-registered. A task that the server's end stops is begun again when the server is: training goes on from its
-last checkpoint. One that was running when the server died is tried once more, and then left.
+A task that the server's end stops is begun again when the server is: training goes on from its last
+checkpoint. One that was running when the server died is tried once more, and then left.
 """
 
 from __future__ import annotations
@@ -14,19 +13,16 @@ import shutil
 import threading
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import Cancelled, Conflict, DsearchError
-from dsearch.processes import run_spawned
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.errors import NotReady, Overloaded
-from dsearch.service.evaluating import evaluate_job
-from dsearch.service.made import read_made
 from dsearch.service.opening import OpenEngine
-from dsearch.service.task_jobs import Note, train_job
+from dsearch.service.task_jobs import Note
 from dsearch.service.task_store import ENDED, Event, Task, TaskKind, TaskStore
+from dsearch.service.task_work import Job, TaskWork
 from dsearch.types import Progress
 
 QUEUED = 32  # at most
@@ -57,11 +53,11 @@ class Tasks:
         memory_bytes: int | None = None,
         device: str = "cpu",
     ):
-        self._engine, self._catalogue, self._open_engine = engine, catalogue, open_engine
-        self._device = device
+        self._engine, self._catalogue = engine, catalogue
         # An accelerator's driver reserves more address space than any machine has memory.
         on_cpu = device == "cpu"
-        self._memory_bytes = memory_bytes or (_memory_of_the_machine() if on_cpu else None)
+        memory_bytes = memory_bytes or (_memory_of_the_machine() if on_cpu else None)
+        self._work = TaskWork(catalogue, open_engine, memory_bytes=memory_bytes, device=device)
         self._changed = threading.Condition()
         self._stopping = False
         self._cancelled: set[str] = set()
@@ -89,7 +85,7 @@ class Tasks:
         self._store = TaskStore(self._engine.home.path)
         for task in self.store.list(QUEUED, state="running"):
             self._take_up(task)
-        self._thread = threading.Thread(target=self._work, name="tasks", daemon=True)
+        self._thread = threading.Thread(target=self._go_on, name="tasks", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
@@ -145,7 +141,7 @@ class Tasks:
 
     # ---- in the thread
 
-    def _work(self) -> None:
+    def _go_on(self) -> None:
         while True:
             with self._changed:
                 task = None if self._stopping else self.store.next()
@@ -161,9 +157,8 @@ class Tasks:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             request = self.store.request(task)
-            result = {"train": self._train, "evaluate": self._evaluate, "refresh": self._refresh}[task.kind](
-                task, request, folder
-            )
+            tell, cancelled = self._teller(task), lambda: self._is_cancelled(task)
+            result = self._work.result(Job(task, request, folder, tell, cancelled))
         except Cancelled:
             if self._stopping and task.id not in self._cancelled:
                 self.store.requeue(task, begun=False)
@@ -180,55 +175,6 @@ class Tasks:
             self.store.end(task, "done", result=result)
         self._cancelled.discard(task.id)
         shutil.rmtree(folder, ignore_errors=True)
-
-    def _train(self, task: Task, request: dict[str, Any], folder: Path) -> dict[str, Any]:
-        from dsearch.training import register
-
-        told = self._spawned(
-            task, train_job, self._open_engine, task.collection, request, folder, self._device
-        )
-        with self._catalogue.using(task.collection) as collection:
-            made = read_made(folder, told["made"], collection)
-            registered = register(
-                collection,
-                made.head,
-                {**told["record"], "task": task.id},
-                passed=told["passed"],
-                reason=told["reason"],
-                promote=request["promote"],
-                accept=request["accept"],
-                parent=told["parent"],
-                encoder=made.encoder,
-                documents=made.documents,
-                lessons=made.lessons,
-            )
-        kept = ("examples", "epochs", "seconds", "gate", "headroom")
-        return {
-            "model": registered.live or registered.version,
-            "live": registered.live is not None,
-            "trained": registered.version,
-            "parent": told["parent"],
-            "reason": registered.reason,
-            "left_out": told["left_out"],
-            **{name: told["record"].get(name) for name in kept},
-        }
-
-    def _evaluate(self, task: Task, request: dict[str, Any], folder: Path) -> dict[str, Any]:
-        return self._spawned(task, evaluate_job, self._open_engine, task.collection, request)
-
-    def _refresh(self, task: Task, request: dict[str, Any], folder: Path) -> dict[str, Any]:
-        with self._catalogue.using(task.collection) as collection:
-            number = collection.refresh(self._teller(task), cancelled=lambda: self._is_cancelled(task))
-            return {"generation": number, "model": collection.live_model}
-
-    def _spawned(self, task: Task, target: Any, *arguments: Any) -> dict[str, Any]:
-        return run_spawned(
-            target,
-            *arguments,
-            on_progress=self._teller(task),
-            cancelled=lambda: self._is_cancelled(task),
-            memory_bytes=self._memory_bytes,
-        )
 
     def _is_cancelled(self, task: Task) -> bool:
         return self._stopping or task.id in self._cancelled

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from test_cli_commands import Terminal
 from dsearch.cli.serve import bound
 from dsearch.client import Client
 from dsearch.engine import SearchEngine
-from dsearch.errors import HomeLocked, InvalidRequest
+from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
 
 TESTS = Path(__file__).parents[1]
 
@@ -50,7 +51,8 @@ def test_the_server_does_it(dsearch: Terminal, served: str, tmp_path: Path) -> N
     code, out, _ = dsearch("index", source, "-c", "papers", "--json")
     assert (code, json.loads(out)["unchanged"], json.loads(out)["documents"]) == (0, 30, 30)
     code, out, err = dsearch("refresh", "-c", "papers")
-    assert (code, out) == (0, "papers: generation 2 is live, with the keys of model v0\n")
+    assert code == 0
+    assert out.startswith("papers: generation 2 is live, with the keys of model v0: Flat")
     code, out, err = dsearch("promote", "v0", "-c", "papers")
     assert (code, out) == (0, "papers: v0 answers now\n")
     code, _, err = dsearch("promote", "v9", "-c", "papers")
@@ -153,13 +155,100 @@ def test_aliases_through_the_server(dsearch: Terminal, served: str, tmp_path: Pa
     assert (code, out, err.splitlines()[-1]) == (0, "", "no alias")
 
 
-def test_what_a_server_does_not_do_is_said(dsearch: Terminal, served: str, tmp_path: Path) -> None:
-    source = tmp_path / "some.jsonl"
-    source.write_text(json.dumps({"id": "a", "text": "cat"}) + "\n")
+def test_keys_are_kept_otherwise_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source, queries = tmp_path / "some.jsonl", tmp_path / "queries.jsonl"
+    lines = [{"id": f"d{i}", "text": f"river stone{i}"} for i in range(60)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    queries.write_text("".join(json.dumps({"_id": f"q{i}", "text": f"stone{i}"}) + "\n" for i in range(20)))
     assert dsearch("index", source, "-c", "new")[0] == 0
-    code, _, err = dsearch("refresh", "-c", "new", "--kind", "Flat")
+    code, out, err = dsearch(
+        "refresh", "-c", "new", "--kind", "HNSW", "--recall", "0.9", "--queries", queries
+    )
+    assert (code, "v0: HNSW, ef_search" in out) == (0, True), (out, err)
+    assert dsearch("refresh", "-c", "new")[1].count("HNSW")  # as before
+    code, _, err = dsearch("refresh", "-c", "new", "--kind", "Fast")
+    assert (code, "dense kind 'Fast'; use one of Flat" in err) == (1, True)
+
+
+def test_tuning_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source, data = tmp_path / "some.jsonl", tmp_path / "judged"
+    lines = [{"id": f"d{i}", "text": f"river stone number{i}"} for i in range(30)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (data / "qrels").mkdir(parents=True)
+    queries = [{"_id": f"q{i}", "text": f"which number{i}?"} for i in range(12)]
+    (data / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries))
+    pairs = [f"q{i}\td{i}\t1\n" for i in range(12)] + ["q0\tnowhere\t1\n"]
+    (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(pairs))
+    (tmp_path / "pairs.tsv").write_text("q1\td1\n")
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    tune = ("tune", "-c", "papers", "--data", data)
+    code, out, err = dsearch(*tune, "--accept", "--json")
+    assert code == 0, err
+    assert f"the server at {served} holds the lock: it does this" in err
+    assert "nowhere" in err  # judgements are checked as ever
+    told = json.loads(out)
+    assert (told["version"], told["live"], told["examples"]) == ("v1", True, 12)
+    assert {"keyword_weight", "hop_strength", "k1", "b", "scores", "gate"} <= set(told)
+    code, out, _ = dsearch(*tune, "--no-promote", "--exclude", tmp_path / "pairs.tsv")
+    assert code == 0
+    assert "nDCG@10 on 11 queries" in out  # the only answer of one is left out
+    assert "v2 is kept but does not answer; try it with --model v2" in out
+    code, out, _ = dsearch("models", "-c", "papers")
+    assert (out.splitlines()[1].startswith("* v1"), "tuned from v0, 12 queries" in out) == (True, True)
+
+
+def test_what_was_deleted_is_purged_through_the_server(
+    dsearch: Terminal, served: str, tmp_path: Path
+) -> None:
+    """From every generation and from SQLite's free pages, while searches go on, none of which fails."""
+    source, home, word = tmp_path / "some.jsonl", tmp_path / "home", b"zanzibar"
+    note = {"note": "zanzibar " * 12_000}  # together more than SQLite keeps in its log
+    lines = [{"id": f"d{i}", "text": f"stone{i} zanzibar{i}", "metadata": note} for i in range(40)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    for _ in range(2):
+        assert dsearch("refresh", "-c", "papers")[0] == 0
+    kept = {"id": "kept", "text": "stone that stays"}
+    source.write_text(json.dumps(kept) + "\n")
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    assert dsearch("delete", "-c", "papers", *(f"d{i}" for i in range(40)))[0] == 0
+    holding = [path.name for path in files_of(home) if word in path.read_bytes()]
+    assert {"documents.db", "documents.db-wal", "vocabulary.json"} <= set(holding), holding
+    found, problems, over = [], [], threading.Event()
+
+    def search() -> None:
+        with Client(served, retries=0) as client:
+            while not over.is_set():
+                try:
+                    found.append([hit.id for hit in client.search("papers", "stone").hits])
+                except DsearchError as error:
+                    problems.append(error)
+
+    searching = threading.Thread(target=search)
+    searching.start()
+    try:
+        code, out, err = dsearch("purge", "-c", "papers")
+    finally:
+        over.set()
+        searching.join()
+    assert (code, out) == (0, "papers: 40 deleted rows are gone from every file\n"), err
+    assert (problems, set(map(tuple, found))) == ([], {("kept",)})
+    assert [path.name for path in files_of(home) if word in path.read_bytes()] == []
+    assert len(list((home / "papers" / "generations").iterdir())) == 1
+    code, out, _ = dsearch("compact", "-c", "papers", "--json")
+    assert (code, json.loads(out)["complete"], json.loads(out)["rows"]) == (0, True, 0)
+    assert dsearch("verify", "papers")[0] == 0
+
+
+def files_of(home: Path) -> list[Path]:
+    return [path for path in home.rglob("*") if path.is_file()]
+
+
+def test_what_a_server_does_not_do_is_said(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    code, _, err = dsearch("restore", tmp_path / "copy")
     assert code == 1
-    assert f"which serves it at {served}" in err
+    assert f"the server at {served} holds the lock, and no request may name a folder of its machine" in err
+    assert f"dsearch restore {tmp_path / 'copy'} --home FOLDER" in err
 
 
 def test_a_lock_that_no_server_holds_stays_an_error(dsearch: Terminal, tmp_path: Path) -> None:

@@ -222,11 +222,25 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
     assert (back.model, back.previous) == ("v0", "v1")
     asked.delete_model(name, "v1")
     assert [one.version for one in asked.models(name).models] == ["v0"]
+    task = asked.wait_for_task(asked.refresh(name, kind="SQ8", queries=["cat"]).id, every_s=0.05)
+    assert (task.kind, task.state, task.problem) == ("refresh", "done", None)
+    assert asked.collection(name).generation == task.result["generation"] > made.generation
+    assert (asked.task(task.id), asked.collection(name).keys["kind"]) == (task, "SQ8")
     if api != "local":
-        task = asked.wait_for_task(asked.refresh(name).id, every_s=0.05)
-        assert (task.kind, task.state, task.problem) == ("refresh", "done", None)
-        assert asked.collection(name).generation == task.result["generation"] > made.generation
-        assert asked.tasks(collection=name, state="done").tasks == [asked.task(task.id)] == [task]
+        assert asked.tasks(collection=name, state="done").tasks == [task]
+    queries = {f"q{n}": f"Title {n}" for n in range(40, 52)}
+    judged = {f"q{n}": {f"d{n:03d}": 1} for n in range(40, 52)}
+    tuned = asked.wait_for_task(asked.tune(name, queries, judged, accept=True).id, every_s=0.05)
+    assert (tuned.kind, tuned.state, tuned.problem) == ("tune", "done", None)
+    assert (tuned.result["model"], tuned.result["live"], tuned.result["examples"]) == ("v2", True, 12)
+    few = asked.wait_for_task(asked.tune(name, {"q40": "cat"}, {"q40": {"d040": 1}}).id, every_s=0.05)
+    assert (few.state, few.result, few.problem["code"]) == ("failed", None, "invalid_request")
+    assert "1 judged queries; tuning needs at least 10" in few.problem["detail"]
+    asked.rollback(name)
+    asked.delete_many(name, ids=["d004"])
+    compacted = asked.wait_for_task(asked.compact(name).id, every_s=0.05)
+    assert (compacted.kind, compacted.state, compacted.result["complete"]) == ("compact", "done", True)
+    assert asked.statistics(name)["deleted"] == 0
     alias = f"{name}-today"
     assert asked.set_alias(alias, "papers").previous is None
     moved = asked.set_alias(alias, name)
@@ -283,6 +297,13 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ),
     ("head", ("papers", "v99"), {}, "model_not_found"),
     ("add_model", ("papers", {"key_delta": np.zeros((32, 32))}), {}, "invalid_request"),
+    ("refresh", ("none",), {}, "collection_not_found"),
+    ("refresh", ("papers",), {"kind": "Fast"}, "invalid_request"),
+    ("refresh", ("papers",), {"recall_target": 2.0}, "invalid_request"),
+    ("compact", ("none",), {}, "collection_not_found"),
+    ("tune", ("papers", {}, {}), {}, "invalid_request"),
+    ("task", ("none",), {}, "task_not_found"),
+    ("wait_for_task", ("none",), {}, "task_not_found"),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ from dsearch.engine.exporting import export_beir, export_lines
 from dsearch.engine.indexing import generation_folder
 from dsearch.engine.maintenance import compact
 from dsearch.engine.statistics import statistics
-from dsearch.errors import CollectionNotFound
+from dsearch.errors import Cancelled, CollectionNotFound
 from dsearch.index import Generation
-from dsearch.types import Document
+from dsearch.types import Document, Progress
 
 SECRET = "zanzibarquux"
 
@@ -143,6 +144,43 @@ def test_a_reader_of_an_older_generation_keeps_what_was_deleted_and_that_is_told
     report = compact(collection)
     assert report.complete
     assert holding(collection.store.path, SECRET) == []
+
+
+def test_searches_at_work_are_waited_for(collection: Collection) -> None:
+    """As long as the patience says; what one still holds after that is all there, and that is told."""
+    collection.ingest([Document(id="secret", text=SECRET)])
+    held = [collection.snapshot]
+    collection.delete(["secret"])
+    report = compact(collection, patience_s=0.1)
+    assert (report.complete, report.kept) == (False, 1)
+    rows = held[0].generation.rows
+    assert SECRET in "".join(one.text for one in collection.store.documents(rows.tolist()))
+    ended = threading.Timer(0.3, held.clear)
+    ended.start()
+    report = compact(collection, patience_s=30.0)
+    ended.join()
+    assert report.complete
+    assert holding(collection.store.path, SECRET) == []
+
+
+def test_what_is_deleted_after_the_beginning_is_not_promised(collection: Collection) -> None:
+    collection.delete(["d1"])
+    late = iter(["d2"])
+
+    def delete_one(step: Progress) -> None:
+        if step.stage == "purge" and step.done == 0:
+            collection.delete(list(late))
+
+    report = compact(collection, delete_one)
+    assert (report.complete, report.rows, report.kept) == (True, 1, 0)
+    assert collection.store.count().tombstones == 1
+    stopped = threading.Event()
+    held = collection.snapshot
+    collection.delete(["d3"])
+    threading.Timer(0.2, stopped.set).start()
+    with pytest.raises(Cancelled, match="may be in files as before"):
+        compact(collection, patience_s=30.0, cancelled=stopped.is_set)
+    assert held.generation.number < collection.snapshot.generation.number
 
 
 def test_a_model_with_an_index_of_its_own_that_has_deleted_documents_is_told(collection: Collection) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from service_fakes import WordEncoder, open_words
 
-from dsearch.engine import SearchEngine
+from dsearch.engine import SearchEngine, rebuild
 from dsearch.errors import Cancelled
-from dsearch.service import create_app, lag, tasks
+from dsearch.service import create_app, lag, task_work
 from dsearch.service.patience import Patience
 from dsearch.service.server import run_server
 
@@ -34,7 +34,7 @@ def main() -> None:
     lag.TOLERATED_S, lag.FULL_S = 60.0, 120.0  # a busy machine is no reason for a test to fail
     asked = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     if asked.pop("no_tasks", False):
-        tasks.run_spawned = give_up
+        task_work.run_spawned = rebuild.run_spawned = give_up
     patience = Patience(**asked) if asked else None
     with (
         SearchEngine(sys.argv[1], encoder=WordEncoder) as engine,

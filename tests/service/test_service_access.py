@@ -141,6 +141,8 @@ def test_a_damaged_file_opens_nothing(client: TestClient, keys: ApiKeys) -> None
                 "DELETE /v1/collections/papers",
                 "POST /v1/collections/papers/models/v0/promote",
                 "POST /v1/collections/papers/train",
+                "POST /v1/collections/papers/tune",
+                "POST /v1/collections/papers/compact",
                 "DELETE /v1/tasks/x",
                 "POST /v1/collections/papers/new",
             ],

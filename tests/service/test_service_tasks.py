@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, UnsupportedFormat
 from dsearch.processes import Report
-from dsearch.service import create_app, tasks
+from dsearch.service import create_app, task_work, tasks
 from dsearch.service.task_store import KEPT_EVENTS, TaskStore
 from dsearch.types import Progress
 
@@ -281,7 +281,7 @@ def until_running(client: TestClient, id: str) -> None:
 
 
 def test_tasks_are_cancelled(client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "evaluate_job", wait_for_ever)
+    monkeypatch.setattr(task_work, "evaluate_job", wait_for_ever)
     running, waiting = ask(client, "evaluate", JUDGED), ask(client, "evaluate", JUDGED)
     until_running(client, running)
     assert client.delete(f"/v1/tasks/{waiting}").json()["state"] == "cancelled"
@@ -294,7 +294,7 @@ def test_tasks_are_cancelled(client: TestClient, papers: Collection, monkeypatch
 def test_running_out_of_memory_leaves_serving_untouched(
     engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "evaluate_job", take_all_memory)
+    monkeypatch.setattr(task_work, "evaluate_job", take_all_memory)
     app = app_of(engine, task_memory_bytes=512 * 1024 * 1024)
     with TestClient(app, base_url=ORIGIN) as client:
         id = ask(client, "evaluate", JUDGED)
@@ -312,7 +312,7 @@ def test_running_out_of_memory_leaves_serving_untouched(
 def test_a_stopped_server_goes_on_with_its_tasks(
     engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "evaluate_job", wait_for_ever)
+    monkeypatch.setattr(task_work, "evaluate_job", wait_for_ever)
     with TestClient(app_of(engine), base_url=ORIGIN) as client:
         first = ask(client, "evaluate", JUDGED)
         until_running(client, first)
@@ -323,7 +323,7 @@ def test_a_stopped_server_goes_on_with_its_tasks(
         client.app.state.service.leave()  # type: ignore[attr-defined]
         watcher.join(20)  # streams end with the server
         assert [kind for _, kind, _ in watched] == ["progress"]
-    monkeypatch.setattr(tasks, "evaluate_job", answer_at_once)
+    monkeypatch.setattr(task_work, "evaluate_job", answer_at_once)
     with TestClient(app_of(engine), base_url=ORIGIN) as client:
         task = ended(client, first)
         assert (task["state"], task["attempts"]) == ("done", 1)
@@ -332,7 +332,7 @@ def test_a_stopped_server_goes_on_with_its_tasks(
 def test_a_server_that_died_tries_once_more_and_then_says_so(
     engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "evaluate_job", answer_at_once)
+    monkeypatch.setattr(task_work, "evaluate_job", answer_at_once)
     left = TaskStore(engine.home.path)
     once, twice = (left.add("evaluate", "papers", JUDGED) for _ in range(2))
     assert left.next() is not None
@@ -352,7 +352,7 @@ def test_too_many_tasks_are_refused(
     client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "QUEUED", 2)
-    monkeypatch.setattr(tasks, "evaluate_job", wait_for_ever)
+    monkeypatch.setattr(task_work, "evaluate_job", wait_for_ever)
     running = ask(client, "evaluate", JUDGED)
     until_running(client, running)
     for _ in range(2):

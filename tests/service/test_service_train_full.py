@@ -18,7 +18,7 @@ from tiny_encoder import write_tiny_encoder
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, EncodedDocuments, SearchEngine
 from dsearch.processes import Report
-from dsearch.service import create_app, tasks
+from dsearch.service import create_app, task_work
 from dsearch.service.encoded_documents import read_encoded, write_encoded
 from dsearch.service.task_jobs import train_job
 from dsearch.store import Passages
@@ -122,7 +122,7 @@ def hold(report: Report, *arguments: Any) -> dict[str, Any]:
 
 
 def test_it_is_cancelled(client: TestClient, numbers: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "train_job", hold)
+    monkeypatch.setattr(task_work, "train_job", hold)
     id = client.post(f"{URL}/train", json=BODY).json()["id"]
     until = time.monotonic() + 60
     while not client.get(f"/v1/tasks/{id}").json()["progress"]:

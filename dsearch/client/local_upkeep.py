@@ -1,0 +1,139 @@
+"""Upkeep of collections by an engine in this process; see `operations_upkeep.py`.
+
+A task has ended when the call that asked for it returns.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Unpack
+
+from dsearch.client.answers import Task
+from dsearch.client.options import TuneOptions
+from dsearch.engine import UNTRAINED, Collection, SearchEngine
+from dsearch.engine.keys import KeyOptions
+from dsearch.engine.maintenance import compact
+from dsearch.errors import DsearchError, InvalidRequest, NotFound
+
+
+class TaskNotFound(NotFound):
+    """No task of that id, as a server says it."""
+
+    code = "task_not_found"
+
+
+class LocalUpkeep:
+    """The calls about upkeep; each is described in `Client`."""
+
+    engine: SearchEngine
+    _tasks: dict[str, Task]
+
+    def tune(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        **options: Unpack[TuneOptions],
+    ) -> Task:
+        """Choose keyword weight, k1 and b, and hop strength on judgements."""
+        if not judgements:
+            raise InvalidRequest("there is no judgement to tune on; give queries and judgements")
+        from dsearch.training import Gate, examples_from_judgements, register, tune
+
+        def work(opened: Collection) -> dict[str, Any]:
+            exclude = {query: set(ids) for query, ids in options.get("exclude", {}).items()}
+            grades = {query: {id: float(one) for id, one in of.items()} for query, of in judgements.items()}
+            examples = examples_from_judgements(opened, queries, grades, exclude or None)
+            gate = Gate(alpha=options.get("alpha", 0.05), margin=options.get("margin", 0.02))
+            tuned = tune(examples, gate=gate, seed=options.get("seed", 0))
+            made = register(
+                opened,
+                tuned.head,
+                tuned.record,
+                passed=tuned.gate.passed,
+                reason=tuned.gate.reason,
+                promote=options.get("promote", True),
+                accept=options.get("accept", False),
+            )
+            chosen = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
+            return {
+                "model": made.live or made.version,
+                "live": made.live is not None,
+                "trained": made.version,
+                "parent": UNTRAINED,
+                "reason": made.reason,
+                "left_out": examples.left_out,
+                **{name: tuned.record[name] for name in chosen},
+            }
+
+        return self._done("tune", collection, work)
+
+    def refresh(
+        self,
+        collection: str,
+        *,
+        kind: str | None = None,
+        recall_target: float | None = None,
+        memory_bytes: int | None = None,
+        queries: Sequence[str] | None = None,
+    ) -> Task:
+        """Build the index anew, its keys projected by the model that answers."""
+        store = self.engine.collection(collection).store
+        KeyOptions.of(store).changed(kind, recall_target, memory_bytes)  # refused at once, as by a server
+
+        def work(opened: Collection) -> dict[str, Any]:
+            number = opened.refresh(
+                kind=kind, recall_target=recall_target, memory_bytes=memory_bytes, queries=queries
+            )
+            return {"generation": number, "model": opened.live_model, "keys": opened.describe()["keys"]}
+
+        return self._done("refresh", collection, work)
+
+    def compact(self, collection: str) -> Task:
+        """Make the files small, and what was deleted or replaced unreadable."""
+
+        def work(opened: Collection) -> dict[str, Any]:
+            report = compact(opened)
+            return {**asdict(report), "complete": report.complete}
+
+        return self._done("compact", collection, work)
+
+    def task(self, id: str) -> Task:
+        """A task of this engine, which has ended."""
+        if id not in self._tasks:
+            raise TaskNotFound(f"no task {id[:80]!r} of this engine")
+        return self._tasks[id]
+
+    def wait_for_task(
+        self,
+        id: str,
+        *,
+        timeout_s: float = 3600.0,
+        every_s: float = 0.5,
+        on_progress: Callable[[Task], None] | None = None,
+    ) -> Task:
+        """The task, which has ended; look at its `state`."""
+        task = self.task(id)
+        if on_progress is not None:
+            on_progress(task)
+        return task
+
+    def _done(self, kind: str, name: str, work: Callable[[Collection], dict[str, Any]]) -> Task:
+        opened = self.engine.collection(name)
+        begun, result, problem = _now(), None, None
+        try:
+            result = work(opened)
+        except DsearchError as error:
+            problem = {"code": error.code, "detail": str(error)}
+        state = "done" if problem is None else "failed"
+        id = uuid.uuid4().hex
+        task = Task(id, kind, name, state, begun, begun, _now(), 1, None, result, problem)
+        self._tasks[id] = task
+        return task
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,118 @@
+"""The calls that keep a collection in shape: long work, which answers with a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Unpack
+
+from dsearch.client import reading
+from dsearch.client.answers import Task
+from dsearch.client.asking import path_of, question, quoted
+from dsearch.client.flow import Flow, Pause, Request, operation
+from dsearch.client.options import TuneOptions
+from dsearch.errors import Unavailable
+
+
+class UpkeepOperations:
+    """Tuning, refreshes, compaction. In this process they are done when the call returns."""
+
+    @operation
+    def tune(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        **options: Unpack[TuneOptions],
+    ) -> Flow[Task]:
+        """Choose keyword weight, k1 and b, and hop strength on judgements. `POST …/tune`
+
+        Args:
+            collection: its name.
+            queries: query id → text; a few dozen suffice.
+            judgements: query id → document id → grade.
+            options: how.
+        """
+        asked = {"queries": queries, "judgements": judgements, **options}
+        answer = yield replace(question(collection, "tune", asked), repeatable=False, writes=True)
+        return reading.made(Task, reading.content_of(answer))
+
+    @operation
+    def refresh(
+        self,
+        collection: str,
+        *,
+        kind: str | None = None,
+        recall_target: float | None = None,
+        memory_bytes: int | None = None,
+        queries: Sequence[str] | None = None,
+    ) -> Flow[Task]:
+        """Build the index anew, its keys projected by the model that answers. `POST …/refresh`
+
+        What is None stays as it was.
+
+        Args:
+            collection: its name.
+            kind: how keys are kept from now on: "auto", "Flat", "SQ8", "HNSW", "IVF", …
+            recall_target: recall@10 that an approximate kind is tuned for.
+            memory_bytes: what the keys may take when "auto" chooses.
+            queries: texts to tune an approximate kind by; sentences of the documents when None.
+        """
+        asked = {
+            "kind": kind,
+            "recall_target": recall_target,
+            "memory_bytes": memory_bytes,
+            "queries": None if queries is None else list(queries),
+        }
+        answer = yield replace(question(collection, "refresh", asked), repeatable=False, writes=True)
+        return reading.made(Task, reading.content_of(answer))
+
+    @operation
+    def compact(self, collection: str) -> Flow[Task]:
+        """Make the files small, and what was deleted or replaced unreadable. `POST …/compact`
+
+        `complete` in the task's result says whether nothing of it is left in any file.
+        """
+        answer = yield Request("POST", path_of(collection, "compact"), repeatable=False, writes=True)
+        return reading.made(Task, reading.content_of(answer))
+
+    @operation
+    def task(self, id: str) -> Flow[Task]:
+        """Its state, how far it is, its result. `GET /v1/tasks/{id}`"""
+        answer = yield Request("GET", f"/v1/tasks/{quoted(id)}")
+        return reading.made(Task, reading.content_of(answer))
+
+    @operation
+    def wait_for_task(
+        self,
+        id: str,
+        *,
+        timeout_s: float = 3600.0,
+        every_s: float = 0.5,
+        on_progress: Callable[[Task], None] | None = None,
+    ) -> Flow[Task]:
+        """The task when it has ended; look at its `state`. Asks `GET /v1/tasks/{id}` now and then.
+
+        Args:
+            id: of the task.
+            timeout_s: how long to wait.
+            every_s: how long between two questions.
+            on_progress: told of the task after each.
+
+        Raises:
+            Unavailable: it has not ended in time; it goes on.
+        """
+        waited_s = 0.0
+        while True:
+            answer = yield Request("GET", f"/v1/tasks/{quoted(id)}")
+            task = reading.made(Task, reading.content_of(answer))
+            if on_progress is not None:
+                on_progress(task)
+            if task.has_ended:
+                return task
+            if waited_s >= timeout_s:
+                raise Unavailable(
+                    f"task {id} is {task.state} after {timeout_s:g} s; wait longer, or cancel it"
+                )
+            yield Pause(every_s)
+            waited_s += every_s

@@ -1,0 +1,144 @@
+"""`TaskWork`: how each kind of task is done.
+
+Training, tuning and evaluation run in a process of their own with a bound on its memory, and indexes are
+built in one; here only what came of it is registered and shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dsearch.engine.maintenance import compact
+from dsearch.processes import run_spawned
+from dsearch.service.catalogue import Catalogue
+from dsearch.service.evaluating import evaluate_job
+from dsearch.service.made import read_made
+from dsearch.service.opening import OpenEngine
+from dsearch.service.task_jobs import train_job, tune_job
+from dsearch.service.task_store import Task
+
+READERS_S = 30.0  # a request takes no longer, and no longer holds an older state
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A task at work.
+
+    Attributes:
+        task: which.
+        request: what it was asked with.
+        folder: its own; what an attempt that was stopped left is there.
+        tell: takes `Progress` and `Note`.
+        cancelled: whether it is to stop.
+    """
+
+    task: Task
+    request: dict[str, Any]
+    folder: Path
+    tell: Callable[[Any], None]
+    cancelled: Callable[[], bool]
+
+    @property
+    def collection(self) -> str:
+        """Its name."""
+        return self.task.collection
+
+
+class TaskWork:
+    """Does tasks, each to its end.
+
+    Args:
+        catalogue: the collections, as requests see them.
+        open_engine: opens the home readonly; called in another process, so it has to be picklable.
+        memory_bytes: what a task's process may take beyond its libraries; None for no bound.
+        device: where training runs.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, open_engine: OpenEngine, *, memory_bytes: int | None, device: str
+    ):
+        self._catalogue, self._open_engine = catalogue, open_engine
+        self._memory_bytes, self._device = memory_bytes, device
+
+    def result(self, job: Job) -> dict[str, Any]:
+        """What came of it, as JSON.
+
+        Raises:
+            DsearchError: whatever the work raises on purpose; Cancelled when `job.cancelled` said so.
+        """
+        kinds = {
+            "train": self._train,
+            "tune": self._tune,
+            "evaluate": self._evaluate,
+            "refresh": self._refresh,
+            "compact": self._compact,
+        }
+        return kinds[job.task.kind](job)
+
+    def _train(self, job: Job) -> dict[str, Any]:
+        return self._learned(job, train_job, ("examples", "epochs", "seconds", "gate", "headroom"))
+
+    def _tune(self, job: Job) -> dict[str, Any]:
+        chosen = ("keyword_weight", "hop_strength", "k1", "b")
+        return self._learned(job, tune_job, (*chosen, "scores", "examples", "seconds", "gate"))
+
+    def _learned(self, job: Job, compute: Any, told_of_record: tuple[str, ...]) -> dict[str, Any]:
+        """Have a head made, keep it, and let it answer if it may."""
+        from dsearch.training import register
+
+        request = job.request
+        told = self._spawned(
+            job, compute, self._open_engine, job.collection, request, job.folder, self._device
+        )
+        with self._catalogue.using(job.collection) as collection:
+            made = read_made(job.folder, told["made"], collection)
+            registered = register(
+                collection,
+                made.head,
+                {**told["record"], "task": job.task.id},
+                passed=told["passed"],
+                reason=told["reason"],
+                promote=request["promote"],
+                accept=request["accept"],
+                parent=told["parent"],
+                encoder=made.encoder,
+                documents=made.documents,
+                lessons=made.lessons,
+            )
+        return {
+            "model": registered.live or registered.version,
+            "live": registered.live is not None,
+            "trained": registered.version,
+            "parent": told["parent"],
+            "reason": registered.reason,
+            "left_out": told["left_out"],
+            **{name: told["record"].get(name) for name in told_of_record},
+        }
+
+    def _evaluate(self, job: Job) -> dict[str, Any]:
+        return self._spawned(job, evaluate_job, self._open_engine, job.collection, job.request)
+
+    def _refresh(self, job: Job) -> dict[str, Any]:
+        with self._catalogue.using(job.collection) as collection:
+            number = collection.refresh(job.tell, spawned=True, cancelled=job.cancelled, **job.request)
+            keys = collection.describe()["keys"]
+            return {"generation": number, "model": collection.live_model, "keys": keys}
+
+    def _compact(self, job: Job) -> dict[str, Any]:
+        with self._catalogue.using(job.collection) as collection:
+            report = compact(
+                collection, job.tell, spawned=True, patience_s=READERS_S, cancelled=job.cancelled
+            )
+        return {**asdict(report), "complete": report.complete}
+
+    def _spawned(self, job: Job, compute: Any, *arguments: Any) -> dict[str, Any]:
+        return run_spawned(
+            compute,
+            *arguments,
+            on_progress=job.tell,
+            cancelled=job.cancelled,
+            memory_bytes=self._memory_bytes,
+        )
