@@ -19,12 +19,6 @@ from dsearch.engine.maintenance import compact
 from dsearch.errors import DsearchError, InvalidRequest, NotFound
 
 
-class TaskNotFound(NotFound):
-    """No task of that id, as a server says it."""
-
-    code = "task_not_found"
-
-
 class LocalUpkeep:
     """The calls about upkeep; each is described in `Client`."""
 
@@ -104,7 +98,9 @@ class LocalUpkeep:
     def task(self, id: str) -> Task:
         """A task of this engine, which has ended."""
         if id not in self._tasks:
-            raise TaskNotFound(f"no task {id[:80]!r} of this engine")
+            error = NotFound(f"no task {id[:80]!r} of this engine")
+            error.code = "task_not_found"  # as a server says it
+            raise error
         return self._tasks[id]
 
     def wait_for_task(
