@@ -17,7 +17,7 @@ from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import Ranking
-from dsearch.training.relevance import DEPTH, ndcg_at_10, padded, without
+from dsearch.training.relevance import DEPTH, Relevant, padded, without
 
 ENOUGH = 500  # held-out queries: further folds would cost time and tell little more
 MOST = 1000  # of one fold that are ranked
@@ -78,7 +78,8 @@ class HeldOut:
         seen = [np.isin(positions, trained_on) for positions, _ in held_out.relevant]
         self.seen: Bool[np.ndarray, " queries"] = np.array([bool(of.any()) for of in seen], bool)
         pairs = list(zip(held_out.relevant, seen, strict=True))
-        self._residual = [(at[~of], grades[~of]) for (at, grades), of in pairs]
+        self._whole = Relevant(held_out.relevant)
+        self._residual = Relevant([(at[~of], grades[~of]) for (at, grades), of in pairs])
         self._taken_out, _ = padded([(at[of], grades[of]) for (at, grades), of in pairs])
         self._depth = DEPTH + max((int(of.sum()) for of in seen), default=0)
 
@@ -130,9 +131,9 @@ class HeldOut:
     def _answers(self, top: Int64[np.ndarray, "queries depth"]) -> Answers:
         taken_out = (top[:, :, None] == self._taken_out[:, None]).any(-1)
         return Answers(
-            ndcg_at_10(top, self.examples.relevant),
+            self._whole.ndcg_at_10(top),
             self.seen,
-            ndcg_at_10(without(top, taken_out), self._residual),
+            self._residual.ndcg_at_10(without(top, taken_out)),
         )
 
 

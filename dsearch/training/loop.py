@@ -46,7 +46,7 @@ class Epoch:
 
     Attributes:
         before: nDCG@10 of held-out queries before training: "all", "seen" and "unseen"; None where no query
-            was held out.
+            was held out, and after epochs that are no checkpoints.
         after: the same after this epoch.
     """
 
@@ -186,7 +186,7 @@ def run_course(
 class _Run:
     def __init__(self, task: Task, course: Course, watch: Watch):
         self._task, self._course, self._watch = task, course, watch
-        self._optimizer = torch.optim.Adam(task.parameter_groups())
+        self._optimizer = torch.optim.Adam(task.parameter_groups(), fused=True)
         learning = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
         self._learning = {name: p for name, p in task.trained.named_parameters() if id(p) in learning}
         self._rates = [group["lr"] for group in self._optimizer.param_groups]

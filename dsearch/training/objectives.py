@@ -33,13 +33,12 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from dsearch.attention import Exact, exact_attention, log_partition, reinforce_loss, sample
+from dsearch.attention import Exact, exact_attention, reinforce_loss, sample
 from dsearch.attention.head import START_TEMPERATURE, Head
 from dsearch.training import losses
+from dsearch.training.partition import biased_partition, whole_partition
 from dsearch.training.passages import FurtherPassages
 
-# Up to this many logits the plain expression is faster: keeping them costs less than computing them twice.
-_PLAIN_LOGITS = 1 << 25
 _FROZEN_AT_A_TIME = 512
 REWARD_SAMPLES = 32  # documents drawn for a query and step; the noise falls like their number
 
@@ -155,21 +154,15 @@ def listwise_cross_entropy(
         further: the further passages of long documents, which are scored by the best one.
     """
     folded = head.fold(head.queries(states))
-    batch, heads, _ = folded.shape
-    temperature = head.temperature
     if further is not None:
         log_heads = _log_heads_of_best(head, folded, keyword, corpus, relevant, further)
         log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
         return -(target * log_weights).sum(-1).mean()
-    logits = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant]) / temperature
-    bias = None
+    logits = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant])
     if keyword is not None:
-        weighted = head.keyword_weight[:, None] * keyword[:, None] / temperature
-        bias = weighted.flatten(0, 1)
-        at = relevant[:, None].expand(-1, heads, -1)
-        logits = logits + weighted.gather(2, at)
-    whole = _log_partition(folded.flatten(0, 1), corpus, bias, temperature)
-    log_heads = logits - whole.unflatten(0, (batch, heads)).unsqueeze(-1)
+        logits = logits + head.keyword_weight[:, None] * keyword.gather(1, relevant)[:, None]
+    whole = whole_partition(folded, corpus, head.temperature, keyword, head.keyword_weight)
+    log_heads = logits / head.temperature - whole.unsqueeze(-1)
     log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
     return -(target * log_weights).sum(-1).mean()
 
@@ -198,8 +191,7 @@ def _log_heads_of_best(
     at = best.gather(2, relevant[:, None].expand(-1, heads, -1))
     logits = torch.einsum("bhd,bhpd->bhp", folded, passages[at]) / head.temperature
     logits = logits + bias.gather(2, at)
-    whole = _log_partition(folded.flatten(0, 1), passages, bias.flatten(0, 1), head.temperature)
-    return logits - whole.unflatten(0, (batch, heads)).unsqueeze(-1)
+    return logits - biased_partition(folded, passages, bias, head.temperature).unsqueeze(-1)
 
 
 class FrozenAttention:
@@ -245,22 +237,9 @@ def retention(
     context = frozen.context
     expected_frozen = (documents * context).sum(-1) / START_TEMPERATURE
     folded = head.fold(head.queries(documents))
-    start = folded.new_tensor(START_TEMPERATURE)
-    trained = _log_partition(folded.flatten(0, 1), corpus, None, start).unflatten(0, folded.shape[:2])
+    trained = whole_partition(folded, corpus, folded.new_tensor(START_TEMPERATURE))
     expected = torch.einsum("bhd,bd->bh", folded, context) / START_TEMPERATURE
     return ((expected_frozen - frozen.log_partition)[:, None] - (expected - trained)).mean()
-
-
-def _log_partition(
-    queries: Float[Tensor, "batch dim"],
-    corpus: Float[Tensor, "documents dim"],
-    bias: Float[Tensor, "batch documents"] | None,
-    temperature: Float[Tensor, ""],
-) -> Float[Tensor, " batch"]:
-    if len(queries) * len(corpus) > _PLAIN_LOGITS:
-        return log_partition(queries, corpus, bias=bias, temperature=temperature)
-    logits = queries @ corpus.T / temperature
-    return (logits if bias is None else logits + bias).logsumexp(-1)
 
 
 def _over(

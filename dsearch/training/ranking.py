@@ -149,10 +149,12 @@ class Ranking:
             mixed = first
             if strength and hop is not None:
                 if further is None:
-                    turned = hop.scores(strength, lambda of: head.fold(of) @ corpus.T)
+                    turned, over = hop.scores(strength, lambda of: head.fold(of) @ corpus.T)
+                    logits = self._logits(head, turned, keyword, over)
                 else:  # which passage is the best one is no linear matter
                     turned, _ = self._scores(head, hop.queries(strength), corpus, further)
-                mixed = self._mixed(head, self._logits(head, turned, keyword), which)
+                    logits = self._logits(head, turned, keyword)
+                mixed = self._mixed(head, logits, which)
             tops.append(mixed.topk(depth, dim=1).indices.cpu().numpy())
         return tops
 
@@ -182,11 +184,14 @@ class Ranking:
         head: Head,
         scores: Float[Tensor, "batch heads documents"],
         keyword: Float[Tensor, "batch documents"] | None,
+        over: Float[Tensor, "batch heads 1"] | float = 1.0,
     ) -> Float[Tensor, "batch heads documents"]:
-        # In place where the sum is nobody else's: copies of a block are what takes the time here.
+        """(s / `over` + w b) / t."""
+        # One copy of a block and no more: those are what takes the time here.
+        logits = scores * (1 / (head.temperature * over))
         if keyword is None:
-            return scores / head.temperature
-        return (head.keyword_weight[:, None] * keyword[:, None]).add_(scores).div_(head.temperature)
+            return logits
+        return logits.addcmul_(keyword[:, None], (head.keyword_weight / head.temperature)[:, None])
 
     def _pooled(
         self,
@@ -199,10 +204,10 @@ class Ranking:
     ) -> Float[Tensor, "batch heads key_dim"]:
         """What the attention found, as one key for each head."""
         if taken is None or further is None:
-            return torch.einsum("bhf,bfk->bhk", weights, head.keys(corpus[found]))
+            return head.keys(torch.einsum("bhf,bfk->bhk", weights, corpus[found]))  # linear: pooled first
         best = taken.gather(2, found[:, None].expand(-1, head.heads, -1)).cpu()
-        keys = head.keys(further.beside(corpus).cpu()[best].to(weights))
-        return torch.einsum("bhf,bhfk->bhk", weights, keys)
+        stored = further.beside(corpus).cpu()[best].to(weights)
+        return head.keys(torch.einsum("bhf,bhfk->bhk", weights, stored))
 
     def _mixed(
         self,
@@ -250,12 +255,12 @@ class _Hop:
 
     def scores(
         self, strength: float, score: Callable[[Tensor], Tensor]
-    ) -> Float[Tensor, "batch heads documents"]:
-        """Their scores; `score` gives those of a query."""
+    ) -> tuple[Float[Tensor, "batch heads documents"], Float[Tensor, "batch heads 1"]]:
+        """Their scores, before and with what they are to be divided by; `score` gives those of a query."""
         if self._along is None:
             self._along = score(self._length * self._towards)
-        turned = (unit(self._queries) + strength * self._towards).norm(dim=-1, keepdim=True)
-        return (strength * self._along).add_(self._scores).div_(turned.clamp_min(1e-12))
+        turned = length(unit(self._queries) + strength * self._towards)
+        return torch.add(self._scores, self._along, alpha=strength), turned.clamp_min(1e-12)
 
 
 class KeywordScores:

@@ -15,17 +15,29 @@ from dsearch.evaluation.metrics import Judged, ndcg
 DEPTH = 10
 
 
+class Relevant:
+    """The documents that answer some queries, by which rankings are scored again and again.
+
+    Args:
+        relevant: for each query, positions and grades; a query may have none.
+    """
+
+    def __init__(self, relevant: Sequence[tuple[np.ndarray, np.ndarray]]):
+        self._positions, self._grades = padded(relevant)
+        self._ideal = -np.sort(-self._grades, axis=1).astype(np.float64)
+
+    def ndcg_at_10(self, top: Int64[np.ndarray, "queries depth"]) -> Float[np.ndarray, " queries"]:
+        """nDCG@10 of each ranking; NaN where nothing is relevant."""
+        gains = gains_of(top[:, :DEPTH], self._positions, self._grades)
+        with np.errstate(invalid="ignore"):
+            return ndcg(Judged(gains, self._ideal), DEPTH)
+
+
 def ndcg_at_10(
     top: Int64[np.ndarray, "queries depth"], relevant: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> Float[np.ndarray, " queries"]:
-    """nDCG@10 of each ranking; NaN where nothing is relevant."""
-    if not relevant:
-        return np.zeros(0)
-    positions, grades = padded(relevant)
-    gains = gains_of(top, positions, grades)
-    ideal = -np.sort(-grades, axis=1)
-    with np.errstate(invalid="ignore"):
-        return ndcg(Judged(gains, ideal.astype(np.float64)), DEPTH)
+    """`Relevant.ndcg_at_10`, for rankings that are scored once."""
+    return Relevant(relevant).ndcg_at_10(top)
 
 
 def without(

@@ -114,6 +114,8 @@ class Trainings:
         beginning = new_head(examples.states.shape[1], options, start)
 
         def told(epoch: Epoch, student: Student) -> bool:
+            if epoch.number not in checkpoints:
+                return self._tell("validate", stage, epoch, student)
             states = student.states(held_out.examples)
             if epoch.number == checkpoints[-1]:
                 for share in shares:
@@ -126,13 +128,12 @@ class Trainings:
                 answers = served[Served(1.0, strength)]
             else:
                 answers = held_out.answers(student.head, states)
-            if epoch.number in checkpoints:
-                after[epoch.number] = answers
-                if stage is not None:
-                    stage.keep_answers(f"epoch-{epoch.number}", answers)
-                    if served:
-                        labels = {" ".join(map(repr, of)): kept for of, kept in served.items()}
-                        stage.keep_answers_in(_SERVED, labels)
+            after[epoch.number] = answers
+            if stage is not None:
+                stage.keep_answers(f"epoch-{epoch.number}", answers)
+                if served:
+                    labels = {" ".join(map(repr, of)): kept for of, kept in served.items()}
+                    stage.keep_answers_in(_SERVED, labels)
             epoch = replace(epoch, before=now.means(), after=answers.means())
             return self._tell("validate", stage, epoch, student)
 

@@ -25,7 +25,7 @@ from dsearch.training.examples import Examples
 from dsearch.training.gate import MEASURE, Gate, GateReport, judge
 from dsearch.training.holdout import Answers
 from dsearch.training.ranking import Ranking
-from dsearch.training.relevance import ndcg_at_10
+from dsearch.training.relevance import Relevant
 
 KEYWORDS_ALONE = 30.0  # similarities are within ±1: so large a weight leaves them the ties
 KEYWORD_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, START_KEYWORD_WEIGHT, 1.3, 1.7, 2.5, 5.0, KEYWORDS_ALONE)
@@ -245,19 +245,20 @@ def _values(
     examples: Examples, start: Setting, on_setting: OnSetting | None
 ) -> dict[Setting, Float[np.ndarray, " queries"]]:
     """nDCG@10 of every query with every setting that is tried."""
-    ranking = Ranking(examples)
+    ranking, relevant = Ranking(examples), Relevant(examples.relevant)
     weightings = dict.fromkeys([None, *WEIGHTINGS, start.bm25])
     weights = dict.fromkeys([*KEYWORD_WEIGHTS, start.keyword_weight])
     strengths = sorted({0.0, *HOP_STRENGTHS, start.hop_strength})
     tried = {bm25: [weight for weight in weights if weight or bm25 is None] for bm25 in weightings}
     settings = sum(map(len, tried.values())) * len(strengths)
     values: dict[Setting, Float[np.ndarray, " queries"]] = {}
+    dim = examples.states.shape[1]
     for bm25, several in tried.items():
         for some in (several[at : at + _HEADS_AT_ONCE] for at in range(0, len(several), _HEADS_AT_ONCE)):
-            heads = [head_of(Setting(weight, 0.0, bm25), examples.states.shape[1]) for weight in some]
+            heads = [head_of(Setting(weight, 0.0, bm25), dim).settle() for weight in some]
             for weight, tops in zip(some, ranking.tops_of_alike(heads, strengths), strict=True):
                 for strength, top in zip(strengths, tops, strict=True):
-                    values[Setting(weight, strength, bm25)] = ndcg_at_10(top, examples.relevant)
+                    values[Setting(weight, strength, bm25)] = relevant.ndcg_at_10(top)
             if on_setting is not None:
                 on_setting(len(values), settings)
     if start not in values:  # dense search, with k1 and b that have no part in it

@@ -279,6 +279,27 @@ def test_folds_are_held_out_until_it_is_enough(
     assert stages == ["train"]
 
 
+def test_held_out_queries_are_ranked_after_checkpoints_and_no_other_epoch(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[int, bool, bool]] = []
+    ranked: list[int] = []
+    answers = HeldOut.answers
+    monkeypatch.setattr(HeldOut, "answers", lambda *given: ranked.append(1) or answers(*given))
+    finetune(
+        examples(synonyms),
+        TrainingOptions(epochs=30, folds=2, tune=False),
+        on_epoch=lambda stage, epoch: told.append(
+            (epoch.number, epoch.before is not None, epoch.after is not None)
+        ),
+    )
+    assert told[:30] == told[30:60] == [(n, n % 3 == 0, n % 3 == 0) for n in range(1, 31)]
+    assert told[60:] == [(n, False, False) for n in range(1, 31)]
+    # What answers now, and nine checkpoints; those of the last one come with the ways that it may be served.
+    assert len(ranked) == 2 * (1 + 9)
+
+
 def test_the_gate_scores_a_fold_at_what_other_queries_choose(
     monkeypatch: pytest.MonkeyPatch,
     synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],

@@ -10,9 +10,9 @@ from opened_heads import both_ways, opened_head, unit
 from opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.head import Head
-from dsearch.training import objectives
+from dsearch.training import objectives, partition
 
-path = both_ways(objectives)
+path = both_ways(partition)
 
 
 @pytest.mark.usefixtures("path")

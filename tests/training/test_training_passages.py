@@ -13,7 +13,7 @@ from opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.head import Head
 from dsearch.engine import PassageOptions
-from dsearch.training import TrainingOptions, examples_from_judgements, finetune, objectives
+from dsearch.training import TrainingOptions, examples_from_judgements, finetune, objectives, partition
 from dsearch.training.gate import overlap_of_canaries
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import Ranking
@@ -22,7 +22,7 @@ from dsearch.types import Document, Query
 DOCUMENTS, OWNERS = 20, [1, 1, 1, 5, 7, 7, 19]
 
 
-path = both_ways(objectives)
+path = both_ways(partition)
 
 
 def batch_of(heads: int, *, with_keywords: bool = True) -> objectives.Batch:

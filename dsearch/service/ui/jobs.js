@@ -99,8 +99,10 @@ function figures(holder) {
     if (kind !== "metric") return;
     add(STAGES[data.stage] ?? data.stage, data.epoch, data.loss);
     for (const part of ["seen", "unseen"]) {
-      if (data.epoch === 1) add(`${part} documents`, 0, data.ndcg_at_10_before?.[part]);
-      add(`${part} documents`, data.epoch, data.ndcg_at_10?.[part]);
+      const name = `${part} documents`, points = measured.get(name);
+      const started = points?.length && data.epoch > points.at(-1)[0]; // else a fold's first checkpoint
+      if (!started) add(name, 0, data.ndcg_at_10_before?.[part]);
+      add(name, data.epoch, data.ndcg_at_10?.[part]);
     }
     const series = (heldOut) => [...measured].filter(([name]) => name.endsWith(" documents") === heldOut)
       .map(([name, points]) => ({ name, points }));
