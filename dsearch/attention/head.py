@@ -110,8 +110,8 @@ class Head(nn.Module):
         """(k1, b) as numbers; None for those of the index."""
         if self.bm25 is None:
             return None
-        k1, b = self.bm25
-        return round(float(k1), 6), round(float(b), 6)  # single precision: 0.4 is .4000000059
+        k1, b = self.bm25.unbind()
+        return round(k1.item(), 6), round(b.item(), 6)  # single precision: 0.4 is .4000000059
 
     def weigh_keywords(self, k1: float, b: float) -> None:
         """Choose k1 and b of the keyword score."""

@@ -36,6 +36,7 @@ from dsearch.attention.kernels import (
     epanechnikov,
     gaussian,
 )
+from dsearch.attention.softmax import known_all
 from dsearch.errors import InvalidRequest
 
 Score = Callable[[Tensor, Tensor], Tensor]
@@ -197,8 +198,10 @@ class KernelScore(nn.Module):
 def unit(vectors: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
     """Each vector over its length; zero vectors stay zero and pass no gradient (its limit is infinite)."""
     norm = length(vectors)
-    nothing = norm == 0
-    return (vectors / norm.masked_fill(nothing, 1.0)).masked_fill(nothing, 0.0)
+    something = norm != 0
+    if known_all(something):
+        return vectors / norm
+    return (vectors / norm.masked_fill(~something, 1.0)).masked_fill(~something, 0.0)
 
 
 def length(vectors: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape 1"]:

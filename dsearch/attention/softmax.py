@@ -30,8 +30,10 @@ def masked_softmax(
         Weights of the shape of `logits`. Each slice sums to 1, or to 0 where nothing is allowed. Masked
         places pass on no gradient.
     """
-    open_, filled = _open_and_filled(logits, mask, dim)
-    return torch.softmax(filled, dim).masked_fill(~open_, 0.0)
+    open_ = _open(logits, mask)
+    if known_all(open_):
+        return torch.softmax(logits, dim)
+    return torch.softmax(_filled(logits, open_, dim), dim).masked_fill(~open_, 0.0)
 
 
 def masked_log_softmax(
@@ -49,8 +51,10 @@ def masked_log_softmax(
         fill: what masked places get. −inf is the logarithm of their weight; use 0 where the result is
             multiplied by targets that vanish at the same places (0 · −inf is NaN).
     """
-    open_, filled = _open_and_filled(logits, mask, dim)
-    return torch.log_softmax(filled, dim).masked_fill(~open_, fill)
+    open_ = _open(logits, mask)
+    if known_all(open_):
+        return torch.log_softmax(logits, dim)
+    return torch.log_softmax(_filled(logits, open_, dim), dim).masked_fill(~open_, fill)
 
 
 def temper(
@@ -60,8 +64,10 @@ def temper(
 
     It would come out as −inf all the same, but the temperature's gradient would be 0 · −inf, a NaN.
     """
-    masked = scores == -math.inf
-    return (scores.masked_fill(masked, 0.0) / temperature).masked_fill(masked, -math.inf)
+    finite = scores != -math.inf
+    if known_all(finite):
+        return scores / temperature
+    return (scores.masked_fill(~finite, 0.0) / temperature).masked_fill(~finite, -math.inf)
 
 
 def entropy(weights: Float[Tensor, ...], dim: int = -1) -> Float[Tensor, ...]:
@@ -73,14 +79,25 @@ def entropy(weights: Float[Tensor, ...], dim: int = -1) -> Float[Tensor, ...]:
     return -(weights * logarithm).sum(dim)
 
 
-def _open_and_filled(logits: Tensor, mask: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
-    """The allowed places, and logits that are −inf at the others, but 0 throughout a slice with none allowed.
+def known_all(condition: Bool[Tensor, ...]) -> bool:
+    """Whether it is known to hold everywhere: then nothing has to be filled in, which costs more than a look.
+
+    Never known where a look would make the host wait for a device, or cut a graph that is compiled.
+    """
+    return condition.device.type == "cpu" and not torch.compiler.is_compiling() and bool(condition.all())
+
+
+def _open(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """The allowed places."""
+    open_ = logits != -math.inf
+    return open_ if mask is None else open_ & mask
+
+
+def _filled(logits: Tensor, open_: Tensor, dim: int) -> Tensor:
+    """Logits that are −inf where they are not allowed, but 0 throughout a slice with none allowed.
 
     The zeros keep softmax and its derivative finite in a slice whose result is discarded. Without them a NaN
     would pass through both, unseen but for anomaly detection and whoever meets it there.
     """
-    open_ = logits != -math.inf
-    if mask is not None:
-        open_ = open_ & mask
     empty = ~open_.any(dim, keepdim=True)
-    return open_, logits.masked_fill(~open_, -math.inf).masked_fill(empty, 0.0)
+    return logits.masked_fill(~open_, -math.inf).masked_fill(empty, 0.0)

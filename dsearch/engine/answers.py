@@ -17,10 +17,9 @@ from dsearch.engine.kept_documents import KeptDocuments, owned
 from dsearch.engine.layer import SearchLayer, SearchOutput
 from dsearch.engine.overlaid import Overlaid
 from dsearch.engine.passages import Passages, best_of_documents
+from dsearch.engine.proposals import SCORES_AT_ONCE
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.types import AttentionSummary, Document, Hit, Mode, Passage
-
-_AT_ONCE = 1 << 21  # logits: 8 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +134,8 @@ def covered_mass(
         keyword_weight=head.keyword_weight,
         temperature=head.temperature,
         overlaid=layer.overlaid,
+        dense_of_all=found.dense_of_all,
+        keyword_of_all=found.keyword_of_all,
     )
     return mass_of(found, whole, temperature=head.temperature, mixture=head.mixture)
 
@@ -164,6 +165,8 @@ def whole_log_partition(
     keyword_weight: Float[Tensor, " heads"],
     temperature: Float[Tensor, ""],
     overlaid: Overlaid | None = None,
+    dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None,
+    keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
     """log Σ_d exp(l_h(q, d)) over every document of a state that can be found; −inf where none can.
 
@@ -175,20 +178,26 @@ def whole_log_partition(
         keyword_weight: w_h.
         temperature: t.
         overlaid: documents whose keys are changed.
+        dense_of_all: what every position scores where it is known, without gradients (see `Legs`).
+        keyword_of_all: likewise.
     """
     batch, heads, _ = folded.shape
-    bias = torch.zeros(batch, heads, snapshot.positions).to(folded)
     if texts is not None and mode != "dense":
-        keyword = torch.as_tensor(snapshot.all_keyword_scores(texts)).to(bias)
+        every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
+        keyword = torch.as_tensor(every).to(folded)
         bias = keyword_weight[:, None] * keyword[:, None] / temperature
+    else:
+        bias = folded.new_zeros(batch, heads, snapshot.positions)
     if overlaid is not None and mode != "keyword":
         moved = folded @ overlaid.changes.to(folded).T / temperature
         bias = bias.index_add(2, torch.as_tensor(overlaid.positions), moved)
     if snapshot.excluded is not None:
         bias = bias.masked_fill(torch.as_tensor(snapshot.excluded), -torch.inf)
-    queries = folded.flatten(0, 1)
     if mode == "keyword":
-        queries = torch.zeros_like(queries)
+        return bias.logsumexp(-1)
+    if dense_of_all is not None and not torch.is_grad_enabled():
+        return (torch.as_tensor(dense_of_all).to(folded) / temperature + bias).logsumexp(-1)
+    queries = folded.flatten(0, 1)
     stored = snapshot.generation.embeddings
     if len(snapshot.fresh):
         stored = np.concatenate([stored, snapshot.fresh.embeddings])
@@ -209,7 +218,7 @@ def _at_once(
 ) -> bool:
     """Whether all logits may be there at the same time, as the bias is: blocks cost copies of the corpus."""
     logits = bias.numel() + (0 if passages is None else len(queries) * len(passages))
-    return not torch.is_grad_enabled() and queries.device.type == "cpu" and logits <= _AT_ONCE
+    return not torch.is_grad_enabled() and queries.device.type == "cpu" and logits <= SCORES_AT_ONCE
 
 
 def _log_partition_at_once(

@@ -91,7 +91,7 @@ def asked(
     mode: Mode = options.get("mode", "hybrid")
     if isinstance(queries, Tensor):
         mode = "dense" if mode == "hybrid" else mode
-        layer = SearchLayer(state, head, **_with_mode(options, mode))
+        layer = collection.layers.over(state, head, _with_mode(options, mode))
         states = queries if turn is None else turn(queries)
         return [Asked([*range(len(states))], layer, states, None)], pinned
     groups = grouped(queries, mode, state.keyword.tokenizer, operators=operators)
@@ -103,8 +103,9 @@ def asked(
     states = states if turn is None else turn(states)
     found: list[Asked] = []
     for group in groups:
-        layer = SearchLayer(state.holding(group.phrases), head, **_with_mode(options, group.mode))
-        found.append(Asked(group.numbers, layer, states[group.numbers], group.texts))
+        layer = collection.layers.over(state.holding(group.phrases), head, _with_mode(options, group.mode))
+        own = states if len(groups) == 1 else states[group.numbers]
+        found.append(Asked(group.numbers, layer, own, group.texts))
     return found, pinned
 
 

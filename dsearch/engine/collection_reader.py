@@ -22,6 +22,7 @@ from dsearch.engine.clean_close import CleanClose
 from dsearch.engine.drift import QueryDrift
 from dsearch.engine.given import is_given, require_encoder
 from dsearch.engine.kept_documents import KeptDocuments
+from dsearch.engine.kept_layers import KeptLayers
 from dsearch.engine.language import language_of
 from dsearch.engine.layer import SearchLayer
 from dsearch.engine.lessons import Lessons
@@ -70,6 +71,7 @@ class CollectionReader:
         self._lessons: tuple[str, Lessons | None] | None = None
         self._narrowed = NarrowedStates(store)
         self.kept_documents = KeptDocuments(store)
+        self.layers = KeptLayers()
         self._feedback = FeedbackStore(store.path)
         self._encoders = ModelEncoders(store, lambda: self.encoder)
         self._documents = ModelDocuments(store, self._encoders, lambda: self.snapshot)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from jaxtyping import Float
 
 HALF_LIFE = 500  # queries after which one counts half
 LEAST = 30  # queries below which nothing is said
+_TOGETHER = 32  # queries that are summed up at once, and weigh the same
 
 
 def query_statistics(states: Float[np.ndarray, "queries encoder_dim"]) -> dict[str, Any]:
@@ -53,8 +54,17 @@ class _Lately:
     total: Float[np.ndarray, " encoder_dim"] | float = 0.0
     squares: float = 0.0
     count: int = 0
+    new: list[Float[np.ndarray, "queries encoder_dim"]] = field(default_factory=list[np.ndarray])
 
     def add(self, states: Float[np.ndarray, "queries encoder_dim"]) -> None:
+        self.new.append(states)  # summed up some at a time: a search takes no part in it
+        if sum(map(len, self.new)) >= _TOGETHER:
+            self.sum_up()
+
+    def sum_up(self) -> None:
+        if not self.new:
+            return
+        states, self.new = np.concatenate(self.new), []
         fade = 0.5 ** (len(states) / HALF_LIFE)
         self.weight = fade * self.weight + len(states)
         self.weight_squared = fade * fade * self.weight_squared + len(states)
@@ -87,6 +97,7 @@ class QueryDrift:
         """
         with self._lock:
             lately = self._lately
+            lately.sum_up()
             if model != self._model or lately.count < LEAST or not trained_on or trained_on["count"] < 2:
                 return None
             mean = np.asarray(lately.total) / lately.weight

@@ -16,18 +16,19 @@ from weakref import finalize
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor, nn
 
 from dsearch.attention import POOLINGS, Score, mix, null_weights, pool, refine, temper
 from dsearch.attention.head import Head
 from dsearch.attention.maxp import best_passages
 from dsearch.attention.ranking import partition_by_head, ranking_score
+from dsearch.attention.softmax import known_all
 from dsearch.engine.leases import Lease
 from dsearch.engine.options import CANDIDATES, LayerOptions
 from dsearch.engine.overlaid import Overlaid
 from dsearch.engine.passages_beside import passages_beside
-from dsearch.engine.proposals import propose
+from dsearch.engine.proposals import Legs
 from dsearch.engine.rescoring import NamedScore, checked_pooling, checked_score, checked_temperature
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import DimensionMismatch, InvalidRequest
@@ -53,6 +54,8 @@ class SearchOutput(NamedTuple):
         keys: which key of each candidate each head took, the best of its passages, numbered as in
             `Snapshot.key_embeddings`; None where every candidate has but one, or `embed` gave it.
         null_weight: the weight of "nothing fits", which those of the documents leave; None without a slot.
+        dense_of_all, keyword_of_all: what every position scores, where finding the candidates took that; see
+            `Legs`. Without gradients.
     """
 
     context: Float[Tensor, "batch value_dim"]
@@ -65,6 +68,22 @@ class SearchOutput(NamedTuple):
     folded: Float[Tensor, "batch heads encoder_dim"]
     keys: Int64[np.ndarray, "batch heads candidates"] | None = None
     null_weight: Float[Tensor, " batch"] | None = None
+    dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
+    keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
+
+
+class Weighed(NamedTuple):
+    """What weights the scores of candidates give.
+
+    Attributes:
+        by_head: each head's; zeros where there is no candidate.
+        mixed: the mixture of the heads'.
+        nothing: of "nothing fits"; None without a slot for it.
+    """
+
+    by_head: Float[Tensor, "batch heads candidates"]
+    mixed: Float[Tensor, "batch candidates"]
+    nothing: Float[Tensor, " batch"] | None
 
 
 class SearchLayer(nn.Module):
@@ -225,15 +244,15 @@ class SearchLayer(nn.Module):
 
     def weigh(
         self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
-    ) -> tuple[Float[Tensor, "batch heads candidates"], Float[Tensor, "batch candidates"]]:
-        """The heads' weights of candidates by their scores, and the mixture; zeros where `mask` is False."""
+    ) -> Weighed:
+        """The weights of candidates by their scores; `mask` is True where there is one."""
         head_weights = POOLINGS[self.pooling](temper(raw, self.temperature), mask.unsqueeze(1))
-        nothing = self.null_weight(raw, mask)
+        nothing = self._null_weight(raw, mask)
         if nothing is not None:
             head_weights = head_weights * (1 - nothing)[:, None, None]
-        return head_weights, mix(head_weights, self.head.mixture)
+        return Weighed(head_weights, mix(head_weights, self.head.mixture), nothing)
 
-    def null_weight(
+    def _null_weight(
         self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
     ) -> Float[Tensor, " batch"] | None:
         """The weight of "nothing fits"; None where the head has no slot for it.
@@ -241,8 +260,8 @@ class SearchLayer(nn.Module):
         Nor is there any for scores, temperatures, modes and poolings that the slot has not learned: it knows
         hybrid search alone.
         """
-        own = isinstance(self.score, NamedScore) and self.score.ranks_by_inner_product
-        if self.head.null_slot is None or not own or self._temperature is not None:
+        own = self._ranks_by_inner_product and self._temperature is None
+        if self.head.null_slot is None or not own:
             return None
         if self.mode != "hybrid" or self.pooling != "soft":
             return None
@@ -265,7 +284,7 @@ class SearchLayer(nn.Module):
     ) -> Float[Tensor, "batch candidates"]:
         """What hits are ordered by, −inf where `mask` is False; of one head its own scores."""
         if self.head.heads == 1:
-            return raw[:, 0].masked_fill(~mask, -torch.inf)
+            return raw[:, 0] if known_all(mask) else raw[:, 0].masked_fill(~mask, -torch.inf)
         scores = self.ranking_score(raw.masked_fill(~mask[:, None], 0.0), self.partition(raw, mask))
         return scores.masked_fill(~mask, -torch.inf)
 
@@ -284,17 +303,24 @@ class SearchLayer(nn.Module):
             query_states = query_states.to(self.head.log_temperature.dtype)
         with torch.autocast(kind, enabled=False):
             queries = self.head.queries(query_states)
+            legs = Legs(
+                self.snapshot,
+                texts,
+                mode=self.mode,
+                candidates=self.candidates,
+                overlaid=None if embed is not None else self.overlaid,
+            )
             for _ in range(self.hops - 1):
-                queries = self._hop(queries, texts, embed)
-            return self._attend(queries, texts, embed, values, among)
+                queries = self._hop(queries, legs, embed)
+            return self._attend(queries, legs, embed, values, among)
 
     def _hop(
         self,
         queries: Float[Tensor, "batch heads key_dim"],
-        texts: Sequence[str] | None,
+        legs: Legs,
         embed: EmbedRows | None,
     ) -> Float[Tensor, "batch heads key_dim"]:
-        found = self._attend(queries, texts, embed)
+        found = self._attend(queries, legs, embed)
         best = found.positions[:, :HOP_CANDIDATES]
         head_weights = found.head_weights[..., :HOP_CANDIDATES]
         head_weights = head_weights / head_weights.sum(-1, keepdim=True).clamp_min(1e-30)
@@ -310,26 +336,18 @@ class SearchLayer(nn.Module):
     def _attend(
         self,
         queries: Float[Tensor, "batch heads key_dim"],
-        texts: Sequence[str] | None,
+        legs: Legs,
         embed: EmbedRows | None,
         values: Float[Tensor, "positions value_dim"] | None = None,
         among: Int64[np.ndarray, "batch candidates"] | None = None,
     ) -> SearchOutput:
-        folded = self.head.fold(queries)
-        positions = among
-        if positions is None:
-            positions = propose(
-                self.snapshot,
-                folded,
-                texts,
-                mode=self.mode,
-                candidates=self.candidates,
-                overlaid=None if embed is not None else self.overlaid,
-            )
+        head, snapshot = self.head, self.snapshot
+        folded = head.fold(queries)
+        positions = legs.propose(folded) if among is None else among
         candidates = self._embeddings(positions, queries, embed)
         beside = None
         if embed is None and self.mode != "keyword":
-            beside = passages_beside(self.snapshot, positions, queries)
+            beside = passages_beside(snapshot, positions, queries)
         if beside is not None:
             candidates = torch.cat([candidates, beside.embeddings], dim=1)
         changed = self._changed(candidates, positions if beside is None else beside.owned(positions), embed)
@@ -337,39 +355,54 @@ class SearchLayer(nn.Module):
         if beside is not None:
             taken = best_passages(dense, beside.owners, positions.shape[1])
             dense = dense.gather(2, taken)
-        keyword = torch.zeros_like(dense)
-        if texts is not None and self.mode != "dense":
-            scores = torch.as_tensor(self.snapshot.keyword_scores(texts, positions)).to(dense)
-            keyword = self.head.keyword_weight[:, None] * scores[:, None]
-        raw = dense + keyword
-        mask = torch.as_tensor(positions != NONE).to(raw.device) & (raw != -torch.inf).any(1)
-        positions = np.where(mask.cpu().numpy(), positions, NONE)  # at −inf: outside a kernel's support
-        head_weights, weights = self.weigh(raw, mask)
+        by_words = legs.keyword_scores(positions)
+        if by_words is None:
+            keyword, raw = torch.zeros_like(dense), dense
+        else:
+            scores = torch.as_tensor(by_words).to(dense)
+            keyword = head.keyword_weight[:, None] * scores[:, None]
+            raw = dense + keyword
+        mask = torch.as_tensor(positions != NONE).to(raw.device)
+        if not self._reaches_all:  # at −inf: outside a kernel's support
+            mask = mask & (raw != -torch.inf).any(1)
+            positions = np.where(mask.cpu().numpy(), positions, NONE)
+        weighed = self.weigh(raw, mask)
         scores = self._scores(raw, mask)
         order = _by_score_then_position(scores, positions)
-        along = order[:, None].expand_as(head_weights)
-        pooled = candidates if values is None else _rows(values, positions).to(weights)
-        shares, keys = weights, None
+        along = order[:, None].expand_as(dense)
+        pooled = candidates if values is None else _rows(values, positions).to(weighed.mixed)
+        shares, keys = weighed.mixed, None
         if beside is not None and taken is not None:
             keys = beside.keys(positions, taken.cpu().numpy())
             keys = np.take_along_axis(keys, order[:, None].cpu().numpy(), 2)
             if values is None:  # each head pools the passages that it took
-                every = head_weights.new_zeros(*head_weights.shape[:2], candidates.shape[1])
-                shares = mix(every.scatter(2, taken, head_weights), self.head.mixture)
+                every = weighed.by_head.new_zeros(*dense.shape[:2], candidates.shape[1])
+                shares = mix(every.scatter(2, taken, weighed.by_head), head.mixture)
         context = pool(shares.unsqueeze(1), pooled).squeeze(1)
         return SearchOutput(
             # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
-            context=self.head.values(context) if values is None else context,
-            weights=weights.gather(1, order),
-            positions=np.take_along_axis(positions, order.cpu().numpy(), 1),
+            context=head.values(context) if values is None else context,
+            weights=weighed.mixed.gather(1, order),
+            positions=positions[np.arange(len(positions))[:, None], order.cpu().numpy()],
             scores=scores.gather(1, order),
             dense=dense.gather(2, along),
             keyword=keyword.gather(2, along),
-            head_weights=head_weights.gather(2, along),
+            head_weights=weighed.by_head.gather(2, along),
             folded=folded,
             keys=keys,
-            null_weight=self.null_weight(raw, mask),
+            null_weight=weighed.nothing,
+            dense_of_all=legs.dense_of_all,
+            keyword_of_all=legs.keyword_of_all,
         )
+
+    @property
+    def _reaches_all(self) -> bool:
+        """Whether every document has a finite score."""
+        return self.mode == "keyword" or self._ranks_by_inner_product
+
+    @property
+    def _ranks_by_inner_product(self) -> bool:
+        return isinstance(self.score, NamedScore) and self.score.ranks_by_inner_product
 
     def _dense(
         self,
@@ -379,8 +412,8 @@ class SearchLayer(nn.Module):
     ) -> Float[Tensor, "batch heads candidates"]:
         if self.mode == "keyword":
             return folded.new_zeros(*folded.shape[:2], candidates.shape[1])
-        if isinstance(self.score, NamedScore) and self.score.ranks_by_inner_product:
-            return torch.einsum("bhd,bcd->bhc", folded, candidates)
+        if self._ranks_by_inner_product:
+            return folded @ candidates.mT
         return self.score(queries, self.head.keys(candidates))
 
     def _changed(

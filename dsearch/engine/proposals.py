@@ -1,16 +1,115 @@
-"""Candidates: what the legs of a search propose, without gradients and without duplicates."""
+"""Candidates: what the legs of a search propose, without gradients and without duplicates.
+
+Finding the best of a few documents means comparing all of them. What that gives is kept for the rest of the
+search, which would compute it again: the keyword scores of the candidates, a second round, covered mass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
+from dsearch.engine.options import COVERAGE_DOCUMENTS
 from dsearch.engine.overlaid import Overlaid
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.types import Mode
+
+SCORES_AT_ONCE = 1 << 21  # 8 MB
+
+
+class Legs:
+    """The legs of one search for some queries, in one round or several.
+
+    Args:
+        snapshot: the documents.
+        texts: the words of each query; None leaves the keyword leg out.
+        mode: the legs.
+        candidates: how many each leg proposes for each head.
+        overlaid: documents whose keys the index does not know.
+
+    Attributes:
+        dense_of_all: the inner product of each query with the stored embedding at every position, of a long
+            document with its best passage, those that cannot be found too; None: the last round did without.
+        keyword_of_all: b(q, d) of every position, likewise.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        texts: Sequence[str] | None,
+        *,
+        mode: Mode,
+        candidates: int,
+        overlaid: Overlaid | None = None,
+    ):
+        self._snapshot, self._overlaid = snapshot, overlaid
+        self._texts = None if mode == "dense" else texts
+        self._mode, self._candidates = mode, candidates
+        self._by_keywords: Int64[np.ndarray, "batch found"] | None = None
+        self.dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
+        self.keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
+
+    def propose(self, folded: Float[Tensor, "batch heads encoder_dim"]) -> Int64[np.ndarray, "batch found"]:
+        """The union of what the legs find for the heads; everything in a collection no larger than that.
+
+        Args:
+            folded: the queries of all heads, against stored embeddings.
+
+        Returns:
+            Positions, ascending in each row, −1 behind them.
+        """
+        batch, heads, _ = folded.shape
+        found: list[Int64[np.ndarray, "batch found"]] = []
+        if self._mode != "keyword":
+            if self._snapshot.documents <= self._candidates:
+                return np.tile(self._snapshot.visible(), (batch, 1))
+            by_head = self._by_inner_product(folded.detach().float().cpu().numpy())
+            found.append(by_head.reshape(batch, heads * by_head.shape[1]))
+        if self._texts is not None:
+            if self._by_keywords is None:  # the same words in every round
+                self._by_keywords = self._by_words(self._texts)
+            found.append(self._by_keywords)
+        return _distinct(found[0] if len(found) == 1 else np.concatenate(found, axis=1))
+
+    def keyword_scores(
+        self, positions: Int64[np.ndarray, "batch candidates"]
+    ) -> Float32[np.ndarray, "batch candidates"] | None:
+        """b(q, d) for the documents at its row of positions, 0 at −1; None without a keyword leg."""
+        if self._texts is None:
+            return None
+        every = self.keyword_of_all
+        if every is None or every.shape[1] == 0:
+            return self._snapshot.keyword_scores(self._texts, positions)
+        scores = every[np.arange(len(every))[:, None], positions]
+        scores[positions == NONE] = 0.0
+        return scores
+
+    def _by_inner_product(
+        self, folded: Float32[np.ndarray, "batch heads encoder_dim"]
+    ) -> Int64[np.ndarray, "queries found"]:
+        """The dense leg, for the queries of all heads."""
+        snapshot, overlaid, k = self._snapshot, self._overlaid, self._candidates
+        flat = folded.reshape(-1, folded.shape[2])
+        others = snapshot if overlaid is None else overlaid.others
+        asking = np.any(flat != 0, axis=1)
+        every = _few(snapshot, len(flat)) and bool(asking.all())
+        scores = snapshot.dense_scores(flat) if every else None
+        if scores is not None:
+            self.dense_of_all = scores.reshape(*folded.shape[:2], scores.shape[1])
+            found = others.best_of(scores, k)
+        else:
+            found = _searched(others, flat, asking, k)
+        return found if overlaid is None else np.concatenate([found, overlaid.nearest(flat, k)], axis=1)
+
+    def _by_words(self, texts: Sequence[str]) -> Int64[np.ndarray, "batch found"]:
+        """The keyword leg."""
+        if not _few(self._snapshot, len(texts)):
+            return self._snapshot.keyword_candidates(texts, self._candidates)
+        self.keyword_of_all = self._snapshot.all_keyword_scores(texts)
+        return self._snapshot.best_by_keywords(self.keyword_of_all, self._candidates)
 
 
 def propose(
@@ -22,39 +121,22 @@ def propose(
     candidates: int,
     overlaid: Overlaid | None = None,
 ) -> Int64[np.ndarray, "batch found"]:
-    """The union of what the legs find for the heads; everything in a collection no larger than that.
-
-    Args:
-        snapshot: the documents.
-        folded: the queries of all heads, against stored embeddings.
-        texts: the words of each query; None leaves the keyword leg out.
-        mode: the legs.
-        candidates: how many each leg proposes for each head.
-        overlaid: documents whose keys the index does not know.
-
-    Returns:
-        Positions, ascending in each row, −1 behind them.
-    """
-    batch, heads, _ = folded.shape
-    found: list[Int64[np.ndarray, "batch found"]] = []
-    if mode != "keyword":
-        if snapshot.documents <= candidates:
-            return np.broadcast_to(snapshot.visible(), (batch, snapshot.documents))
-        flat = folded.detach().flatten(0, 1).float().cpu().numpy()
-        by_head = _by_inner_product(snapshot if overlaid is None else overlaid.others, flat, candidates)
-        if overlaid is not None:
-            by_head = np.concatenate([by_head, overlaid.nearest(flat, candidates)], axis=1)
-        found.append(by_head.reshape(batch, heads * by_head.shape[1]))
-    if texts is not None and mode != "dense":
-        found.append(snapshot.keyword_candidates(texts, candidates))
-    return _distinct(found[0]) if len(found) == 1 and heads == 1 else _distinct(np.concatenate(found, axis=1))
+    """The candidates of a search of one round; see `Legs`."""
+    return Legs(snapshot, texts, mode=mode, candidates=candidates, overlaid=overlaid).propose(folded)
 
 
-def _by_inner_product(
-    snapshot: Snapshot, folded: Float32[np.ndarray, "batch encoder_dim"], k: int
+def _few(snapshot: Snapshot, queries: int) -> bool:
+    """Whether what all documents score may be there at once."""
+    return snapshot.positions <= COVERAGE_DOCUMENTS and queries * snapshot.positions <= SCORES_AT_ONCE
+
+
+def _searched(
+    snapshot: Snapshot,
+    folded: Float32[np.ndarray, "batch encoder_dim"],
+    asking: Bool[np.ndarray, " batch"],
+    k: int,
 ) -> Int64[np.ndarray, "batch found"]:
-    """The dense leg. A query of zeros ties with every document: the first come, and no index is asked."""
-    asking = folded.any(axis=1)
+    """What the index finds. A query of zeros ties with every document: the first come, it is not asked."""
     if asking.all():
         return snapshot.dense_candidates(folded, k)
     first = snapshot.visible()[:k]
@@ -68,8 +150,11 @@ def _by_inner_product(
 def _distinct(positions: Int64[np.ndarray, "batch found"]) -> Int64[np.ndarray, "batch candidates"]:
     """Each position once in its row, ascending, padded with −1 behind; no column that is all padding."""
     ordered = np.sort(positions, axis=1)
-    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = NONE
+    fresh = ordered != NONE
+    fresh[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    if len(ordered) == 1:  # one row needs no padding
+        return ordered[fresh][None]
     last = np.iinfo(np.int64).max
-    ordered = np.sort(np.where(ordered == NONE, last, ordered), axis=1)
+    ordered = np.sort(np.where(fresh, ordered, last), axis=1)
     ordered[ordered == last] = NONE
-    return ordered[:, : int((ordered != NONE).sum(axis=1).max(initial=0))]
+    return ordered[:, : int(fresh.sum(axis=1).max(initial=0))]

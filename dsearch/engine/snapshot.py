@@ -143,6 +143,8 @@ class Snapshot:
     def rows(self, positions: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
         """The store's row at each position, −1 at −1."""
         flat = positions.ravel()
+        if self._all_built(flat):
+            return self.generation.rows[flat].reshape(positions.shape)
         rows = np.full(len(flat), NONE)
         built, later = (flat >= 0) & (flat < self.built), flat >= self.built
         rows[built] = self.generation.rows[flat[built]]
@@ -152,6 +154,9 @@ class Snapshot:
     def embeddings(self, positions: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
         """The stored embedding at each position (a long document's first), zeros at −1."""
         flat = positions.ravel()
+        if self._all_built(flat):
+            gathered = np.asarray(self.generation.embeddings).take(flat, axis=0)
+            return gathered.reshape(*positions.shape, gathered.shape[1])
         gathered = np.zeros((len(flat), self.generation.embeddings.shape[1]), np.float32)
         built = (flat >= 0) & (flat < self.built)
         gathered[built] = self.generation.embeddings[flat[built]]
@@ -211,10 +216,42 @@ class Snapshot:
             _, found = self.generation.dense.search(turned, k, self._excluded_of_generation())
         if len(self.fresh) == 0:
             return found
-        scores = queries @ self.fresh.embeddings.T
-        if len(further := self.fresh.passages):
-            scores = best_of_documents(scores, queries @ further.embeddings.T, further.owners)
-        return np.concatenate([found, self._best_fresh(scores, k)], axis=1)
+        return np.concatenate([found, self._best_fresh(self._fresh_scores(queries), k)], axis=1)
+
+    def dense_scores(
+        self, folded: Float[np.ndarray, "batch encoder_dim"]
+    ) -> Float32[np.ndarray, "batch positions"] | None:
+        """The inner product of each query with every embedding, of long documents with their best passage's.
+
+        As the index ranks by it: equal embeddings tie. None where its keys are others, or rounded.
+        """
+        if self.unfold is not None:
+            return None
+        queries = np.ascontiguousarray(folded, np.float32)
+        scores = self.generation.dense.scores(queries)
+        if scores is None:
+            return None
+        if len(self.generation.passages):
+            further = scores[:, self.built :]
+            scores = best_of_documents(scores[:, : self.built], further, self.generation.passages.owners)
+        return (
+            scores if len(self.fresh) == 0 else np.concatenate([scores, self._fresh_scores(queries)], axis=1)
+        )
+
+    def best_of(
+        self, scores: Float32[np.ndarray, "batch positions"], k: int
+    ) -> Int64[np.ndarray, "batch found"]:
+        """As `dense_candidates`, of what every position scores."""
+        built = self._best_by_row(scores[:, : self.built], k, 0, -np.inf)
+        if len(self.fresh) == 0:
+            return built
+        return np.concatenate([built, self._best_fresh(scores[:, self.built :], k)], axis=1)
+
+    def best_by_keywords(
+        self, scores: Float32[np.ndarray, "batch positions"], k: int
+    ) -> Int64[np.ndarray, "batch found"]:
+        """As `keyword_candidates`, of what every position scores."""
+        return self._best_by_row(scores, k, 0, 0.0)
 
     def keyword_candidates(self, queries: Sequence[str], k: int) -> Int64[np.ndarray, "batch found"]:
         """The k positions of highest keyword score above 0 for each query, −1 where there are fewer."""
@@ -287,16 +324,36 @@ class Snapshot:
             left, fetch = np.array(short, np.int64), min(2 * fetch, keys)
         return found
 
+    def _all_built(self, positions: Int64[np.ndarray, " positions"]) -> bool:
+        """Whether all of these, of which there are some, are of the generation: as nearly always."""
+        return len(positions) > 0 and bool(positions.min() >= 0 and positions.max() < self.built)
+
+    def _fresh_scores(
+        self, queries: Float32[np.ndarray, "batch encoder_dim"]
+    ) -> Float32[np.ndarray, "batch fresh"]:
+        scores = queries @ self.fresh.embeddings.T
+        if len(further := self.fresh.passages):
+            scores = best_of_documents(scores, queries @ further.embeddings.T, further.owners)
+        return scores
+
     def _best_fresh(
         self, scores: Float32[np.ndarray, "batch fresh"], k: int
     ) -> Int64[np.ndarray, "batch found"]:
+        return self._best_by_row(scores, k, self.built, -np.inf)
+
+    def _best_by_row(
+        self, scores: Float32[np.ndarray, "batch some"], k: int, start: int, least: float
+    ) -> Int64[np.ndarray, "batch found"]:
+        """The k best of each row above `least` that can be found; the first score is that of `start`."""
+        count = scores.shape[1]
         if self.excluded is not None:
-            scores = np.where(self.excluded[self.built :], -np.inf, scores)
-        width = min(k, scores.shape[1])
+            scores = np.where(self.excluded[start : start + count], -np.inf, scores)
+        width = min(k, count)
         best = np.full((len(scores), width), NONE, np.int64)
-        for row, line in enumerate(scores):
-            found = best_above(line, width, -np.inf)
-            best[row, : len(found)] = found + self.built
+        for row, line in enumerate(scores if width else ()):
+            found = best_above(line, width, least)
+            best[row, : len(found)] = found
+            best[row, : len(found)] += start
         return best
 
 

@@ -151,11 +151,7 @@ class DenseIndex:
         k = checked_k(k)
         parameters = {**self.parameters, **checked_parameters(self.kind, parameters)}
         exclude = checked_exclude(exclude, len(self))
-        if queries.ndim != 2:
-            raise InvalidRequest(f"queries of shape {queries.shape}; use [batch, {self.key_dim}]")
-        if queries.shape[1] != self.key_dim:
-            raise DimensionMismatch(f"queries of length {queries.shape[1]}; the keys have {self.key_dim}")
-        queries = finite(queries, "queries")
+        queries = self._checked(queries)
         scores = np.full((len(queries), k), -np.inf, np.float32)
         positions = np.full((len(queries), k), -1, np.int64)
         allowed = len(self) - (0 if exclude is None else int(exclude.sum()))
@@ -167,6 +163,29 @@ class DenseIndex:
                 found = self._search_approximately(queries, wanted, allowed, exclude, parameters)
             scores[:, :wanted], positions[:, :wanted] = found
         return scores, positions
+
+    def scores(
+        self, queries: Float32[np.ndarray, "batch key_dim"]
+    ) -> Float32[np.ndarray, "batch documents"] | None:
+        """The inner product of each query with every key, to the bit as `search` has it; memory is its size.
+
+        None for a kind that keeps its keys rounded, or in lists.
+
+        Raises:
+            InvalidRequest: NaN or infinity in the queries.
+            DimensionMismatch: queries of another length than the keys.
+        """
+        if not isinstance(self._index, faiss.IndexFlat):
+            return None
+        queries = self._checked(queries)
+        scores = np.empty((len(queries), len(self)), np.float32)
+        if len(self):
+            keys = self._index.get_xb()
+            for query, line in zip(queries, scores, strict=True):
+                _faiss.fvec_inner_products_ny(
+                    _faiss.swig_ptr(line), _faiss.swig_ptr(query), keys, self.key_dim, len(self)
+                )
+        return scores
 
     def reconstruct(self, start: int, stop: int) -> Float32[np.ndarray, "range key_dim"]:
         """The stored keys from `start` up to `stop`: exact for Flat, as they were rounded for other kinds."""
@@ -235,6 +254,13 @@ class DenseIndex:
                 f"{path}: metric {index.metric_type}, not inner product; rebuild the generation"
             )
         return cls(index, kind, parameters)
+
+    def _checked(self, queries: Float[np.ndarray, "batch key_dim"]) -> Float32[np.ndarray, "batch key_dim"]:
+        if queries.ndim != 2:
+            raise InvalidRequest(f"queries of shape {queries.shape}; use [batch, {self.key_dim}]")
+        if queries.shape[1] != self.key_dim:
+            raise DimensionMismatch(f"queries of length {queries.shape[1]}; the keys have {self.key_dim}")
+        return finite(queries, "queries")
 
     def _search_exhaustively(
         self, queries: np.ndarray, wanted: int, allowed: int, exclude: np.ndarray | None

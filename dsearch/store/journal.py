@@ -73,6 +73,11 @@ class Journal:
         """Whether no more is written: the disk failed, or this was closed."""
         return self._failure is not None
 
+    @property
+    def acknowledged(self) -> int:
+        """The number of the last operation that is durable and marked."""
+        return self._watermark.marks.newest.sequence
+
     @contextmanager
     def operation(self) -> Generator[Operation]:
         """Run one operation; when the block ends without an error and changed something, it is durable."""

@@ -46,6 +46,7 @@ class Store(Reader):
     def __init__(self, path: Path, meta: Meta, readers: ReaderPool, journal: Journal | None) -> None:
         super().__init__(path, meta, readers)
         self._journal = journal
+        self._live_model = (-1, "")  # and the operation that it is as of
 
     @classmethod
     def create(
@@ -102,6 +103,15 @@ class Store(Reader):
     def failed(self) -> bool:
         """Whether the disk failed a write, so that no more are taken."""
         return self._journal is not None and self._journal.failed
+
+    def live_model(self) -> str:
+        """See `Reader`: every search asks. Whoever writes knows when it cannot have changed."""
+        if self._journal is None or self.closed:
+            return super().live_model()
+        acknowledged = self._journal.acknowledged
+        if self._live_model[0] != acknowledged:
+            self._live_model = acknowledged, super().live_model()
+        return self._live_model[1]
 
     # ---- writing
 

@@ -10,7 +10,7 @@ import torch
 from fakes import HashingEncoder
 
 from dsearch.attention.head import Head
-from dsearch.engine import Collection, SearchEngine, System, answers, make_run
+from dsearch.engine import Collection, SearchEngine, System, make_run
 from dsearch.errors import InvalidRequest, ModelNotFound
 from dsearch.index import KeywordIndex
 from dsearch.types import Document, Query
@@ -229,17 +229,3 @@ def test_the_best_by_keywords_are_proposed_wherever_they_are(collection: Collect
             best = best[every[best] > 0]
             (found,) = state.keyword_candidates([query], k)
             assert found[found >= 0].tolist() == best.tolist()
-
-
-def test_covered_mass_is_the_same_at_once_and_in_blocks(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    collection.upsert([Document("fresh", "cheese and bread and numbers")])
-    collection.delete(["d2"])
-    asked = {"coverage": True, "limit": 1}
-    for mode in ("hybrid", "dense", "keyword"):
-        at_once = collection.search(QUERY, mode=mode, **asked).attention.covered_mass
-        with monkeypatch.context() as patched:
-            patched.setattr(answers, "_AT_ONCE", 0)
-            in_blocks = collection.search(QUERY, mode=mode, **asked).attention.covered_mass
-        assert at_once == pytest.approx(in_blocks, abs=1e-6)

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from dsearch.errors import Conflict, InvalidRequest, ModelNotFound, NotFound
-from dsearch.store import GenerationRecord, ModelRecord, Store
+from dsearch.errors import Conflict, InvalidRequest, ModelNotFound, NotFound, Unavailable
+from dsearch.store import GenerationRecord, ModelRecord, Store, registry
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -73,6 +73,24 @@ def test_v0_is_live_until_another_is_promoted_and_can_be_again(store):
     assert store.live_model() == "v0"
     assert store.next_model_version() == "v3"
     assert store.verify().ok
+
+
+def test_what_is_live_is_read_once_for_each_operation(store, folder, monkeypatch):
+    read = []
+    look = registry.live
+    monkeypatch.setattr(registry, "live", lambda *asked: read.append(asked) or look(*asked))
+    store.add_model("v1", parent="v0", record={})
+    store.promote("v1")
+    read.clear()
+    with Store.open(folder, readonly=True) as other:
+        for _ in range(3):
+            assert store.live_model() == other.live_model() == "v1"
+        assert len(read) == 1 + 3  # another process may have promoted one: readers look each time
+        store.promote("v0")
+        assert store.live_model() == other.live_model() == "v0"
+    store.close()
+    with pytest.raises(Unavailable):
+        store.live_model()
 
 
 def test_models_that_cannot_be(store):
