@@ -22,7 +22,7 @@ Decisions:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ K1 = 1.5
 B = 0.75
 
 _WEIGHED = 2  # other weightings that are kept, one for each model in use
-_REMEMBERED = 64  # queries, of up to a few hundred kilobytes each
+_REMEMBERED = 1 << 20  # characters of queries; their terms are some thirty times the size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +72,26 @@ class _QueryTerm:
     term_id: int
     idf: float
     factor: np.float32
+
+
+class _Analysed:
+    """The terms of the last queries: a search looks at one two times or more, tuning at each k1 and b."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[_QueryTerm]] = {}
+        self._characters = 0
+
+    def of(self, query: str, analyse: Callable[[str], list[_QueryTerm]]) -> list[_QueryTerm]:
+        known = self._known.get(query)
+        if known is None:
+            if self._characters + len(query) > _REMEMBERED:
+                self._known, self._characters = {}, 0
+            known = self._known[query] = analyse(query)
+            self._characters += len(query)
+        return known
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 class KeywordIndex:
@@ -99,7 +119,7 @@ class KeywordIndex:
         self._statistics = statistics
         self._built = self  # of an index that is another one's with other numbers, that one
         self._weighed: dict[tuple[float, float], KeywordIndex] = {}
-        self._analysed: dict[str, list[_QueryTerm]] = {}  # a search looks at a query two times or more
+        self._analysed = _Analysed()
         self._symbols = {symbol: number for number, symbol in enumerate(data.vocabulary)}
 
     @classmethod
@@ -158,7 +178,7 @@ class KeywordIndex:
                 built._data, k1=k1, b=b, documents=corpus.documents, frequencies=corpus.frequencies
             )
             known = KeywordIndex(data, built._statistics)
-            known._built = built
+            known._built, known._analysed = built, built._analysed  # idf and counts know no k1 and b
             if len(built._weighed) >= _WEIGHED:
                 built._weighed.clear()
             built._weighed[weighting] = known
@@ -318,12 +338,7 @@ class KeywordIndex:
 
     def _analyse(self, query: str) -> list[_QueryTerm]:
         """The distinct terms of `query`, in its order; those of the last queries are remembered."""
-        known = self._analysed.get(query)
-        if known is None:
-            if len(self._analysed) >= _REMEMBERED:
-                self._analysed.clear()
-            known = self._analysed[query] = self._terms_of(query)
-        return known
+        return self._analysed.of(query, self._terms_of)
 
     def _terms_of(self, query: str) -> list[_QueryTerm]:
         counts: Counter[str] = Counter()
