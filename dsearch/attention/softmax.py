@@ -82,9 +82,11 @@ def entropy(weights: Float[Tensor, ...], dim: int = -1) -> Float[Tensor, ...]:
 def known_all(condition: Bool[Tensor, ...]) -> bool:
     """Whether it is known to hold everywhere: then nothing has to be filled in, which costs more than a look.
 
-    Never known where a look would make the host wait for a device, or cut a graph that is compiled.
+    Looked for only where answers are all that is wanted. Elsewhere a look could make the host wait for a
+    device, cut a graph that is compiled, or meet what `torch.func` maps over, which has no value to look at.
     """
-    return condition.device.type == "cpu" and not torch.compiler.is_compiling() and bool(condition.all())
+    answering = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
+    return answering and condition.device.type == "cpu" and bool(condition.all())
 
 
 def _open(logits: Tensor, mask: Tensor | None) -> Tensor:

@@ -6,9 +6,12 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from dsearch.attention import entropy, masked_log_softmax, masked_softmax
+from dsearch.attention import entropy, masked_log_softmax, masked_softmax, temper
+from dsearch.attention.scores import unit
 
 INF = math.inf
+
+FUNCTIONS = [masked_softmax, masked_log_softmax, lambda x: temper(x, torch.tensor(2.0)), unit]
 
 
 def test_by_hand():
@@ -103,3 +106,20 @@ def test_entropy_of_underflowed_weights_has_a_finite_gradient():
     logits = torch.tensor([[0.0, -1e4]], requires_grad=True)
     entropy(masked_softmax(logits)).sum().backward()
     assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_answering_gives_what_training_gives(function, draw):
+    for logits in (draw(3, 5), draw(3, 5).masked_fill(torch.rand(3, 5) > 0.4, -INF), torch.zeros(3, 5)):
+        if function is unit and logits.isinf().any():
+            continue
+        expected = function(logits)
+        with torch.inference_mode():
+            assert torch.equal(function(logits), expected)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_torch_func_maps_over_them(function, draw):
+    logits = draw(3, 5)
+    assert torch.allclose(torch.vmap(function)(logits), torch.stack([function(row) for row in logits]))
+    assert torch.func.jacfwd(function)(logits[0]).shape == (5, 5)
