@@ -16,6 +16,7 @@
 | flips | one flipped bit in the database of a closed collection |
 | flips in the log | one flipped bit in the write-ahead log that a kill left |
 | kills of feedback | death on entry to system calls that change files, while clicks are written and cleared |
+| faults of feedback | EIO, ENOSPC and short writes, while clicks are written and cleared |
 | flips in the log of feedback | one flipped bit in the log of feedback.db that a kill left |
 | power cuts | what any subset of the unsynced writes and names leaves of a life with two generations |
 
@@ -147,6 +148,11 @@ def kills_of_feedback(scratch: Path, count: int, seed: int) -> dict[str, int]:
         return feedback_trials.kills(forks, scratch, count, old=seed % 2 == 0)
 
 
+def faults_of_feedback(scratch: Path, count: int, seed: int) -> dict[str, int]:
+    with feedback_trials.forks() as forks:
+        return feedback_trials.faults(forks, scratch, count)
+
+
 def flips_in_the_log_of_feedback(scratch: Path, count: int, seed: int) -> dict[str, int]:
     return feedback_trials.flips_in_the_log(scratch, count, seed=seed)
 
@@ -183,6 +189,7 @@ TRIALS: dict[str, tuple[Callable[[Path, int, int], dict[str, int]], int, int]] =
     "flips": (flips, 20_000, 5_000),
     "flips in the log": (flips_in_the_log, 2_000, 1_000),
     "kills of feedback": (kills_of_feedback, 400, 200),
+    "faults of feedback": (faults_of_feedback, 500, 500),
     "flips in the log of feedback": (flips_in_the_log_of_feedback, 2_000, 1_000),
     "power cuts": (power_cuts, 20_000, 20_000),
 }

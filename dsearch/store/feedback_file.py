@@ -42,6 +42,7 @@ from .watermark import (
     create_watermark,
     read_watermark,
     sync_folder,
+    unwritable,
 )
 
 _PATIENCE_S = 10.0
@@ -86,19 +87,15 @@ class FeedbackFile:
             CorruptData: acknowledged rows are missing, or the file is damaged.
             InsufficientStorage, Unavailable, UnsupportedFormat.
         """
-        with self._lock, self._errors():
+        with self._lock, self._errors(), self._distrusting():
             if self._failure is not None:
                 raise Unavailable(self._failure)
-            made = not (self._folder / FEEDBACK.file_name).exists()
-            watermark = Watermark(self._folder, FEEDBACK, replace_unreadable=True, patience_s=_PATIENCE_S)
-            with closing(watermark):
-                if made:
-                    sync_folder(self._folder)
+            with closing(self._watermark()) as watermark:
                 yield from self._change(watermark, accept_loss)
 
     def vacuum(self) -> None:
         """Write the file anew, without what was deleted, and empty its log."""
-        with self._lock, self._errors():
+        with self._lock, self._errors(), self._distrusting():
             connection = self._connection()
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -151,6 +148,27 @@ class FeedbackFile:
                 self._writer = None
 
     # ---- inside
+
+    def _watermark(self) -> Watermark:
+        """Open and locked; its name is durable."""
+        made = not (self._folder / FEEDBACK.file_name).exists()
+        try:
+            watermark = Watermark(self._folder, FEEDBACK, replace_unreadable=True, patience_s=_PATIENCE_S)
+        except OSError as error:  # nothing was begun: a full disk, no permission
+            raise unwritable(self.path, error) from error
+        if made:
+            try:
+                self._sync_folder()
+            except BaseException:
+                watermark.close()
+                raise
+        return watermark
+
+    def _sync_folder(self) -> None:
+        try:
+            sync_folder(self._folder)
+        except OSError as error:
+            raise Unavailable(self._fail(error)) from error
 
     def _change(self, watermark: Watermark, accept_loss: bool) -> Generator[Change]:
         connection = self._connection()
@@ -210,7 +228,19 @@ class FeedbackFile:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if not is_full(error):
-                # What is on the medium is not known, and asking again may be answered by the cache alone.
+                self._fail(error)  # whatever it was: see `_distrusting`
+            raise
+
+    @contextmanager
+    def _distrusting(self) -> Generator[None]:
+        """After an error of the disk nothing more is written: what is on the medium is not known, and asking
+        again may be answered by the cache alone. A full disk is no such error.
+        """
+        try:
+            yield
+        except sqlite3.Error as error:
+            name = getattr(error, "sqlite_errorname", "") or ""
+            if name.startswith("SQLITE_IOERR") and not is_full(error):
                 self._fail(error)
             raise
 
@@ -252,7 +282,7 @@ class FeedbackFile:
                     connection.execute(statement)
                 connection.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (str(OLDEST_FORMAT),))
                 connection.execute("COMMIT")
-                sync_folder(self._folder)
+                self._sync_folder()
             except BaseException:
                 connection.close()
                 raise

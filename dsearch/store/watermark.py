@@ -37,13 +37,21 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CorruptData, HomeLocked, InsufficientStorage, Unavailable, UnsupportedFormat
+from ..errors import (
+    CorruptData,
+    DsearchError,
+    HomeLocked,
+    InsufficientStorage,
+    Unavailable,
+    UnsupportedFormat,
+)
 
 FORMAT = 1
 SLOT_BYTES = 4096
 _BODY = struct.Struct("<8sIIQ32s")
 _MAGIC = b"dsearchW"
 _ASKED_AGAIN_S = 0.002
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +162,9 @@ class Watermark:
                     self._folder / self._of.file_name
                 )
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in _FULL:
                 raise
-            raise InsufficientStorage(
-                f"{self._folder}: the disk is full; this write is not acknowledged. Free space and send it "
-                "again; until then writes are refused and searches go on"
-            ) from error
+            raise unwritable(self._folder, error) from error
         sync_file(self._file)
         self.marks = Marks(mark, slot, other_is_whole=True)
 
@@ -221,6 +226,16 @@ def check_database(
                 f"{folder}: at operation {seen.sequence} {of.database} holds other rows than its watermark "
                 f"acknowledged; {of.remedy}"
             )
+
+
+def unwritable(place: Path, error: OSError) -> DsearchError:
+    """The error that says what it means that something could not be written."""
+    if error.errno in _FULL:
+        return InsufficientStorage(
+            f"{place}: the disk is full; this write is not acknowledged. Free space and send it again; until "
+            "then writes are refused and searches go on"
+        )
+    return Unavailable(f"{place}: cannot be written ({error}); check disk and permissions")
 
 
 def sync_file(file: int) -> None:

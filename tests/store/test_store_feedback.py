@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import sqlite3
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from feedback_trials import events_of, flips_in_the_log, forks, kills, make_format_1
+from feedback_trials import events_of, faults, flips_in_the_log, forks, kills, make_format_1
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from dsearch.store.feedback_file import FeedbackFile, copy_feedback
 from dsearch.store.feedback_state import FEEDBACK
 from dsearch.store.watermark import read_watermark
 
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace chooses the call to die in")
 PAGE = Impression("q1", "wing flutter", 100.5, 3, "v2", 17, "site", ("a", "b"), (0.7, 0.3), 1, (1, 2), True)
 
 
@@ -434,11 +436,56 @@ def test_two_processes_write_in_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace chooses the call to die in")
+@needs_strace
 @pytest.mark.parametrize("old", [False, True])
 def test_killed_on_entry_to_calls_that_change_files(tmp_path: Path, old: bool) -> None:
     with forks() as ready:
         assert kills(ready, tmp_path, 16, old=old)["calls"] > 50
+
+
+@pytest.mark.crash
+@needs_strace
+def test_a_failing_disk_takes_no_more_feedback_and_a_full_one_does_when_it_has_space(tmp_path: Path) -> None:
+    with forks() as ready:
+        seen = faults(ready, tmp_path, 24)
+    assert seen["refused for good"] > 0
+    assert seen["recovered"] > 0
+    assert seen["short writes"] > 0
+
+
+@pytest.mark.crash
+@needs_strace
+@pytest.mark.parametrize(
+    ("broken", "found"), [("trusted again", "trusted again"), ("not looked at", "pwrite64|fdatasync")]
+)
+def test_the_faults_can_fail(tmp_path: Path, broken: str, found: str) -> None:
+    """Vacuity: a writer that goes on after a failed sync, and one that does not look whether it committed."""
+    with forks() as ready, pytest.raises(AssertionError, match=found):
+        faults(ready, tmp_path, 36, broken=broken)
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_hinders_no_later_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing was begun, the next write may try; after a failed sync none of this process does."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = FeedbackStore(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(watermark.os, "open", refused)
+        with pytest.raises(InsufficientStorage, match="the disk is full; this write is not acknowledged"):
+            store.record([PAGE], [click()])
+    with monkeypatch.context() as failing:
+        failing.setattr(feedback_file, "sync_folder", refused)
+        with pytest.raises(Unavailable, match="feedback is refused until this process is started again"):
+            store.record([PAGE], [click()])
+    with pytest.raises(Unavailable, match="a write failed"):
+        store.record([PAGE], [click()])
+    again = FeedbackStore(tmp_path)
+    again.record([PAGE], [click()])
+    assert events_of(again) == ["e1"]
 
 
 @pytest.mark.crash
