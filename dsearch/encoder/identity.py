@@ -49,6 +49,14 @@ class EncoderIdentity:
             raise CorruptData(f"the stored identity of the encoder lacks {', '.join(sorted(missing))}")
         return cls(**{name: stored[name] for name in names})
 
+    def same(self, other: EncoderIdentity) -> bool:
+        """Whether embeddings of both can be compared; see `require_same`."""
+        try:
+            self.require_same(other, "")
+        except EncoderMismatch:
+            return False
+        return True
+
     def require_same(self, other: EncoderIdentity, collection: str) -> None:
         """Refuse `other` for a collection that was encoded by `self`.
 

@@ -6,10 +6,11 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from dsearch.encoder import DEFAULT_ENCODER, Encoder, QueryCache, TextEncoder
+from dsearch.encoder import DEFAULT_ENCODER, Encoder, EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.aliases import read_aliases, write_aliases
 from dsearch.engine.backups import Backup, back_up, restore
 from dsearch.engine.clean_close import CleanClose, take_clean_close
@@ -20,7 +21,15 @@ from dsearch.engine.home import Home
 from dsearch.engine.indexing import OnProgress, build_generation
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.language import ENGLISH, require_language, tokenizer_for
-from dsearch.engine.migrate import Migrated, clear_superseded, migrate, migrating_folder
+from dsearch.engine.migrate import (
+    Migrated,
+    Prepared,
+    clear_superseded,
+    migrate,
+    migrating_folder,
+    prepare,
+    switch,
+)
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.engine.retirement import clear, tidy
 from dsearch.engine.verifying import Verified, verify_collection
@@ -44,6 +53,8 @@ class SearchEngine:
             from which on the next one is built, beside everything else and in another process. A service
             wants this (0.05 is a good share). None, the default: a program says itself when (`refresh`).
         rebuild_minimum: documents below which no build starts by itself.
+        next_encoder: gives another encoder: that of collections which were encoded by it already, and the one
+            that `migrate` encodes by.
 
     Raises:
         HomeLocked: another process writes to this home.
@@ -59,6 +70,7 @@ class SearchEngine:
         query_cache_bytes: int = 0,
         rebuild_share: float | None = None,
         rebuild_minimum: int = MINIMUM,
+        next_encoder: Callable[[], TextEncoder] | None = None,
     ):
         self.home = Home(Path(home))
         self.readonly = readonly
@@ -67,6 +79,8 @@ class SearchEngine:
         self.query_cache = QueryCache(query_cache_bytes)
         self._open: dict[str, Collection] = {}
         self._opening = threading.RLock()  # two threads that ask for one collection get the same
+        self._load_next, self._next = next_encoder, None
+        self._choosing = threading.RLock()
         self._encoders: dict[str, TextEncoder] = {}  # of collections that were migrated here
         self._rebuild = check_rebuild(rebuild_share, rebuild_minimum)
         if not readonly:
@@ -79,6 +93,16 @@ class SearchEngine:
         if self._encoder is None:
             self._encoder = self._load_encoder()
         return self._encoder
+
+    @property
+    def next_encoder(self) -> TextEncoder:
+        """The encoder that `migrate` encodes by, loaded once; where none was given it is `encoder`."""
+        with self._choosing:
+            if self._load_next is None:
+                return self.encoder
+            if self._next is None:
+                self._next = self._load_next()
+            return self._next
 
     def names(self) -> list[str]:
         """The collections, sorted."""
@@ -100,19 +124,7 @@ class SearchEngine:
             if name not in self._open:
                 name = self.aliases().get(name, name)
             if name not in self._open:
-                folder = self.home.existing(name)
-                store = Store.open(folder, readonly=self.readonly)
-                try:
-                    closed = take_clean_close(store)
-                except OSError as error:
-                    store.close()
-                    raise Unavailable(f"{folder}: cannot be opened for writing ({error})") from error
-                if not self.readonly:
-                    clear(store)
-                    tidy(store)
-                opened = self._open[name] = self._collection(store, closed)
-                if loss := opened.feedback.loss():  # clicks are missing, documents are not: say it and go on
-                    _log.warning("%s", loss)
+                self._open[name] = self._opened(self.home.existing(name))
             return self._open[name]
 
     def create(
@@ -271,7 +283,7 @@ class SearchEngine:
 
         Args:
             name: the collection.
-            encoder: the new one; the engine's when None. Here it serves this collection from then on.
+            encoder: the new one; `next_encoder` when None. Here it serves this collection from then on.
             passages: how documents longer than its window are cut; into passages as long as that when None.
             on_progress: told of reading, encoding and building.
             cancelled: asked now and then.
@@ -282,15 +294,35 @@ class SearchEngine:
         """
         self._require_writable()
         source = self.collection(name)
-        new = self.encoder if encoder is None else encoder
+        new = self.next_encoder if encoder is None else encoder
         migrated = migrate(
             self.home, source, new, passages=passages, on_progress=on_progress, cancelled=cancelled
         )
-        with self._opening:
-            self._encoders[source.name] = new
-            del self._open[source.name]
-        source.close()
-        clear_superseded(self.home)
+        self._replace(source, new, migrated.folder, Collection.close)
+        return migrated
+
+    def prepare_migration(
+        self, name: str, on_progress: OnProgress | None = None, cancelled: Callable[[], bool] | None = None
+    ) -> Prepared:
+        """The first part of `migrate`, by `next_encoder`; a readonly engine can do it for the writer."""
+        store = self.collection(name).store
+        return prepare(self.home, store, self.next_encoder, on_progress=on_progress, cancelled=cancelled)
+
+    def finish_migration(
+        self, name: str, prepared: Prepared, close: Callable[[Collection], None] = Collection.close
+    ) -> Migrated | None:
+        """The second part: the switch. None when too much has changed since; then prepare it again.
+
+        Args:
+            name: the collection.
+            prepared: what the first part gave.
+            close: closes the replaced one, when nobody asks it any more.
+        """
+        self._require_writable()
+        source = self.collection(name)
+        migrated = switch(self.home, source, self.next_encoder, prepared)
+        if migrated is not None:
+            self._replace(source, self.next_encoder, migrated.folder, close)
         return migrated
 
     # ---- aliases
@@ -353,12 +385,53 @@ class SearchEngine:
     ) -> None:
         self.close()
 
+    def _opened(self, folder: Path) -> Collection:
+        store = Store.open(folder, readonly=self.readonly)
+        try:
+            closed = take_clean_close(store)
+        except OSError as error:
+            store.close()
+            raise Unavailable(f"{folder}: cannot be opened for writing ({error})") from error
+        if not self.readonly:
+            clear(store)
+            tidy(store)
+        opened = self._collection(store, closed)
+        if loss := opened.feedback.loss():  # clicks are missing, documents are not: say it and go on
+            _log.warning("%s", loss)
+        return opened
+
+    def _replace(
+        self, old: Collection, encoder: TextEncoder, folder: Path, close: Callable[[Collection], None]
+    ) -> None:
+        """Let what lies in `folder` answer in the place of `old`, once its index is loaded."""
+        self._encoders[old.name] = encoder
+        try:
+            made = self._opened(folder)
+            _ = made.snapshot
+        except BaseException:
+            self._open.pop(old.name, None)  # whoever asks next is told what is wrong with it
+            raise
+        with self._opening:
+            self._open[old.name] = made
+        close(old)
+        clear_superseded(self.home)
+
+    def _encoder_of(self, store: Store) -> TextEncoder:
+        """The encoder at hand that a collection was encoded by; `encoder` where none is."""
+        if self._load_next is not None:
+            with self._choosing:
+                identity = EncoderIdentity.from_dict(store.encoder)
+                if not identity.same(self.encoder.identity) and identity.same(self.next_encoder.identity):
+                    return self.next_encoder
+        return self.encoder
+
     def _collection(self, store: Store, closed: CleanClose | None) -> Collection:
         share, minimum = (None, MINIMUM) if self.readonly else self._rebuild
         migrated = self._encoders.get(store.name)
         return Collection(
             store,
-            (lambda: self.encoder) if migrated is None else (lambda: migrated),
+            # A replaced edition keeps its own, as long as somebody asks it.
+            cache(lambda: self._encoder_of(store)) if migrated is None else (lambda: migrated),
             self.query_cache,
             closed=closed,
             rebuild_share=share,

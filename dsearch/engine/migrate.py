@@ -7,6 +7,7 @@ edition of a name is the collection (home.py). The older goes when nobody reads 
 used by two databases, so whoever has the older one open goes on reading it.
 
 Killed before the rename, the next call goes on where this one stopped; after it, the switch has been made.
+A server has the new edition made in another process (`prepare`), and only switches (`switch`).
 Trained models stay behind: they were trained for the other encoder's embeddings.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,21 @@ class Migrated:
     elapsed_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A next edition that waits for the switch.
+
+    Attributes:
+        sequence: the source's operation up to which it has everything.
+        encoded: documents, by this call and those that went before it.
+        started: when, by the monotonic clock.
+    """
+
+    sequence: int
+    encoded: int
+    started: float = field(default_factory=time.monotonic)
+
+
 def migrating_folder(home: Home, name: str) -> Path:
     """Where the next edition of a collection grows."""
     return home.path / f".migrating-{name}"
@@ -75,15 +91,36 @@ def migrate(
     cancelled: Callable[[], bool] | None = None,
 ) -> Migrated:
     """Encode a collection anew and put it in the place of the old one; see `SearchEngine.migrate`."""
-    require_encoder(source.store)
-    if source.store.encoder == encoder.identity.to_dict():
+    prepared = Prepared(0, 0)
+    while True:
+        more = prepare(
+            home, source.store, encoder, passages=passages, on_progress=on_progress, cancelled=cancelled
+        )
+        prepared = Prepared(more.sequence, prepared.encoded + more.encoded, prepared.started)
+        if (done := switch(home, source, encoder, prepared, passages=passages)) is not None:
+            return done
+
+
+def prepare(
+    home: Home,
+    source: Store,
+    encoder: TextEncoder,
+    *,
+    passages: PassageOptions | None = None,
+    on_progress: OnProgress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Prepared:
+    """The next edition, as far as it can be made beside the writers of the present one.
+
+    The source is only read, so a process can do this for the one that has the home's lock.
+    """
+    require_encoder(source)
+    if source.encoder == encoder.identity.to_dict():
         raise Conflict(
             f"collection {source.name!r} is encoded by {encoder.identity.name} already; give another"
         )
     started = time.monotonic()
-    cutting = (passages or PassageOptions()).cutting(encoder)
-    target = _target(migrating_folder(home, source.name), source.store, encoder, cutting)
-    encoded = 0
+    target = _target(migrating_folder(home, source.name), source, encoder, passages)
 
     def checked(progress: Progress) -> None:
         if cancelled is not None and cancelled():
@@ -91,18 +128,37 @@ def migrate(
         if on_progress is not None:
             on_progress(progress)
 
-    try:
-        seen = _copy_all(source.store, target, checked)
-        encoded += encode_pending(target, encoder, checked)
-        build_generation(
-            target,
-            keys=KeyOptions.of(source.store),
-            language=language_of(source.store),
-            on_progress=checked,
-        )
-        while (seen := _copy_changes(source.store, target, seen, most=_FEW)) is None:
-            seen = _copy_all(source.store, target, checked)
+    with target:
+        seen = _copy_all(source, target, checked)
+        encoded = encode_pending(target, encoder, checked)
+        keys = KeyOptions.of(source)
+        if _to_be_built(target, keys):
+            build_generation(target, keys=keys, language=language_of(source), on_progress=checked)
+        while (copied := _copy_changes(source, target, seen, most=_FEW)) is None:
+            seen = _copy_all(source, target, checked)
             encoded += encode_pending(target, encoder, checked)
+    return Prepared(copied, encoded, started)
+
+
+def switch(
+    home: Home,
+    source: Collection,
+    encoder: TextEncoder,
+    prepared: Prepared,
+    *,
+    passages: PassageOptions | None = None,
+) -> Migrated | None:
+    """Put what was prepared in the place of the present edition, whose writers wait for the last changes.
+
+    None when there were too many since: nothing was done, prepare it again.
+    """
+    with _target(migrating_folder(home, source.name), source.store, encoder, passages) as target:
+        if target.live_generation() is None:
+            return None  # what was prepared was not whole, and is begun anew
+        seen = _copy_changes(source.store, target, prepared.sequence, most=_FEW)
+        if seen is None:
+            return None
+        encoded = prepared.encoded + encode_pending(target, encoder)
         with source.writing_stopped():
             _copy_changes(source.store, target, seen)
             if target.count().documents != source.store.count().documents:
@@ -114,11 +170,8 @@ def migrate(
             target.close()
             folder = _publish(home, source.name, target.path)
             source.store.stop_writing()
-    except BaseException:
-        target.close()
-        raise
     models = tuple(model.version for model in source.store.models())
-    return Migrated(documents, encoded, models, folder, time.monotonic() - started)
+    return Migrated(documents, encoded, models, folder, time.monotonic() - prepared.started)
 
 
 def clear_superseded(home: Home) -> list[Path]:
@@ -136,9 +189,9 @@ def clear_superseded(home: Home) -> list[Path]:
     return gone
 
 
-def _target(folder: Path, source: Store, encoder: TextEncoder, cutting: Cutting | None) -> Store:
+def _target(folder: Path, source: Store, encoder: TextEncoder, passages: PassageOptions | None) -> Store:
     """The unfinished edition, where an earlier call for this encoder left it, or a new one."""
-    identity = encoder.identity
+    identity, cutting = encoder.identity, (passages or PassageOptions()).cutting(encoder)
     if folder.exists():
         try:
             target = Store.open(folder)
@@ -156,6 +209,15 @@ def _target(folder: Path, source: Store, encoder: TextEncoder, cutting: Cutting 
         dimension=identity.dimension,
         passages=None if cutting is None else cutting.to_dict(),
     )
+
+
+def _to_be_built(target: Store, keys: KeyOptions) -> bool:
+    """Whether an index is missing, or keeps its keys otherwise, or much has changed since."""
+    live = target.live_generation()
+    if live is None or KeyOptions.of(target) != keys:
+        return True
+    changes = target.changes_since(live.snapshot)
+    return len(changes.added) + len(changes.removed) > _FEW
 
 
 def _copy_all(source: Store, target: Store, on_progress: OnProgress | None) -> int:
