@@ -65,9 +65,10 @@ class Access:
         await self.app(scope, receive, send)
 
     def _holder(self, scope: Scope) -> ApiKey | None:
-        known = self._keys.list()  # a look at the file's time; it is read when it changed
-        # Once required, always required: removing the file while the service runs opens nothing.
-        self._required = self._required or bool(known)
+        # A look at the file's time; it is read when it changed. Once required, always required: removing the
+        # file while the service runs opens nothing.
+        made = self._keys.made
+        self._required = self._required or made
         if not self._required:
             return None
         given = Headers(scope=scope).get("authorization", "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,6 +20,8 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 _SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
 _NATS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 6)
+
+AnyMetric = TypeVar("AnyMetric", Counter, Histogram)
 
 Reading = tuple[str, str, dict[str, str], float]
 """A number read at the time of asking: name, description, labels, value. "_total" names are counters."""
@@ -74,6 +77,7 @@ class Metrics:
             registry=self.registry,
         )
         self._overloaded = self._rejections.labels("server", "overloaded")
+        self._labelled: dict[tuple[object, tuple[str, ...]], Any] = {}
         self.accepted = 0
         self._present = 0
         self._readings: list[Callable[[], Sequence[Reading]]] = []
@@ -92,16 +96,16 @@ class Metrics:
 
     def answered(self, method: str, route: str, status: int, took_s: float) -> None:
         """A request was answered."""
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(route).observe(took_s)
+        self._of(self._requests, method, route, str(status)).inc()
+        self._of(self._seconds, route).observe(took_s)
 
     def batch(self, worker: str, waited_s: Sequence[float], took_s: float) -> None:
         """See `Observer`."""
-        queue = self._stages.labels(worker, "queue")
+        queue = self._of(self._stages, worker, "queue")
         for waited in waited_s:
             queue.observe(waited)
-        self._stages.labels(worker, "batch").observe(took_s)
-        self._sizes.labels(worker).observe(len(waited_s))
+        self._of(self._stages, worker, "batch").observe(took_s)
+        self._of(self._sizes, worker).observe(len(waited_s))
 
     def refused(self) -> None:
         """A request was refused at the door."""
@@ -113,15 +117,22 @@ class Metrics:
 
     def encoded(self, took_s: float) -> None:
         """A batch of queries was encoded."""
-        self._stages.labels("search", "encode").observe(took_s)
+        self._of(self._stages, "search", "encode").observe(took_s)
 
     def searched(self, collection: str, results: Sequence[SearchResult]) -> None:
         """Queries were answered."""
-        entropy = self._entropy.labels(collection)
+        entropy = self._of(self._entropy, collection)
         for result in results:
             entropy.observe(result.attention.entropy)
             if result.attention.covered_mass is not None:
-                self._mass.labels(collection).observe(result.attention.covered_mass)
+                self._of(self._mass, collection).observe(result.attention.covered_mass)
+
+    def _of(self, metric: AnyMetric, *labels: str) -> AnyMetric:
+        """What counts under these labels; kept, since finding it takes longer than counting."""
+        found: Any = self._labelled.get((metric, labels))
+        if found is None:
+            found = self._labelled[metric, labels] = metric.labels(*labels)
+        return found
 
     def read(self, readings: Callable[[], Sequence[Reading]]) -> None:
         """Show, too, what this function says whenever somebody asks."""

@@ -28,7 +28,7 @@ def parse(body: bytes) -> Any:
         where = f"line {error.lineno}, column {error.colno}"
         raise InvalidJson(f"not JSON: {error.msg} at {where}; send UTF-8 JSON (RFC 8259)") from None
     try:
-        value = json.loads(body, object_pairs_hook=_without_duplicates)
+        value = _READER.decode(body.decode())
     except RecursionError:
         raise InvalidJson(f"this JSON nests too deep; use at most {MAX_DEPTH} levels") from None
     except ValueError as error:  # an integer of more digits than Python converts
@@ -44,6 +44,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidJson(f"the name {twice[:80]!r} stands twice in one object; give each name once")
     return made
+
+
+_READER = json.JSONDecoder(object_pairs_hook=_without_duplicates)
 
 
 def _require_shallow(value: Any) -> None:

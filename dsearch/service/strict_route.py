@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from dsearch.service import strict_json
 from dsearch.service.errors import BodyTooLarge, UnsupportedMediaType
+from dsearch.service.plain_call import PlainCall
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_STREAM_BYTES = 64 * 1024 * 1024
@@ -25,28 +26,32 @@ class _JsonRequest(Request):
     def __init__(self, request: Request, body: bytes, value: Any):
         super().__init__(request.scope, request.receive)
         self._body = body
-        self._value = value
+        self.value = value
 
     async def json(self) -> Any:
-        return self._value
+        return self.value
 
 
 class StrictRoute(APIRoute):
     """A route that parses its JSON body strictly, before anything of it is used."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, given a request that is parsed already."""
+        """A handler of requests that are parsed already: FastAPI's, or one that calls the endpoint itself."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
+        plain = PlainCall(self) if PlainCall.fits(self) else None
 
         async def strict(request: Request) -> Response:
-            return await handle(await read_json(request))
+            read = await read_json(request)
+            if plain is None or read.value is None:  # without a body, FastAPI says whether there must be one
+                return await handle(read)
+            return await plain(read, read.value)
 
         return strict
 
 
-async def read_json(request: Request) -> Request:
+async def read_json(request: Request) -> _JsonRequest:
     """Read and parse the body; an empty one stays empty.
 
     Raises:

@@ -238,9 +238,9 @@ class Worker:
                 self._paces.append(took_s / len(batch))
                 if len(self._paces) == _LATELY:
                     self.pace_s = min(self._paces)
-            _deliver(batch)
             if self._observer is not None:
                 self._observer.batch(self.name, [started - job.submitted for job in batch], took_s)
+            _deliver(batch)  # last: who is woken finds the interpreter free
 
     def _next_batch(self) -> list[_Job]:
         """The job that has waited longest and those that go with it; empty when it is time to end."""

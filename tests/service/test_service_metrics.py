@@ -267,6 +267,29 @@ def test_the_real_sdk_exports_what_was_asked_without_queries(
     assert not any("confidential" in span.to_json() for span in spans)
 
 
+def test_no_span_is_made_that_nobody_would_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opentelemetry")
+    from opentelemetry import trace
+
+    made: list[str] = []
+    start = trace.ProxyTracer.start_as_current_span
+
+    def noting(self: Any, name: str, **about: Any) -> Any:
+        made.append(name)
+        return start(self, name, **about)
+
+    monkeypatch.setattr(trace.ProxyTracer, "start_as_current_span", noting)
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    spans = telemetry.Spans(trace.ProxyTracer("dsearch"))
+    with spans.of("GET", {}, "r1") as finish:
+        finish("/healthz", 200)
+    assert made == []
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.NoOpTracerProvider)  # installed meanwhile
+    with spans.of("PUT", {}, "r2") as finish:
+        finish("/healthz", 200)
+    assert made == ["PUT"]
+
+
 def test_without_opentelemetry_nothing_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)  # an import of it would fail
