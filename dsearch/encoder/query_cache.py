@@ -58,9 +58,10 @@ class QueryCache:
             known = {key: self._kept[key] for key in keys if key in self._kept}
             for key in known:
                 self._kept.move_to_end(key)
-            self.hits += sum(key in known for key in keys)
-            self.misses += sum(key not in known for key in keys)
-        new = list(dict.fromkeys(key for key in keys if key not in known))
+            missing = [key for key in keys if key not in known]
+            self.hits += len(keys) - len(missing)
+            self.misses += len(missing)
+        new = list(dict.fromkeys(missing))
         if new or not keys:
             started = time.perf_counter()
             encoded = encode([text for _, text in new])
@@ -71,7 +72,7 @@ class QueryCache:
                 return encoded
             self._keep(new, encoded)
             known.update(zip(new, encoded, strict=True))
-        return np.stack([known[key] for key in keys])
+        return np.array([known[key] for key in keys])
 
     def clear(self) -> None:
         """Forget everything."""

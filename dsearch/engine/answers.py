@@ -11,6 +11,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention import entropy, log_partition
+from dsearch.attention.softmax import known_all
 from dsearch.engine.explaining import Explain
 from dsearch.engine.highlighting import ShowPieces
 from dsearch.engine.kept_documents import KeptDocuments, owned
@@ -34,6 +35,8 @@ class Page:
     def reached(self, found: SearchOutput) -> Int64[np.ndarray, " batch"]:
         """How many candidates of each query reach the thresholds: the first ones, as they are sorted."""
         reach = found.positions != NONE
+        if self.score_threshold is None and self.weight_threshold is None:
+            return reach.sum(axis=1)
         if self.score_threshold is not None:
             reach = reach & (_numbers(found.scores) >= self.score_threshold)
         if self.weight_threshold is not None:
@@ -58,16 +61,23 @@ def hits_of(
     weights, scores = _numbers(found.weights), _numbers(found.scores)
     passage_of = _passages_shown(found, layer)
     hits: list[list[Hit]] = []
-    for query, stop in enumerate(stops):
+    for query, (row, stop) in enumerate(zip(shown, stops, strict=True)):
+        of_row = zip(
+            range(page.offset, stop),
+            row.tolist(),
+            weights[query, page.offset : stop].tolist(),
+            scores[query, page.offset : stop].tolist(),
+            strict=True,
+        )
         answer: list[Hit] = []
-        for column in range(page.offset, stop):
-            document = documents[int(rows[query, column])]
+        for column, number, weight, score in of_row:
+            document = documents[number]
             answer.append(
                 Hit(
                     rank=column + 1,
                     id=document.id,
-                    weight=float(weights[query, column]),
-                    score=float(scores[query, column]),
+                    weight=weight,
+                    score=score,
                     title=document.title,
                     text=document.text,
                     metadata=owned(document.metadata),
@@ -150,9 +160,10 @@ def mass_of(
     """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
     logits = (found.dense + found.keyword) / temperature
     mask = torch.as_tensor(found.positions != NONE)[:, None]
-    part = logits.masked_fill(~mask, -torch.inf).logsumexp(-1)
-    # No document at all: −inf less −inf. Nothing is covered then.
-    shares = torch.nan_to_num(torch.exp(part - whole))
+    if not known_all(mask):
+        logits = logits.masked_fill(~mask, -torch.inf)
+    nothing = whole == -torch.inf  # no document at all: nothing is covered then
+    shares = torch.exp(logits - whole.masked_fill(nothing, 0.0)[..., None]).sum(-1)
     return torch.sum(shares * mixture, dim=-1).clamp(max=1.0)
 
 

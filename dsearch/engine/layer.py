@@ -10,6 +10,7 @@ are the head's; the corpus is never part of `state_dict`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple, Unpack
 from weakref import finalize
@@ -301,7 +302,7 @@ class SearchLayer(nn.Module):
             embed = _under_autocast_of_now(embed, kind)
         if query_states.dtype in (torch.bfloat16, torch.float16):
             query_states = query_states.to(self.head.log_temperature.dtype)
-        with torch.autocast(kind, enabled=False):
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             queries = self.head.queries(query_states)
             legs = Legs(
                 self.snapshot,

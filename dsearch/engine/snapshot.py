@@ -9,7 +9,7 @@ snapshot from beginning to end; a write makes a new one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 from weakref import WeakKeyDictionary
 
@@ -40,6 +40,9 @@ class Snapshot:
             None for a generation whose keys are its embeddings.
         sequence: the store's last operation that this state contains.
         passages: the further embeddings of long documents, None when no document is long.
+        built: documents in the generation, deleted ones too.
+        positions: all positions, deleted ones too.
+        documents: documents that can be found.
     """
 
     generation: Generation
@@ -49,6 +52,16 @@ class Snapshot:
     unfold: Float32[np.ndarray, "encoder_dim key_dim"] | None
     sequence: int
     passages: Passages | None = None
+    # Counted once: a search asks for them some thirty times.
+    built: int = field(init=False, repr=False, compare=False)
+    positions: int = field(init=False, repr=False, compare=False)
+    documents: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        gone = 0 if self.excluded is None else int(self.excluded.sum())
+        object.__setattr__(self, "built", len(self.generation))
+        object.__setattr__(self, "positions", self.built + len(self.fresh))
+        object.__setattr__(self, "documents", self.positions - gone)
 
     @classmethod
     def of(
@@ -82,21 +95,6 @@ class Snapshot:
         """This state with another (k1, b) of the keyword score, with the generation's for None."""
         keyword = self.keyword.weighed(weighting)
         return self if keyword is self.keyword else replace(self, keyword=keyword)
-
-    @property
-    def built(self) -> int:
-        """Documents in the generation, deleted ones too."""
-        return len(self.generation)
-
-    @property
-    def positions(self) -> int:
-        """All positions, deleted ones too."""
-        return self.built + len(self.fresh)
-
-    @property
-    def documents(self) -> int:
-        """Documents that can be found."""
-        return self.positions - (0 if self.excluded is None else int(self.excluded.sum()))
 
     def without(self, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
         """This state less the rows `removed`."""

@@ -87,8 +87,9 @@ def best_above(
         values = scores[found]
     if len(found) > k:
         last = np.partition(values, len(values) - k)[len(values) - k]
-        above = values > last
-        keep = above | (np.cumsum(values == last) <= k - above.sum()) & (values == last)
+        keep = values >= last
+        if spare := np.count_nonzero(keep) - k:  # of those equal to the last the first are taken
+            keep[np.flatnonzero(values == last)[-spare:]] = False
         found, values = found[keep], values[keep]
     return found[np.argsort(-values, kind="stable")]
 
