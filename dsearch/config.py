@@ -36,6 +36,11 @@ class Settings(BaseSettings):
     encoder: str = Field(
         "all-MiniLM-L6-v2", description="a sentence-transformers model, or the folder of one"
     )
+    next_encoder: str | None = Field(
+        None,
+        description="the encoder that a running server moves collections to (POST …/migrate), and that "
+        "answers for those that were moved; when unset the server's own",
+    )
     device: str = Field("cpu", description="where the encoder and training run: cpu, cuda, cuda:N, mps")
     backend: str | None = Field(
         None,

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.by_server import ended_task, server_of
 from dsearch.cli.session import ProgressBars, opened_engine, print_json
+from dsearch.errors import HomeLocked
 
 
 def migrate(
@@ -23,24 +25,32 @@ def migrate(
 ) -> None:
     """Encode a collection anew, beside the old one, and put it in its place. Interrupted, run it again.
 
-    Trained models stay behind: they fit the old encoder alone.
+    Trained models stay behind: they fit the old encoder alone. While a server runs, its setting next_encoder
+    has to name the new one.
     """
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    with opened_engine(home, readonly=False, **own) as (engine, _), ProgressBars() as on_progress:
-        done = engine.migrate(collection, on_progress=on_progress)
+    try:
+        with opened_engine(home, readonly=False, **own) as (engine, _), ProgressBars() as on_progress:
+            done = engine.migrate(collection, engine.encoder, on_progress=on_progress)
+        told: dict[str, Any] = {
+            "documents": done.documents,
+            "encoded": done.encoded,
+            "models_left_behind": done.models,
+            "folder": done.folder.name,
+            "elapsed_s": done.elapsed_s,
+        }
+        then = f"From now on give --encoder {encoder}, or set it in dsearch.toml"
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            task = client.migrate(collection, encoder=encoder)  # refused where its settings have another
+            told = ended_task(client, task, f"migration of {collection}")
+        then = f"The server answers with it; when all collections are moved, set encoder to {encoder}"
     if json:
-        print_json(
-            {
-                "documents": done.documents,
-                "encoded": done.encoded,
-                "models_left_behind": done.models,
-                "folder": done.folder.name,
-                "elapsed_s": done.elapsed_s,
-            }
-        )
+        print_json(told)
         return
-    left = f"; models {', '.join(done.models)} stayed behind" if done.models else ""
+    versions = ", ".join(told["models_left_behind"])
+    left = f"; models {versions} stayed behind" if versions else ""
     typer.echo(
-        f"{collection}: {done.documents} documents, {done.encoded} encoded by {encoder} in "
-        f"{done.elapsed_s:.1f} s{left}. From now on give --encoder {encoder}, or set it in dsearch.toml"
+        f"{collection}: {told['documents']} documents, {told['encoded']} encoded by {encoder} in "
+        f"{told['elapsed_s']:.1f} s{left}. {then}"
     )

@@ -84,7 +84,9 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
             settings.dtype,
             # What auto stands for is measured by the server; its tasks take what it found.
             None if settings.backend == "auto" else settings.backend,
+            settings.next_encoder,
         ),
+        migrates_to=settings.next_encoder or settings.encoder,
         task_memory_bytes=settings.task_memory_bytes,
         device=settings.device,
     )

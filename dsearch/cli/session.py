@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,9 @@ def opened_engine(
     from dsearch.encoder import CACHE_NAME, TextEncoder, load_encoder
     from dsearch.engine import SearchEngine
 
-    def load() -> TextEncoder:
+    def load(name: str) -> TextEncoder:
         return load_encoder(
-            settings.encoder,
+            name,
             backend=settings.backend,
             dtype=settings.dtype,
             device=settings.device,
@@ -73,7 +74,8 @@ def opened_engine(
     with SearchEngine(
         settings.home,
         readonly=readonly,
-        encoder=load,
+        encoder=partial(load, settings.encoder),
+        next_encoder=None if settings.next_encoder is None else partial(load, settings.next_encoder),
         query_cache_bytes=settings.query_cache_bytes,
         rebuild_share=(settings.rebuild_share or None) if rebuild else None,
     ) as engine:

@@ -215,14 +215,15 @@ class Task:
 
     Attributes:
         id: names it.
-        kind: "train", "tune", "evaluate", "refresh" or "compact".
+        kind: "train", "tune", "evaluate", "refresh", "compact" or "migrate".
         collection: of what.
         state: "queued", "running", "done", "failed", "cancelled" or "interrupted".
         created, started, ended: ISO 8601.
         attempts: how often it was begun; more than once after the server was stopped.
         progress: `{stage, done, total, elapsed_s, eta_s}` while it runs.
         result: when done; of train and tune `{model, live, reason, gate}`, of evaluate the report, of refresh
-            `{generation, model, keys}`, of compact `{complete, rows, bytes_before, bytes_after}`.
+            `{generation, model, keys}`, of compact `{complete, rows, bytes_before, bytes_after}`, of
+            migrate `{documents, encoded, encoder, models_left_behind}`.
         problem: `{code, detail}` when it failed.
     """
 

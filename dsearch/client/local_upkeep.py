@@ -16,7 +16,7 @@ from dsearch.client.options import TuneOptions
 from dsearch.engine import UNTRAINED, Collection, SearchEngine
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.maintenance import compact
-from dsearch.errors import DsearchError, InvalidRequest, NotFound
+from dsearch.errors import Conflict, DsearchError, InvalidRequest, NotFound
 
 
 class LocalUpkeep:
@@ -94,6 +94,26 @@ class LocalUpkeep:
             return {**asdict(report), "complete": report.complete}
 
         return self._done("compact", collection, work)
+
+    def migrate(self, collection: str, *, encoder: str | None = None) -> Task:
+        """Encode a collection anew by the next encoder, and switch when that is done."""
+        there = self.engine.next_encoder.identity.name
+        self.engine.collection(collection)
+        if encoder is not None and encoder != there:
+            raise Conflict(f"encoder={encoder!r}: this engine moves collections to {there!r}; open another")
+
+        def work(_: Collection) -> dict[str, Any]:
+            done = self.engine.migrate(collection)
+            return {
+                "documents": done.documents,
+                "encoded": done.encoded,
+                "models_left_behind": list(done.models),
+                "encoder": self.engine.collection(collection).describe()["encoder"]["name"],
+                "folder": done.folder.name,
+                "elapsed_s": round(done.elapsed_s, 2),
+            }
+
+        return self._done("migrate", collection, work)
 
     def task(self, id: str) -> Task:
         """A task of this engine, which has ended."""

@@ -15,7 +15,7 @@ from dsearch.errors import Unavailable
 
 
 class UpkeepOperations:
-    """Tuning, refreshes, compaction. In this process they are done when the call returns."""
+    """Tuning, refreshes, compaction, migration. In this process they are done when the call returns."""
 
     @operation
     def tune(
@@ -74,6 +74,20 @@ class UpkeepOperations:
         `complete` in the task's result says whether nothing of it is left in any file.
         """
         answer = yield Request("POST", path_of(collection, "compact"), repeatable=False, writes=True)
+        return reading.made(Task, reading.content_of(answer))
+
+    @operation
+    def migrate(self, collection: str, *, encoder: str | None = None) -> Flow[Task]:
+        """Encode a collection anew by the next encoder, and switch when that is done. `POST …/migrate`
+
+        Which encoder that is the settings of the server say (`next_encoder`, else its own).
+
+        Args:
+            collection: its name.
+            encoder: what it must be; it is compared and chooses nothing.
+        """
+        asked = question(collection, "migrate", {"encoder": encoder})
+        answer = yield replace(asked, repeatable=False, writes=True)
         return reading.made(Task, reading.content_of(answer))
 
     @operation

@@ -56,7 +56,8 @@ class TaskAnswer(BaseModel):
     progress: TaskProgress | None
     result: dict[str, Any] | None = Field(
         description="of train and tune: model, live, reason, gate; of evaluate: the report; of refresh: "
-        "generation, model, keys; of compact: complete, rows, bytes_before, bytes_after"
+        "generation, model, keys; of compact: complete, rows, bytes_before, bytes_after; of migrate: "
+        "documents, encoded, encoder, models_left_behind"
     )
     problem: TaskProblem | None
 

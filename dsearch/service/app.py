@@ -66,6 +66,7 @@ def create_app(
     open_engine: OpenEngine | None = None,
     task_memory_bytes: int | None = None,
     device: str = "cpu",
+    migrates_to: str | None = None,
 ) -> FastAPI:
     """The service as an ASGI application; its threads run from the server's start-up to its shutdown.
 
@@ -83,6 +84,8 @@ def create_app(
             `opening.open_readonly`. With the default encoder when None.
         task_memory_bytes: what a task's process may take beyond its libraries; the machine's when None.
         device: where tasks train.
+        migrates_to: what the engine's `next_encoder` (its `encoder` where there is none) is called, for those
+            who ask for a migration and say to what.
     """
     service = Service(
         engine,
@@ -90,6 +93,7 @@ def create_app(
         open_engine=open_engine,
         task_memory_bytes=task_memory_bytes,
         device=device,
+        migrates_to=migrates_to,
     )
 
     @asynccontextmanager

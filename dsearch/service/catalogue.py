@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
+from dsearch.engine.migrate import Migrated, Prepared
 from dsearch.errors import CollectionNotFound, DsearchError
 
 
@@ -22,7 +23,7 @@ class Catalogue:
     def __init__(self, engine: SearchEngine):
         self._engine = engine
         self._changed = threading.Condition()
-        self._holds: Counter[str] = Counter()
+        self._holds: Counter[Collection] = Counter()
         self._leaving: set[str] = set()
         self._used: set[str] = set()
         self._loading = threading.Lock()
@@ -43,14 +44,15 @@ class Catalogue:
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
             collection = self._existing(name)
-            # By its own name: asked for by an alias it is held like any other.
-            self._holds[collection.name] += 1
+            self._holds[collection] += 1
             self._used.add(collection.name)
         try:
             yield collection
         finally:
             with self._changed:
-                self._holds[collection.name] -= 1
+                self._holds[collection] -= 1
+                if not self._holds[collection]:
+                    del self._holds[collection]
                 self._changed.notify_all()
 
     def damaged(self) -> list[str]:
@@ -117,14 +119,26 @@ class Catalogue:
         """
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
-            self._existing(name)
+            collection = self._existing(name)
             self._leaving.add(name)
             try:
-                self._changed.wait_for(lambda: not self._holds[name])
+                self._changed.wait_for(lambda: collection not in self._holds)
                 self._engine.drop(name)
             finally:
                 self._leaving.discard(name)
                 self._changed.notify_all()
+
+    def finish_migration(self, name: str, prepared: Prepared) -> Migrated | None:
+        """Let a prepared edition answer; the replaced one is closed when the last request that holds it is
+        done. See `SearchEngine.finish_migration`.
+        """
+
+        def close(replaced: Collection) -> None:
+            with self._changed:
+                self._changed.wait_for(lambda: replaced not in self._holds)
+            replaced.close()
+
+        return self._engine.finish_migration(name, prepared, close)
 
     def aliases(self) -> dict[str, str]:
         """Alias → collection."""

@@ -216,6 +216,18 @@ class RefreshRequest(Given):
         return self.model_dump(exclude_none=True)
 
 
+class MigrateRequest(Given):
+    """What is expected of a migration."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"encoder": "all-mpnet-base-v2"}]})
+
+    encoder: Annotated[str, Field(min_length=1, max_length=500), allowed("a name")] | None = Field(
+        None,
+        description="what the server's settings must have as `next_encoder` (or as `encoder`, where there is "
+        "none); it is compared and nothing else: a request cannot choose an encoder",
+    )
+
+
 class SystemGiven(Given):
     """One way to search."""
 

@@ -1,4 +1,4 @@
-"""Tasks: training, tuning, evaluation, refreshes and compaction, which take longer than a request should."""
+"""Tasks: training, evaluation and the upkeep of collections, which take longer than a request should."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from dsearch.engine.keys import KeyOptions
-from dsearch.errors import CollectionNotFound, InvalidRequest, NotFound
+from dsearch.errors import CollectionNotFound, Conflict, InvalidRequest, NotFound
 from dsearch.service.answers_tasks import TaskAnswer, TaskList
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.problems import documented
 from dsearch.service.requests_tasks import (
     EvaluateRequest,
+    MigrateRequest,
     RefreshRequest,
     TaskParameters,
     TrainRequest,
@@ -98,6 +99,28 @@ async def compact_collection(collection: str, service: TheService) -> Response:
     with an index of their own.
     """
     return await _take_on(service, "compact", collection, {})
+
+
+@router.post(
+    "/collections/{collection}/migrate",
+    status_code=202,
+    responses=_TAKEN | _GIVEN | documented(Conflict),
+    response_model=TaskAnswer,
+)
+async def migrate_collection(
+    collection: str, service: TheService, asked: MigrateRequest | None = None
+) -> Response:
+    """Encode a collection anew by the server's `next_encoder`, beside the present state, and switch then.
+
+    Searches go on all the time, writes until the switch, at which some may be told to try again (503).
+    Trained models stay behind. It needs no body, and which encoder it is the server's settings say.
+    """
+    if asked is not None and asked.encoder is not None and asked.encoder != service.migrates_to:
+        raise Conflict(
+            f"encoder={asked.encoder!r}: this server moves collections to {service.migrates_to!r}; set "
+            "next_encoder in its settings and start it again, or end it and run dsearch migrate"
+        )
+    return await _take_on(service, "migrate", collection, {})
 
 
 @router.get("/tasks", response_model=TaskList, responses=documented(InvalidRequest))

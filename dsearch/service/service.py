@@ -48,6 +48,7 @@ class Service:
         open_engine: opens the same home readonly, in a task's process; with the default encoder if None.
         task_memory_bytes: what a task's process may take beyond its libraries; the machine's when None.
         device: where tasks train.
+        migrates_to: what collections are migrated to is called.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class Service:
         open_engine: OpenEngine | None = None,
         task_memory_bytes: int | None = None,
         device: str = "cpu",
+        migrates_to: str | None = None,
     ):
+        self.migrates_to = migrates_to
         self.metrics = Metrics()
         self.impressions = Impressions(explore=explore)
         self.catalogue = Catalogue(engine)
@@ -162,6 +165,9 @@ class Service:
                 encodes.append(collection.has_encoder)
         if any(encodes) or not encodes:  # where all embeddings are given, nobody waits for an encoder
             self.catalogue.load_encoder()
+        for name in self.catalogue.names():  # of one that was migrated it is another
+            with contextlib.suppress(DsearchError), self.catalogue.using(name) as collection:
+                _ = collection.encoder if collection.has_encoder else None
 
 
 async def _service(request: Request) -> Service:

@@ -112,6 +112,17 @@ def tune_job(
     }
 
 
+def prepare_job(report: Report, open_engine: OpenEngine, name: str) -> dict[str, Any]:
+    """Encode a collection anew by the engine's next encoder, beside the one that answers: `Prepared`.
+
+    An attempt that was stopped left its edition, and this goes on with it.
+    """
+    be_first_to_go()
+    with open_engine() as engine:
+        prepared = engine.prepare_migration(name, report)
+    return {"sequence": prepared.sequence, "encoded": prepared.encoded}
+
+
 def _trained(
     report: Report,
     collection: Collection,

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from dsearch.errors import CorruptData, DsearchError, InsufficientStorage, NotFound, UnsupportedFormat
 
-TaskKind = Literal["train", "tune", "evaluate", "refresh", "compact"]
+TaskKind = Literal["train", "tune", "evaluate", "refresh", "compact", "migrate"]
 TaskState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 ENDED: tuple[TaskState, ...] = ("done", "failed", "cancelled", "interrupted")
 FILE_NAME = "tasks.db"

@@ -1,23 +1,25 @@
 """`TaskWork`: how each kind of task is done.
 
-Training, tuning and evaluation run in a process of their own with a bound on its memory, and indexes are
-built in one; here only what came of it is registered and shown.
+Training, tuning, evaluation and encoding anew run in a process of their own with a bound on its memory, and
+indexes are built in one; here only what came of it is registered and shown.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dsearch.engine.maintenance import compact
+from dsearch.engine.migrate import Prepared
 from dsearch.processes import run_spawned
 from dsearch.service.catalogue import Catalogue
 from dsearch.service.evaluating import evaluate_job
 from dsearch.service.made import read_made
 from dsearch.service.opening import OpenEngine
-from dsearch.service.task_jobs import train_job, tune_job
+from dsearch.service.task_jobs import prepare_job, train_job, tune_job
 from dsearch.service.task_store import Task
 
 READERS_S = 30.0  # a request takes no longer, and no longer holds an older state
@@ -75,6 +77,7 @@ class TaskWork:
             "evaluate": self._evaluate,
             "refresh": self._refresh,
             "compact": self._compact,
+            "migrate": self._migrate,
         }
         return kinds[job.task.kind](job)
 
@@ -133,6 +136,23 @@ class TaskWork:
                 collection, job.tell, spawned=True, patience_s=READERS_S, cancelled=job.cancelled
             )
         return {**asdict(report), "complete": report.complete}
+
+    def _migrate(self, job: Job) -> dict[str, Any]:
+        encoded, started = 0, time.monotonic()
+        while True:  # again where too much was written meanwhile
+            made = self._spawned(job, prepare_job, self._open_engine, job.collection)
+            encoded += made["encoded"]
+            prepared = Prepared(made["sequence"], encoded, started)
+            if (done := self._catalogue.finish_migration(job.collection, prepared)) is not None:
+                break
+        return {
+            "documents": done.documents,
+            "encoded": done.encoded,
+            "models_left_behind": list(done.models),
+            "encoder": self._catalogue.describe(job.collection)["encoder"]["name"],
+            "folder": done.folder.name,
+            "elapsed_s": round(done.elapsed_s, 2),
+        }
 
     def _spawned(self, job: Job, compute: Any, *arguments: Any) -> dict[str, Any]:
         return run_spawned(

@@ -23,10 +23,12 @@ TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[str]:
-    """The address of a server of the home that `Terminal` uses."""
+def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a server of the home that `Terminal` uses; its parameter is what it is started with."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
     command = [sys.executable, str(TESTS / "service" / "server_process.py"), str(tmp_path / "home")]
+    if hasattr(request, "param"):
+        command.append(json.dumps(request.param))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
@@ -238,6 +240,27 @@ def test_what_was_deleted_is_purged_through_the_server(
     code, out, _ = dsearch("compact", "-c", "papers", "--json")
     assert (code, json.loads(out)["complete"], json.loads(out)["rows"]) == (0, True, 0)
     assert dsearch("verify", "papers")[0] == 0
+
+
+@pytest.mark.parametrize("served", [{"next_encoder": True}], indirect=True)
+def test_migrating_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source = tmp_path / "some.jsonl"
+    lines = [{"id": f"d{i}", "text": f"river stone{i}"} for i in range(20)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    code, _, err = dsearch("migrate", "-c", "papers", "--encoder", "other")
+    assert code == 1
+    assert "this server moves collections to 'newer'; set next_encoder in its settings" in err
+    code, out, err = dsearch("migrate", "-c", "papers", "--encoder", "newer")
+    assert code == 0, err
+    assert "papers: 20 documents, 20 encoded by newer in " in out
+    assert "The server answers with it; when all collections are moved, set encoder to newer" in out
+    with Client(served) as client:
+        assert client.collection("papers").encoder["name"] == "newer"
+        assert client.search("papers", "stone7", limit=1).hits[0].id == "d7"
+    code, _, err = dsearch("migrate", "-c", "papers", "--encoder", "newer")
+    assert (code, "the server's migration of papers is failed" in err) == (1, True)
+    assert "is encoded by newer already" in err
 
 
 def files_of(home: Path) -> list[Path]:

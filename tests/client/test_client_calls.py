@@ -241,6 +241,9 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
     compacted = asked.wait_for_task(asked.compact(name).id, every_s=0.05)
     assert (compacted.kind, compacted.state, compacted.result["complete"]) == ("compact", "done", True)
     assert asked.statistics(name)["deleted"] == 0
+    moved = asked.migrate(name, encoder="hashing")  # by which it is encoded already
+    moved = asked.wait_for_task(moved.id, every_s=0.05)
+    assert (moved.kind, moved.state, moved.problem["code"]) == ("migrate", "failed", "conflict")
     alias = f"{name}-today"
     assert asked.set_alias(alias, "papers").previous is None
     moved = asked.set_alias(alias, name)
@@ -301,6 +304,8 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("refresh", ("papers",), {"kind": "Fast"}, "invalid_request"),
     ("refresh", ("papers",), {"recall_target": 2.0}, "invalid_request"),
     ("compact", ("none",), {}, "collection_not_found"),
+    ("migrate", ("none",), {}, "collection_not_found"),
+    ("migrate", ("papers",), {"encoder": "other"}, "conflict"),
     ("tune", ("papers", {}, {}), {}, "invalid_request"),
     ("task", ("none",), {}, "task_not_found"),
     ("wait_for_task", ("none",), {}, "task_not_found"),

@@ -2,7 +2,8 @@
 
     python server_process.py HOME [JSON of Patience]
 
-"no_tasks" in the JSON gives up every task at once. At the end it prints how many requests it had begun.
+"no_tasks" in the JSON gives up every task at once, "next_encoder" lets it have one. At the end it prints how
+many requests it had begun.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from service_fakes import WordEncoder, open_words
+from service_fakes import WordEncoder, newer_words, open_both, open_words
 
 from dsearch.engine import SearchEngine, rebuild
 from dsearch.errors import Cancelled
@@ -35,15 +36,20 @@ def main() -> None:
     asked = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     if asked.pop("no_tasks", False):
         task_work.run_spawned = rebuild.run_spawned = give_up
+    moving = asked.pop("next_encoder", False)
     patience = Patience(**asked) if asked else None
     with (
-        SearchEngine(sys.argv[1], encoder=WordEncoder) as engine,
+        SearchEngine(
+            sys.argv[1], encoder=WordEncoder, next_encoder=newer_words if moving else None
+        ) as engine,
         socket.create_server(("127.0.0.1", 0), backlog=256) as server,
     ):
         port = server.getsockname()[1]
         engine.home.announce(f"http://127.0.0.1:{port}")
         print(port, flush=True)
-        app = create_app(engine, query_timeout_s=30, open_engine=partial(open_words, Path(sys.argv[1])))
+        open_engine = partial(open_both if moving else open_words, Path(sys.argv[1]))
+        to = "newer" if moving else "hashing"
+        app = create_app(engine, query_timeout_s=30, open_engine=open_engine, migrates_to=to)
         run_server(app, sockets=[server], patience=patience)
         print(app.state.service.metrics.accepted, flush=True)
 

@@ -89,6 +89,16 @@ def serving(home: Path, **asked: Any) -> Iterator[tuple[str, subprocess.Popen[st
         process.stdout.close()
 
 
+def newer_words() -> HashingEncoder:
+    """What the collections of these tests are migrated to."""
+    return HashingEncoder(48, "newer")
+
+
+def open_both(home: Path) -> SearchEngine:
+    """As a task's process opens a home whose server has a next encoder."""
+    return SearchEngine(home, readonly=True, encoder=WordEncoder, next_encoder=newer_words)
+
+
 def open_words(home: Path) -> SearchEngine:
     """As a task's process opens a home of these tests."""
     return SearchEngine(home, readonly=True, encoder=WordEncoder)

@@ -143,6 +143,7 @@ def test_a_damaged_file_opens_nothing(client: TestClient, keys: ApiKeys) -> None
                 "POST /v1/collections/papers/train",
                 "POST /v1/collections/papers/tune",
                 "POST /v1/collections/papers/compact",
+                "POST /v1/collections/papers/migrate",
                 "DELETE /v1/tasks/x",
                 "POST /v1/collections/papers/new",
             ],

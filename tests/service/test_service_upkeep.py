@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from service_fakes import ORIGIN, WordEncoder
+from service_fakes import ORIGIN, WordEncoder, newer_words, open_both
 from starlette.testclient import TestClient
 from test_service_tasks import JUDGED, URL, app_of, ask, ended, events, until_running
 
 from dsearch.engine import Collection, SearchEngine, rebuild
+from dsearch.errors import EncoderMismatch
 from dsearch.processes import Report
-from dsearch.service import task_work
-from dsearch.types import Document
+from dsearch.service import create_app, task_work
+from dsearch.types import Document, Progress
 
 SECRET = "zanzibarquux"
 
@@ -163,3 +165,147 @@ def test_a_compaction_is_cancelled_and_gone_on_with_after_a_stop(
     with TestClient(app_of(engine), base_url=ORIGIN) as client:
         task = ended(client, stopped)
         assert (task["state"], task["attempts"], task["result"]["complete"]) == ("done", 1, True)
+
+
+# ---- migration
+
+
+@pytest.fixture
+def moving(engine: SearchEngine, papers: Collection) -> Iterator[TestClient]:
+    """A server whose settings have a next encoder."""
+    engine.close()
+    home = engine.home.path
+    with SearchEngine(home, encoder=WordEncoder, next_encoder=newer_words) as opened:
+        app = create_app(
+            opened, query_timeout_s=30, open_engine=partial(open_both, home), migrates_to="newer"
+        )
+        with TestClient(app, base_url=ORIGIN) as connected:
+            yield connected
+
+
+def test_a_collection_moves_to_the_next_encoder_while_it_answers(
+    moving: TestClient, engine: SearchEngine
+) -> None:
+    """No query fails, each is answered by the one state or the other, and no acknowledged write is lost."""
+    over, problems, searches = threading.Event(), [], itertools.count()
+    dimensions: set[int] = set()
+    acknowledged: list[str] = []
+
+    def search() -> None:
+        while not over.is_set():
+            answered = moving.post(f"{URL}/search", json={"query": "cat dog", "limit": 5})
+            next(searches)
+            if answered.status_code != 200 or len(answered.json()["hits"]) != 5:
+                problems.append(answered.text)
+            attended = moving.post(f"{URL}/attend", json={"queries": ["cat"], "include": ["keys"]})
+            if attended.status_code == 200:
+                dimensions.add(len(attended.json()["results"][0]["context"]))
+            else:
+                problems.append(attended.text)
+
+    def write() -> None:
+        for number in itertools.count():
+            if over.is_set():
+                return
+            body = [{"id": f"n{number}", "text": f"cat number{number}"}]
+            answered = moving.put(f"{URL}/documents", json=body)
+            if answered.status_code == 200:
+                acknowledged.append(f"n{number}")
+            elif answered.status_code != 503:  # at the switch: try again
+                problems.append(answered.text)
+
+    threads = [threading.Thread(target=one) for one in (search, search, write)]
+    for thread in threads:
+        thread.start()
+    try:
+        task = ended(moving, ask(moving, "migrate"))
+        until = next(searches) + 10
+        while next(searches) < until:
+            threading.Event().wait(0.05)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert problems == []
+    assert task["state"] == "done", task
+    result = task["result"]
+    assert (result["encoder"], result["folder"]) == ("newer", "papers@2")
+    assert result["encoded"] >= 148
+    assert dimensions == {32, 48}
+    assert {progress["stage"] for _, kind, progress in events(moving, task["id"]) if kind == "progress"} >= {
+        "read",
+        "encode",
+        "keys",
+    }
+    ids: set[str] = set()
+    cursor: dict[str, Any] = {}
+    while cursor is not None:
+        page = moving.get(f"{URL}/documents", params={"limit": 500, **cursor}).json()
+        ids |= {document["id"] for document in page["documents"]}
+        cursor = {"cursor": page["next"]} if page["next"] else None
+    assert set(acknowledged) <= ids
+    assert len(acknowledged) > 5
+    home = engine.home.path
+    assert sorted(path.name for path in home.glob("papers*")) == ["papers@2"]  # nobody held the older one
+    # what was moved is trained and asked with its own encoder
+    trained = ended(moving, ask(moving, "tune", {**JUDGED, "accept": True}))
+    assert trained["state"] == "done", trained
+    again = ended(moving, ask(moving, "migrate"))
+    assert (again["state"], again["problem"]["code"]) == ("failed", "conflict")
+    assert "is encoded by newer already" in again["problem"]["detail"]
+
+
+def test_a_server_that_is_started_again_answers_for_both_encoders(
+    moving: TestClient, engine: SearchEngine
+) -> None:
+    assert moving.put("/v1/collections/old").status_code == 201
+    moving.put("/v1/collections/old/documents", json=[{"id": "a", "text": "cat"}])
+    assert ended(moving, ask(moving, "migrate"))["state"] == "done"
+    home = engine.home.path
+    with (
+        SearchEngine(home, readonly=True, encoder=WordEncoder, next_encoder=newer_words) as reader,
+        TestClient(create_app(reader), base_url=ORIGIN) as client,
+    ):
+        for name in ("old", "papers"):
+            answered = client.get(f"/v1/collections/{name}/search?q=cat&mode=dense")
+            assert answered.status_code == 200, answered.text
+    with (
+        SearchEngine(home, readonly=True, encoder=WordEncoder) as reader,  # that setting is gone
+        pytest.raises(EncoderMismatch, match="was encoded by 'newer'"),
+    ):
+        reader.collection("papers").search("cat")
+
+
+def test_a_request_chooses_no_encoder(moving: TestClient) -> None:
+    answered = moving.post(f"{URL}/migrate", json={"encoder": "/etc/models/other"})
+    assert (answered.status_code, answered.json()["code"]) == (409, "conflict")
+    assert "this server moves collections to 'newer'; set next_encoder" in answered.json()["detail"]
+    assert moving.post(f"{URL}/migrate", json={"path": "newer"}).status_code == 422
+    assert moving.post("/v1/collections/none/migrate").status_code == 404
+    assert moving.get("/v1/tasks").json()["tasks"] == []
+    assert ended(moving, ask(moving, "migrate", {"encoder": "newer"}))["state"] == "done"
+
+
+def test_a_migration_is_cancelled_and_gone_on_with(
+    moving: TestClient, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as slow:
+        slow.setattr(task_work, "prepare_job", encode_for_ever)
+        id = ask(moving, "migrate")
+        until_running(moving, id)
+        moving.delete(f"/v1/tasks/{id}")
+        assert ended(moving, id)["state"] == "cancelled"
+    assert (engine.home.path / ".migrating-papers").is_dir()
+    assert moving.get(URL).json()["encoder"]["name"] == "hashing"
+    done = ended(moving, ask(moving, "migrate"))
+    assert (done["state"], done["result"]["encoded"]) == ("done", 0)
+    assert not (engine.home.path / ".migrating-papers").exists()
+
+
+def encode_for_ever(report: Report, open_engine: Any, name: str) -> dict[str, Any]:
+    """As `prepare_job`, which then does not end."""
+    with open_engine() as engine:
+        engine.prepare_migration(name)
+    report(Progress("encode", 1, 2, 1.0))
+    threading.Event().wait(600)
+    return {}
