@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.by_server import stays_here
 from dsearch.cli.session import ProgressBars, opened_engine, say
+from dsearch.errors import HomeLocked
 
 if TYPE_CHECKING:
-    from dsearch.engine import Collection
+    from dsearch.config import Settings
+    from dsearch.corpus import PythonCorpus
+    from dsearch.engine import Collection, SearchEngine
 
 COLLECTION = "python"
 EXAMPLES = ("split a path into folder and file name", "wait for several threads to finish")
@@ -29,8 +33,6 @@ def demo(
     threads: options.Threads = None,
 ) -> None:
     """Index, search, fine-tune and serve the documentation of this Python: nothing is downloaded."""
-    from dsearch.cli.evaluate import compare
-    from dsearch.cli.judgements import Judgements
     from dsearch.config import load_settings
     from dsearch.corpus import python_corpus
 
@@ -39,31 +41,45 @@ def demo(
     corpus = python_corpus(public_only=not everything)
     say(f"   {len(corpus.documents)} documents; {len(corpus.queries)} summary lines serve as queries")
     name = f"{COLLECTION}-all" if everything else COLLECTION
-    with opened_engine(home, readonly=False, threads=threads) as (engine, _):
-        say("2. Indexing: every document is encoded once")
-        collection = engine.collection_or_new(name)
-        with ProgressBars() as on_progress:
-            report = collection.ingest(corpus.documents, on_progress)
-        say(f"   {report.encoded} encoded, {report.unchanged} already there, {report.elapsed_s:.0f} s")
-        say("3. Searching")
-        _show_examples(collection)
-        say("4. Fine-tuning on the corpus alone: sentences as queries for the text they stand in")
-        _train_once(collection)
-        _show_examples(collection)
-        say("5. Evaluating on the summary lines, before and after")
-        judged = Judgements(corpus.queries, corpus.qrels, None, {})
-        typer.echo(compare(collection, judged, dense_trained=True).to_text())
-        if not serve:
-            return
-        address = f"http://{settings.host}:{settings.port}"
-        say(f"6. Serving at {address}. Try the page, or:")
-        say(
-            f"   curl -s {address}/v1/collections/{name}/search -H 'content-type: application/json' "
-            f"""-d '{{"query": "{EXAMPLES[0]}", "limit": 3}}'"""
-        )
-        from dsearch.cli.serve import serve_engine
+    try:
+        with opened_engine(home, readonly=False, threads=threads) as (engine, _):
+            _shown(engine, name, corpus, settings, serve=serve)
+    except HomeLocked as locked:
+        raise stays_here(
+            locked,
+            "this works in the home itself and serves it: end that server first, or show it in a home of its "
+            "own: dsearch demo --home FOLDER --port 0",
+        ) from None
 
-        serve_engine(engine, settings)
+
+def _shown(engine: SearchEngine, name: str, corpus: PythonCorpus, settings: Settings, *, serve: bool) -> None:
+    from dsearch.cli.evaluate import compare
+    from dsearch.cli.judgements import Judgements
+
+    say("2. Indexing: every document is encoded once")
+    collection = engine.collection_or_new(name)
+    with ProgressBars() as on_progress:
+        report = collection.ingest(corpus.documents, on_progress)
+    say(f"   {report.encoded} encoded, {report.unchanged} already there, {report.elapsed_s:.0f} s")
+    say("3. Searching")
+    _show_examples(collection)
+    say("4. Fine-tuning on the corpus alone: sentences as queries for the text they stand in")
+    _train_once(collection)
+    _show_examples(collection)
+    say("5. Evaluating on the summary lines, before and after")
+    judged = Judgements(corpus.queries, corpus.qrels, None, {})
+    typer.echo(compare(collection, judged, dense_trained=True).to_text())
+    if not serve:
+        return
+    address = f"http://{settings.host}:{settings.port}"
+    say(f"6. Serving at {address}. Try the page, or:")
+    say(
+        f"   curl -s {address}/v1/collections/{name}/search -H 'content-type: application/json' "
+        f"""-d '{{"query": "{EXAMPLES[0]}", "limit": 3}}'"""
+    )
+    from dsearch.cli.serve import serve_engine
+
+    serve_engine(engine, settings)
 
 
 def _train_once(collection: Collection) -> None:

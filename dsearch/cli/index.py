@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.by_server import index_by_server, server_of
+from dsearch.cli.by_server import index_by_server, server_of, stays_here
 from dsearch.cli.maintain import described_keys
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
 from dsearch.errors import HomeLocked
@@ -89,6 +89,8 @@ def index(
                     report = ingest_on_ray(target, documents, ray, settings, workers, on_progress)
             described = target.describe()
     except HomeLocked as locked:
+        if ray is not None:
+            raise stays_here(locked, "it encodes what it is sent: leave out --ray, or end it first") from None
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         given = {name: value for name, value in cut.items() if value is not None}
         with server_of(locked) as client:

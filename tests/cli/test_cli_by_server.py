@@ -272,6 +272,11 @@ def test_what_a_server_does_not_do_is_said(dsearch: Terminal, served: str, tmp_p
     assert code == 1
     assert f"the server at {served} holds the lock, and no request may name a folder of its machine" in err
     assert f"dsearch restore {tmp_path / 'copy'} --home FOLDER" in err
+    code, _, err = dsearch("demo", "--no-serve")
+    assert (code, "end that server first, or show it in a home of its own" in err) == (1, True)
+    (tmp_path / "some.jsonl").write_text(json.dumps({"id": "a", "text": "cat"}) + "\n")
+    code, _, err = dsearch("index", tmp_path / "some.jsonl", "--ray", "auto")
+    assert (code, "leave out --ray, or end it first" in err) == (1, True)
 
 
 def test_a_lock_that_no_server_holds_stays_an_error(dsearch: Terminal, tmp_path: Path) -> None:
