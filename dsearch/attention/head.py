@@ -93,7 +93,7 @@ class Head(nn.Module):
 
     def _changes_nothing(self, name: str) -> bool:
         known = None if torch.is_grad_enabled() else self._settled.get(name)
-        return known is not None and known == _state_of(self.get_parameter(name))
+        return known is not None and known == _state_of(getattr(self, name))
 
     @property
     def temperature(self) -> Float[Tensor, ""]:

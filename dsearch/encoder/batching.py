@@ -19,6 +19,7 @@ def length_sorted_batches(
     """
     order = np.argsort(lengths, kind="stable").astype(np.int64)
     starts = np.arange(0, len(order), batch_size)
-    np.random.default_rng(seed).shuffle(starts)
+    if len(starts) > 1:
+        np.random.default_rng(seed).shuffle(starts)
     for start in starts:
         yield order[start : start + batch_size]

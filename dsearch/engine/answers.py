@@ -11,7 +11,6 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention import entropy, log_partition
-from dsearch.attention.softmax import known_all
 from dsearch.engine.explaining import Explain
 from dsearch.engine.highlighting import ShowPieces
 from dsearch.engine.kept_documents import KeptDocuments, owned
@@ -134,7 +133,8 @@ def covered_mass(
     Compares every document: its cost is that of an exact search.
     """
     snapshot, head = layer.snapshot, layer.head
-    if found.positions.shape[1] and (found.positions != NONE).sum(1).min() == snapshot.documents:
+    width = found.positions.shape[1]
+    if width and width >= snapshot.documents == (found.positions != NONE).sum(1).min():
         return torch.ones(len(found.positions))
     whole = whole_log_partition(
         snapshot,
@@ -159,11 +159,11 @@ def mass_of(
 ) -> Float[Tensor, " batch"]:
     """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
     logits = (found.dense + found.keyword) / temperature
-    mask = torch.as_tensor(found.positions != NONE)[:, None]
-    if not known_all(mask):
-        logits = logits.masked_fill(~mask, -torch.inf)
-    nothing = whole == -torch.inf  # no document at all: nothing is covered then
-    shares = torch.exp(logits - whole.masked_fill(nothing, 0.0)[..., None]).sum(-1)
+    missing = found.positions == NONE
+    if missing.any():
+        logits = logits.masked_fill(torch.as_tensor(missing)[:, None], -torch.inf)
+    # No document at all: −inf less −inf. Nothing is covered then.
+    shares = torch.exp(logits - whole[..., None]).sum(-1).nan_to_num(nan=0.0)
     return torch.sum(shares * mixture, dim=-1).clamp(max=1.0)
 
 

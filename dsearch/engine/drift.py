@@ -54,17 +54,19 @@ class _Lately:
     total: Float[np.ndarray, " encoder_dim"] | float = 0.0
     squares: float = 0.0
     count: int = 0
+    waiting: int = 0
     new: list[Float[np.ndarray, "queries encoder_dim"]] = field(default_factory=list[np.ndarray])
 
     def add(self, states: Float[np.ndarray, "queries encoder_dim"]) -> None:
         self.new.append(states)  # summed up some at a time: a search takes no part in it
-        if sum(map(len, self.new)) >= _TOGETHER:
+        self.waiting += len(states)
+        if self.waiting >= _TOGETHER:
             self.sum_up()
 
     def sum_up(self) -> None:
         if not self.new:
             return
-        states, self.new = np.concatenate(self.new), []
+        states, self.new, self.waiting = np.concatenate(self.new), [], 0
         fade = 0.5 ** (len(states) / HALF_LIFE)
         self.weight = fade * self.weight + len(states)
         self.weight_squared = fade * fade * self.weight_squared + len(states)

@@ -24,7 +24,6 @@ from dsearch.attention import POOLINGS, Score, mix, null_weights, pool, refine, 
 from dsearch.attention.head import Head
 from dsearch.attention.maxp import best_passages
 from dsearch.attention.ranking import partition_by_head, ranking_score
-from dsearch.attention.softmax import known_all
 from dsearch.engine.leases import Lease
 from dsearch.engine.options import CANDIDATES, LayerOptions
 from dsearch.engine.overlaid import Overlaid
@@ -244,17 +243,28 @@ class SearchLayer(nn.Module):
         return self._search(query_states, texts, None, None, ascending)
 
     def weigh(
-        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
+        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
     ) -> Weighed:
-        """The weights of candidates by their scores; `mask` is True where there is one."""
-        head_weights = POOLINGS[self.pooling](temper(raw, self.temperature), mask.unsqueeze(1))
+        """The weights of candidates by their scores.
+
+        Args:
+            raw: t · l_h(d).
+            mask: True where there is a candidate; None: everywhere, and every score is finite.
+        """
+        if (
+            mask is None and self.pooling == "soft"
+        ):  # the same numbers, without a look for what is to be left out
+            head_weights = torch.softmax(raw / self.temperature, -1)
+        else:
+            open_ = None if mask is None else mask.unsqueeze(1)
+            head_weights = POOLINGS[self.pooling](temper(raw, self.temperature), open_)
         nothing = self._null_weight(raw, mask)
         if nothing is not None:
             head_weights = head_weights * (1 - nothing)[:, None, None]
         return Weighed(head_weights, mix(head_weights, self.head.mixture), nothing)
 
     def _null_weight(
-        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
+        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
     ) -> Float[Tensor, " batch"] | None:
         """The weight of "nothing fits"; None where the head has no slot for it.
 
@@ -266,6 +276,8 @@ class SearchLayer(nn.Module):
             return None
         if self.mode != "hybrid" or self.pooling != "soft":
             return None
+        if mask is None:
+            mask = torch.ones_like(raw[:, 0], dtype=torch.bool)
         return null_weights(self.head.null_slot, raw, mask, self.temperature, self.head.mixture)
 
     def partition(
@@ -281,11 +293,13 @@ class SearchLayer(nn.Module):
         return ranking_score(raw, partition, self.temperature, self.head.mixture)
 
     def _scores(
-        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
+        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
     ) -> Float[Tensor, "batch candidates"]:
         """What hits are ordered by, −inf where `mask` is False; of one head its own scores."""
         if self.head.heads == 1:
-            return raw[:, 0] if known_all(mask) else raw[:, 0].masked_fill(~mask, -torch.inf)
+            return raw[:, 0] if mask is None else raw[:, 0].masked_fill(~mask, -torch.inf)
+        if mask is None:
+            mask = torch.ones_like(raw[:, 0], dtype=torch.bool)
         scores = self.ranking_score(raw.masked_fill(~mask[:, None], 0.0), self.partition(raw, mask))
         return scores.masked_fill(~mask, -torch.inf)
 
@@ -363,8 +377,10 @@ class SearchLayer(nn.Module):
             scores = torch.as_tensor(by_words).to(dense)
             keyword = head.keyword_weight[:, None] * scores[:, None]
             raw = dense + keyword
-        mask = torch.as_tensor(positions != NONE).to(raw.device)
-        if not self._reaches_all:  # at −inf: outside a kernel's support
+        there, mask = positions != NONE, None
+        if not (self._reaches_all and there.all()):
+            mask = torch.as_tensor(there).to(raw.device)
+        if mask is not None and not self._reaches_all:  # at −inf: outside a kernel's support
             mask = mask & (raw != -torch.inf).any(1)
             positions = np.where(mask.cpu().numpy(), positions, NONE)
         weighed = self.weigh(raw, mask)

@@ -44,8 +44,10 @@ class Cursor:
 
     def __str__(self) -> str:
         stamp = self.stamp
-        parts = [_FORMAT, stamp.generation, stamp.model, stamp.sequence]
-        written = json.dumps([*parts, self.offset, self.candidates, self.question], separators=(",", ":"))
+        state = f'{stamp.generation},"{stamp.model}",{stamp.sequence}'
+        written = (
+            f'[{_FORMAT},{state},{self.offset},{self.candidates},"{self.question}"]'  # no text of others
+        )
         return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")
 
     @classmethod

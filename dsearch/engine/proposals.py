@@ -94,7 +94,7 @@ class Legs:
         snapshot, overlaid, k = self._snapshot, self._overlaid, self._candidates
         flat = folded.reshape(-1, folded.shape[2])
         others = snapshot if overlaid is None else overlaid.others
-        asking = np.any(flat != 0, axis=1)
+        asking: Bool[np.ndarray, " queries"] = (flat != 0).any(axis=1)
         every = _few(snapshot, len(flat)) and bool(asking.all())
         scores = snapshot.dense_scores(flat) if every else None
         if scores is not None:
