@@ -91,23 +91,30 @@ def compact_by_server(client: Client, collection: str) -> dict[str, Any]:
     return ended_task(client, client.compact(collection), f"compaction of {collection}")
 
 
-def ended_task(client: Client, task: Task, called: str) -> dict[str, Any]:
+def ended_task(client: Client, task: Task, called: str, unit: str = "documents") -> dict[str, Any]:
     """The result of a task, whose progress is shown; Ctrl-C cancels it.
 
     Args:
         client: of the server.
         task: as it was taken on.
         called: what it does, in words.
+        unit: of its progress.
 
     Raises:
         Conflict: it did not come to an end; the message says why.
     """
-    with ProgressBars() as on_progress:
+    with ProgressBars(unit) as on_progress:
+        last: Progress | None = None
 
         def told(task: Task) -> None:
-            if task.progress is not None:
-                shown = ("stage", "done", "total", "elapsed_s")
-                on_progress(Progress(**{name: task.progress[name] for name in shown}))
+            nonlocal last
+            if task.progress is None:
+                return
+            shown = ("stage", "done", "total", "elapsed_s")
+            now = Progress(**{name: task.progress[name] for name in shown})
+            if now != last:  # it is asked for more often than it changes
+                last = now
+                on_progress(now)
 
         try:
             task = client.wait_for_task(task.id, timeout_s=LONGEST_S, on_progress=told)

@@ -97,7 +97,7 @@ def _by_server(
     if exclude is not None:
         asked["exclude"] = {query: sorted(ids) for query, ids in read_pairs(exclude).items()}
     task = client.tune(collection, checked.queries, checked.qrels, **asked)
-    result = ended_task(client, task, f"tuning of {collection}")
+    result = ended_task(client, task, f"tuning of {collection}", unit="settings")
     return {"version": result.pop("model"), **result}
 
 
