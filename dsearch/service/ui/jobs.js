@@ -13,7 +13,7 @@ export async function show(view, { signal }) {
   view.append(element("h1", "", "Jobs"), list);
   const found = await tasks();
   if (found.length === 0) {
-    list.append(element("p", "quiet", "Nothing was asked for yet: train, evaluate and refresh appear here."));
+    list.append(element("p", "quiet", "Nothing was asked for yet: training, tuning, evaluation and upkeep appear here."));
     return;
   }
   for (const one of found) {
