@@ -69,8 +69,10 @@ JOURNEYS = {"slow", "browser", "ray"}
 _failed_once: list[pytest.TestReport] = []
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Journeys may be walked twice; anything that can lose data, and all that is computed, only once."""
+    if not config.pluginmanager.hasplugin("rerunfailures"):
+        return
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         if marks & JOURNEYS and "crash" not in marks:

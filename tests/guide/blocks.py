@@ -48,7 +48,6 @@ def run_blocks(
     *,
     passed_over: Collection[str] = (),
     may_be_kept: Collection[str] = (),
-    unserved: Collection[str] = (),
     meanwhile: Callable[[str], None] | None = None,
 ) -> int:
     """Run all blocks with `folder` as the present one; how many there were. Raises what goes wrong.
@@ -58,7 +57,6 @@ def run_blocks(
         folder: where.
         passed_over: how lines begin that are not run.
         may_be_kept: how lines of sh begin whose exit code may be 3, too.
-        unserved: how lines begin that need the home for themselves.
         meanwhile: what others do at the server's address while it serves.
     """
     session: dict[str, object] = {"__name__": "guide"}
@@ -69,8 +67,6 @@ def run_blocks(
             code = _passing_over(passed_over, block.code.replace(NAMED_PORT, port))
             for command in may_be_kept:
                 code = re.sub(rf"^({re.escape(command)}\b[^#\n]*)", r"\1 || test $? = 3 ", code, flags=re.M)
-            if re.search("|".join(f"^{re.escape(one)}" for one in unserved) or "(?!)", code, re.MULTILINE):
-                servers.close()
             if block.language == "python":
                 exec(compile("\n" * block.line + code, str(path), "exec"), session)
             elif re.search(r"^dsearch serve\b", code, re.MULTILINE):

@@ -34,9 +34,7 @@ def test_every_block_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("DSEARCH_HOME", raising=False)
     prepare(tmp_path)
     learning = ("dsearch train", "dsearch tune")  # on eight notes the gate cannot tell, which is exit code 3
-    ran = run_blocks(
-        README, tmp_path, passed_over=NOT_RUN, may_be_kept=learning, unserved=learning, meanwhile=visit
-    )
+    ran = run_blocks(README, tmp_path, passed_over=NOT_RUN, may_be_kept=learning, meanwhile=visit)
     assert ran == len(blocks_of(README)) >= 5
     assert (tmp_path / "run.trec").stat().st_size > 0
 
