@@ -259,7 +259,7 @@ def test_from_a_search_over_thumbs_and_training_to_a_better_answer_and_back(
         expect(charts).to_have_count(2)  # the loss, and beside it how held-out queries are answered
         assert "all examples" in charts.nth(0).inner_text()
         assert re.search(r"nDCG@10 of held-out queries:.*documents \d", charts.nth(1).inner_text())
-        assert charts.nth(1).locator("circle").count() >= 11  # before training, and after each epoch
+        assert charts.nth(1).locator("circle").count() >= 11  # before training, and after each checkpoint
         page.get_by_text(
             re.compile(r"Headroom: of 10 queries, \d+ % are answered by the first hit")
         ).wait_for()
