@@ -221,3 +221,27 @@ def test_files_that_are_no_index_are_refused(tmp_path: Path) -> None:
         DenseIndex.load(path)
     with pytest.raises(CorruptData):
         DenseIndex.load(tmp_path / "absent.faiss")
+
+
+def test_the_scores_of_all_keys_are_those_that_search_ranks_by(
+    built: DenseIndex, corpus: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    _, queries = corpus
+    if built.kind != "Flat":
+        assert built.scores(queries) is None  # as they are kept, keys are not what was given
+        return
+    built.save(tmp_path / "keys.faiss")
+    found, positions = built.search(queries[:7], 60)
+    for index in (built, DenseIndex.load(tmp_path / "keys.faiss", mmap=True)):
+        scores = index.scores(queries[:7])
+        assert scores is not None
+        assert scores.shape == (7, len(built))
+        np.testing.assert_array_equal(np.take_along_axis(scores, positions, 1), found)
+        assert ((scores >= found[:, -1:]).sum(axis=1) >= 60).all()
+    empty = DenseIndex.build(np.zeros((0, 32), np.float32)).scores(queries)
+    assert empty is not None
+    assert empty.shape == (50, 0)
+    with pytest.raises(DimensionMismatch, match="queries of length 31; the keys have 32"):
+        built.scores(queries[:, :31])
+    with pytest.raises(InvalidRequest, match="NaN"):
+        built.scores(np.full((1, 32), np.nan, np.float32))
