@@ -146,6 +146,8 @@ def by_hand(
     scores = {"dense": dense, "keyword": keyword, "hybrid": dense + keyword}[mode]
     if mode == "keyword":
         scores = np.where(keyword > 0, scores, -math.inf)
+        if not (keyword > 0).any():  # none of them holds a word: −inf less −inf has no meaning
+            return {}, {}
     shifted = np.exp((scores - scores.max(initial=-math.inf)) / 0.05)
     weights = shifted / shifted.sum()
     kept = [n for n in range(len(ids)) if scores[n] > -math.inf]
