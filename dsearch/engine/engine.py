@@ -6,11 +6,10 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from dsearch.encoder import DEFAULT_ENCODER, Encoder, EncoderIdentity, QueryCache, TextEncoder
+from dsearch.encoder import QueryCache, TextEncoder
 from dsearch.engine.aliases import read_aliases, write_aliases
 from dsearch.engine.backups import Backup, back_up, restore
 from dsearch.engine.clean_close import CleanClose, take_clean_close
@@ -18,6 +17,7 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.cutting import PassageOptions
 from dsearch.engine.given import given_identity
 from dsearch.engine.home import Home
+from dsearch.engine.home_encoders import HomeEncoders
 from dsearch.engine.indexing import OnProgress, build_generation
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.language import ENGLISH, require_language, tokenizer_for
@@ -74,14 +74,10 @@ class SearchEngine:
     ):
         self.home = Home(Path(home))
         self.readonly = readonly
-        self._load_encoder = encoder or _default_encoder
-        self._encoder: TextEncoder | None = None
+        self._encoders = HomeEncoders(encoder, next_encoder)
         self.query_cache = QueryCache(query_cache_bytes)
         self._open: dict[str, Collection] = {}
         self._opening = threading.RLock()  # two threads that ask for one collection get the same
-        self._load_next, self._next = next_encoder, None
-        self._choosing = threading.RLock()
-        self._encoders: dict[str, TextEncoder] = {}  # of collections that were migrated here
         self._rebuild = check_rebuild(rebuild_share, rebuild_minimum)
         if not readonly:
             self.home.lock()
@@ -90,19 +86,12 @@ class SearchEngine:
     @property
     def encoder(self) -> TextEncoder:
         """The encoder, loaded once."""
-        if self._encoder is None:
-            self._encoder = self._load_encoder()
-        return self._encoder
+        return self._encoders.own
 
     @property
     def next_encoder(self) -> TextEncoder:
         """The encoder that `migrate` encodes by, loaded once; where none was given it is `encoder`."""
-        with self._choosing:
-            if self._load_next is None:
-                return self.encoder
-            if self._next is None:
-                self._next = self._load_next()
-            return self._next
+        return self._encoders.following
 
     def names(self) -> list[str]:
         """The collections, sorted."""
@@ -217,7 +206,7 @@ class SearchEngine:
             )
         if collection := self._open.pop(name, None):
             collection.close()
-        self._encoders.pop(name, None)
+        self._encoders.forget(name)
         shutil.rmtree(migrating_folder(self.home, name), ignore_errors=True)
         for edition in self.home.editions(name):  # the newest, which is the collection, last
             # Renamed first: a crash in the middle leaves no half collection under the name.
@@ -404,7 +393,7 @@ class SearchEngine:
         self, old: Collection, encoder: TextEncoder, folder: Path, close: Callable[[Collection], None]
     ) -> None:
         """Let what lies in `folder` answer in the place of `old`, once its index is loaded."""
-        self._encoders[old.name] = encoder
+        self._encoders.migrated(old.name, encoder)
         try:
             made = self._opened(folder)
             _ = made.snapshot
@@ -416,22 +405,11 @@ class SearchEngine:
         close(old)
         clear_superseded(self.home)
 
-    def _encoder_of(self, store: Store) -> TextEncoder:
-        """The encoder at hand that a collection was encoded by; `encoder` where none is."""
-        if self._load_next is not None:
-            with self._choosing:
-                identity = EncoderIdentity.from_dict(store.encoder)
-                if not identity.same(self.encoder.identity) and identity.same(self.next_encoder.identity):
-                    return self.next_encoder
-        return self.encoder
-
     def _collection(self, store: Store, closed: CleanClose | None) -> Collection:
         share, minimum = (None, MINIMUM) if self.readonly else self._rebuild
-        migrated = self._encoders.get(store.name)
         return Collection(
             store,
-            # A replaced edition keeps its own, as long as somebody asks it.
-            cache(lambda: self._encoder_of(store)) if migrated is None else (lambda: migrated),
+            self._encoders.of(store),  # a replaced edition keeps its own, as long as somebody asks it
             self.query_cache,
             closed=closed,
             rebuild_share=share,
@@ -449,7 +427,3 @@ class SearchEngine:
     def _require_writable(self) -> None:
         if self.readonly:
             raise Conflict(f"{self.home.path} was opened with readonly=True; open it for writing")
-
-
-def _default_encoder() -> TextEncoder:
-    return Encoder.load(DEFAULT_ENCODER)

@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.home_encoders import HomeEncoders
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.service import create_app
 from dsearch.service.errors import NotReady, Overloaded
@@ -289,7 +290,7 @@ def test_ready_when_encoder_and_indexes_are_loaded(
         assert release.wait(20)
         return WordEncoder()
 
-    monkeypatch.setattr(engine, "_load_encoder", load)
+    monkeypatch.setattr(engine, "_encoders", HomeEncoders(load))
     with TestClient(create_app(engine), base_url=ORIGIN) as client:
         assert client.get("/healthz").status_code == 200
         starting = client.get("/readyz")
@@ -309,8 +310,7 @@ def test_without_an_encoder_it_is_not_ready_but_finds_words(
     def load() -> TextEncoder:
         raise EncoderUnavailable("no weights; install the extra")
 
-    monkeypatch.setattr(engine, "_encoder", None)
-    monkeypatch.setattr(engine, "_load_encoder", load)
+    monkeypatch.setattr(engine, "_encoders", HomeEncoders(load))
     with TestClient(create_app(engine), base_url=ORIGIN) as client:
         found = client.post(f"{URL}/search", json={"query": "cat", "mode": "keyword"})
         assert (found.status_code, len(found.json()["hits"])) == (200, 10)
