@@ -74,9 +74,10 @@ def wait(report: Report, folder: Path, stubborn: bool = False) -> None:
     """Until the end of time; leaves its number, and on the way out a note that it cleaned up."""
     if stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    (folder / "pid").write_text(str(os.getpid()))
-    report(Progress("wait", 0, 1, 0.0))
     try:
+        # Inside: whoever reads the number may tell this process to stop at once.
+        (folder / "pid").write_text(str(os.getpid()))
+        report(Progress("wait", 0, 1, 0.0))
         while True:
             time.sleep(0.05)
     finally:
