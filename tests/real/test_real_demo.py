@@ -81,9 +81,9 @@ def test_it_serves_what_was_trained(home: Path) -> None:
         trained = dsearch("train", "-c", "python", "--self-supervised", "--json", "--home", str(home))
         assert trained.returncode == 0, trained.stderr  # by the server, which holds the lock
         assert json.loads(trained.stdout)["live"]
-        refused = dsearch("tune", "-c", "python", "--data", str(home), "--home", str(home))
+        refused = dsearch("demo", "--no-serve", "--home", str(home))
         assert refused.returncode == 1
-        assert "is being written by process" in refused.stderr
+        assert "end that server first" in refused.stderr
     finally:
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=30) == 0
