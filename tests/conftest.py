@@ -62,30 +62,3 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
-
-
-# Through browsers, servers and clusters of their own: what fails there once may be the machine's doing.
-JOURNEYS = {"slow", "browser", "ray"}
-_failed_once: list[pytest.TestReport] = []
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Journeys may be walked twice; anything that can lose data, and all that is computed, only once."""
-    if not config.pluginmanager.hasplugin("rerunfailures"):
-        return
-    for item in items:
-        marks = {mark.name for mark in item.iter_markers()}
-        if marks & JOURNEYS and "crash" not in marks:
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.outcome == "rerun":
-        _failed_once.append(report)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A first failure is shown in full, whatever became of the second walk."""
-    for report in _failed_once:
-        terminalreporter.section(f"failed once: {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
