@@ -19,22 +19,16 @@ from dsearch.training.candidates import judge_candidates
 from dsearch.training.examples import Examples
 from dsearch.training.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.headroom import Headroom, headroom
-from dsearch.training.holdout import joined
 from dsearch.training.lessons import lessons_of
 from dsearch.training.loop import OnTraining
 from dsearch.training.options import TrainingOptions
 from dsearch.training.runfolder import RunFolder
-from dsearch.training.selection import Kept, chosen, halves
+from dsearch.training.selection import CrossFitted, Served, cross_fitted
 from dsearch.training.shrinkage import part_of_the_way, reweighed
+from dsearch.training.student import Student
 from dsearch.training.trainer import MakeTask, new_head
 from dsearch.training.trainings import Trainings, checkpoints_of
-from dsearch.training.tune import (
-    MIN_QUERIES,
-    Trials,
-    Tuned,
-    head_of,
-    setting_of,
-)
+from dsearch.training.tune import MIN_QUERIES, Choice, Trials, Tuned, head_of, setting_of
 from dsearch.types import Progress
 
 
@@ -160,52 +154,22 @@ def finetune(
     begin = start if choice is None else head_of(choice.setting, examples.states.shape[1])
     checkpoints = checkpoints_of(options.epochs)
     folds = trainings.held_out_folds(checkpoints, trials)
-    kept = Kept(len(checkpoints))
-    now = before = after = None
-    if folds:
-        kept = chosen(folds)
-        if len(folds) == 1:
-            folds = halves(folds[0], options.seed)
-        others = [chosen(folds[:i] + folds[i + 1 :]) for i in range(len(folds))]
-        now = joined([fold.now for fold in folds])
-        before = joined([fold.before for fold in folds])
-        after = joined([fold.of(of) for fold, of in zip(folds, others, strict=True)])
-    epochs = [0, *checkpoints][kept.checkpoint]
+    crossed = cross_fitted(folds, checkpoints=len(checkpoints), seed=options.seed)
+    epochs, served = [0, *checkpoints][crossed.kept.checkpoint], crossed.kept.served
 
     student = trainings.on_all(epochs, begin)
-    share, factor = (1.0, 1.0) if kept.served is None else (kept.served.share, kept.served.keywords)
-    if kept.served is not None:
-        beginning = new_head(examples.states.shape[1], options, begin)
-        student.head = reweighed(part_of_the_way(beginning, student.head, share), factor)
-        with torch.no_grad():
-            student.head.hop_strength.fill_(kept.served.hop)
-    head = student.head
-    # Canaries are stored embeddings: they say nothing of an encoder that changed.
-    overlap = None
-    if student.encoder is None:
-        overlap = overlap_of_canaries(examples.snapshot, start, head, seed=options.seed)
-    tuned = None
-    if trials is not None and choice is not None and choice.setting != trials.start:
-        tuned_report, gated = judge_candidates(
-            trials.judged(choice, gate),
-            now,
-            before,
-            after,
-            gate,
-            canary_overlap=overlap,
-            seed=options.seed,
-        )
-        tuned = trials.tuned(choice, tuned_report)
-    else:
-        gated = judge(now, after, gate, canary_overlap=overlap, seed=options.seed)
+    if served is not None:
+        student.head = _as_served(student.head, new_head(examples.states.shape[1], options, begin), served)
+    tuned, gated = _judged(examples, student, start, crossed, trials, choice, gate, options.seed)
     seconds = time.monotonic() - started
+    share, factor = (1.0, 1.0) if served is None else (served.share, served.keywords)
     record = {
         "scope": options.scope,
         "options": asdict(options),
         "epochs": epochs,
         "share": share,
         "keyword_factor": factor,
-        "hop_strength": head.hop_strength.item(),
+        "hop_strength": student.head.hop_strength.item(),
         "examples": len(examples),
         "left_out": examples.left_out,
         "data_sha256": examples.digest,
@@ -217,9 +181,8 @@ def finetune(
     }
     if run is not None:
         run.finish()
-    lessons = lessons_of(examples, begin, options) if options.scope == "head" and epochs else None
     return Trained(
-        head,
+        student.head,
         epochs,
         room,
         gated,
@@ -227,10 +190,46 @@ def finetune(
         record,
         student.change,
         tuned=tuned,
-        lessons=lessons,
+        lessons=lessons_of(examples, begin, options) if options.scope == "head" and epochs else None,
         share=share,
         keyword_factor=factor,
     )
+
+
+def _as_served(head: Head, beginning: Head, served: Served) -> Head:
+    """What was trained from `beginning`, as held-out queries would have it."""
+    head = reweighed(part_of_the_way(beginning, head, served.share), served.keywords)
+    with torch.no_grad():
+        head.hop_strength.fill_(served.hop)
+    return head
+
+
+def _judged(
+    examples: Examples,
+    student: Student,
+    start: Head,
+    crossed: CrossFitted,
+    trials: Trials | None,
+    choice: Choice | None,
+    gate: Gate | None,
+    seed: int,
+) -> tuple[Tuned | None, GateReport]:
+    """The tuned search, where it is another one than `start`, and what the gate says of the head."""
+    overlap = None
+    if student.encoder is None:  # canaries are stored embeddings: they say nothing of an encoder that changed
+        overlap = overlap_of_canaries(examples.snapshot, start, student.head, seed=seed)
+    if trials is None or choice is None or choice.setting == trials.start:
+        return None, judge(crossed.now, crossed.after, gate, canary_overlap=overlap, seed=seed)
+    of_tuned, of_head = judge_candidates(
+        trials.judged(choice, gate),
+        crossed.now,
+        crossed.before,
+        crossed.after,
+        gate,
+        canary_overlap=overlap,
+        seed=seed,
+    )
+    return trials.tuned(choice, of_tuned), of_head
 
 
 def _trials(

@@ -52,6 +52,47 @@ class Kept:
     served: Served | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CrossFitted:
+    """What held-out queries choose, and how each is answered by what the others choose.
+
+    What is chosen on the queries that it is judged by looks better than it is: so `after` has each fold's
+    answers by the choice of the *other* folds (of a single fold, each half's by that of the other half).
+
+    Attributes:
+        kept: the choice of all of them together; the last checkpoint where none was held out.
+        now: by what answers now; None where none was held out, as the next two.
+        before: by what training started from.
+        after: by what training made.
+    """
+
+    kept: Kept
+    now: Answers | None = None
+    before: Answers | None = None
+    after: Answers | None = None
+
+
+def cross_fitted(folds: list[FoldAnswers], *, checkpoints: int, seed: int) -> CrossFitted:
+    """Choose by all folds, and answer each by what the others choose.
+
+    Args:
+        folds: perhaps none.
+        checkpoints: how many there are of a training.
+        seed: of the halves of a single fold.
+    """
+    if not folds:
+        return CrossFitted(Kept(checkpoints))
+    kept = chosen(folds)
+    parts = halves(folds[0], seed) if len(folds) == 1 else folds
+    others = [chosen(parts[:i] + parts[i + 1 :]) for i in range(len(parts))]
+    return CrossFitted(
+        kept,
+        joined([part.now for part in parts]),
+        joined([part.before for part in parts]),
+        joined([part.of(of) for part, of in zip(parts, others, strict=True)]),
+    )
+
+
 def chosen(folds: list[FoldAnswers]) -> Kept:
     """The checkpoint to keep by these folds; for the last one how to serve it too."""
     before = joined([fold.before for fold in folds])

@@ -19,7 +19,7 @@ from dsearch.training.gate import GateReport, judge
 from dsearch.training.holdout import Answers
 from dsearch.training.ranking import Ranking
 from dsearch.training.retraining import trained_without
-from dsearch.training.selection import FoldAnswers, Served, chosen, kept_hop, kept_served
+from dsearch.training.selection import FoldAnswers, Kept, Served, chosen, kept_hop, kept_served
 from dsearch.training.shrinkage import part_of_the_way, reweighed
 from dsearch.training.tune import DEFAULT, Trials, setting_of
 from dsearch.types import Document
@@ -218,11 +218,10 @@ def test_part_of_the_way_is_between_both_ends(heads: int) -> None:
 def test_the_trained_head_is_served_with_the_hop_that_was_chosen(
     misled: Examples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dsearch.training import finetune as _  # noqa: F401
-    from dsearch.training.selection import Kept
-
-    module = __import__("importlib").import_module("dsearch.training.finetune")
-    monkeypatch.setattr(module, "chosen", lambda folds: Kept(len(folds[0].after), Served(0.5, 2.0, 1.6)))
+    monkeypatch.setattr(
+        "dsearch.training.selection.chosen",
+        lambda folds: Kept(len(folds[0].after), Served(0.5, 2.0, 1.6)),
+    )
     trained = finetune(misled, IDLE)
     assert trained.keyword_factor == trained.record["keyword_factor"] == 1.6
     assert trained.head.hop_strength.item() == 2.0
