@@ -26,12 +26,14 @@ from dsearch.training.finetune import Trained
 from dsearch.training.full import FullOptions, train_full
 from dsearch.training.gate import Gate, judge
 from dsearch.training.headroom import Headroom, headroom
-from dsearch.training.holdout import MOST, HeldOut, split_folds
+from dsearch.training.holdout import MOST, Answers, HeldOut, split_folds
 from dsearch.training.loop import Epoch, OnTraining, TrainingDiverged, Watch
 from dsearch.training.moving_index import MovingIndex
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.processes import Processes
 from dsearch.training.runfolder import ReadingStage, RunFolder
+from dsearch.training.selection import CrossFitted, FoldAnswers, Served, cross_fitted
+from dsearch.training.shrinkage import KEYWORD_FACTORS, reweighed
 from dsearch.training.student import Student
 from dsearch.types import Progress
 
@@ -133,16 +135,18 @@ def finetune_full(
     student, index = trained.student, trained.index
     assert student.encoder is not None
     documents = _encoded(collection, state, student.encoder, index, on_progress)
-    after = None
-    if held_out is not None:
-        corpus = torch.as_tensor(documents.embeddings)
-        after = held_out.answers(student.head, student.states(held_out.examples), corpus, _further(documents))
-    gated = judge(before, after, gate, seed=options.seed)
+    crossed, factor = None, 1.0
+    if held_out is not None and before is not None:
+        crossed = _served(held_out, before, student, documents, options)
+        factor = 1.0 if crossed.kept.served is None else crossed.kept.served.keywords
+        student.head = reweighed(student.head, factor)
+    gated = judge(before, None if crossed is None else crossed.after, gate, seed=options.seed)
     seconds = time.monotonic() - started
     record = {
         "scope": "full",
         "options": asdict(options),
         "epochs": options.epochs,
+        "keyword_factor": factor,
         "examples": len(training),
         "held_out": len(part),
         "left_out": examples.left_out,
@@ -155,7 +159,39 @@ def finetune_full(
     }
     if run is not None and processes.first:
         run.finish()
-    return Trained(student.head, options.epochs, room, gated, seconds, record, student.change, documents)
+    return Trained(
+        student.head,
+        options.epochs,
+        room,
+        gated,
+        seconds,
+        record,
+        student.change,
+        documents,
+        keyword_factor=factor,
+    )
+
+
+def _served(
+    held_out: HeldOut, before: Answers, student: Student, documents: EncodedDocuments, options: FullOptions
+) -> CrossFitted:
+    """How much more the head should weigh keywords, by the queries held out, each half judged by the other.
+
+    The encoder came to know the answers to the training queries, so that training trusts keywords too little
+    for other documents; see shrinkage.py. There is no way back to where it began: it is one checkpoint.
+    """
+    head, hop = student.head, student.head.hop_strength.item()
+    factors = KEYWORD_FACTORS if options.keywords else (1.0,)
+    answers = held_out.answers_of_alike(
+        [reweighed(head, factor) for factor in factors],
+        [hop],
+        student.states(held_out.examples),
+        torch.as_tensor(documents.embeddings),
+        _further(documents),
+    )
+    served = {Served(1.0, hop, factor): of[hop] for factor, of in zip(factors, answers, strict=True)}
+    whole = served[Served(1.0, hop)]
+    return cross_fitted([FoldAnswers(before, whole, [whole], served)], checkpoints=1, seed=options.seed)
 
 
 def _encoded(

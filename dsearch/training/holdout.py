@@ -110,19 +110,20 @@ class HeldOut:
         further: FurtherPassages | None = None,
     ) -> dict[float, Answers]:
         """What this head gives with each of these hop strengths in place of its own."""
-        tops = self._ranking.tops(
-            head, hop_strengths, self._depth, states=states, corpus=corpus, further=further
-        )
-        return {strength: self._answers(top) for strength, top in zip(hop_strengths, tops, strict=True)}
+        return self.answers_of_alike([head], hop_strengths, states, corpus, further)[0]
 
     def answers_of_alike(
         self,
         heads: Sequence[Head],
         hop_strengths: Sequence[float],
         states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
+        further: FurtherPassages | None = None,
     ) -> list[dict[float, Answers]]:
         """`answers_by_hop` of each head, of heads that differ in their keyword weight at most."""
-        ranked = self._ranking.tops_of_alike(heads, hop_strengths, self._depth, states=states)
+        ranked = self._ranking.tops_of_alike(
+            heads, hop_strengths, self._depth, states=states, corpus=corpus, further=further
+        )
         return [
             {strength: self._answers(top) for strength, top in zip(hop_strengths, tops, strict=True)}
             for tops in ranked

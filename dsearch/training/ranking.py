@@ -75,10 +75,9 @@ class Ranking:
         further: FurtherPassages | None = None,
     ) -> list[Int64[np.ndarray, "queries depth"]]:
         """`top` at each of these hop strengths, for little more than one of them costs."""
-        states = self.examples.states if states is None else states
-        if corpus is None:
-            corpus, further = self._corpus, self._further
-        return self._tops([head], hop_strengths, depth, states, corpus, further)[0]
+        return self.tops_of_alike(
+            [head], hop_strengths, depth, states=states, corpus=corpus, further=further
+        )[0]
 
     @torch.inference_mode()
     def tops_of_alike(
@@ -88,6 +87,8 @@ class Ranking:
         depth: int = DEPTH,
         *,
         states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
+        further: FurtherPassages | None = None,
     ) -> list[list[Int64[np.ndarray, "queries depth"]]]:
         """`tops` of each head, of heads that project alike and weigh keywords by the same k1 and b.
 
@@ -95,7 +96,9 @@ class Ranking:
         computed for the first and serves all.
         """
         states = self.examples.states if states is None else states
-        return self._tops(heads, hop_strengths, depth, states, self._corpus, self._further)
+        if corpus is None:
+            corpus, further = self._corpus, self._further
+        return self._tops(heads, hop_strengths, depth, states, corpus, further)
 
     def _tops(
         self,

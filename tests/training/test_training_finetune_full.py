@@ -15,6 +15,7 @@ from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.evaluation import evaluate
 from dsearch.training import Examples, FullOptions, RunFolder, examples_from_judgements, finetune_full
 from dsearch.training.holdout import split_folds
+from dsearch.training.selection import FoldAnswers, Kept, Served
 from dsearch.types import Document, Mode, Query
 
 PAIRS = 30
@@ -74,6 +75,37 @@ def test_the_gate_judges_what_is_served(numbers: Collection, examples: Examples)
     state = numbers.snapshot_for(version)
     assert state.passages is not None
     np.testing.assert_array_equal(state.passages.owners, numbers.snapshot.passages.owners)  # type: ignore[union-attr]
+
+
+def test_keywords_weigh_as_held_out_queries_choose(
+    numbers: Collection, examples: Examples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head is the one that was chosen; the gate scores each half by the choice of the other half."""
+    plain = finetune_full(numbers, examples, OPTIONS)
+    assert plain.keyword_factor == plain.record["keyword_factor"] == 1.0  # too few queries to choose by
+    offered: list[FoldAnswers] = []
+
+    def chosen(folds: list[FoldAnswers]) -> Kept:
+        offered.extend(folds)
+        return Kept(1, Served(1.0, 0.0, 2.0 if len(offered) == 1 else 1.6))
+
+    monkeypatch.setattr("dsearch.training.selection.chosen", chosen)
+    trained = finetune_full(numbers, examples, OPTIONS)
+    assert trained.keyword_factor == trained.record["keyword_factor"] == 2.0
+    learned = plain.head.keyword_weight.item()
+    assert trained.head.keyword_weight.item() == pytest.approx(2 * learned)
+    whole, *parts = offered
+    assert [len(part.now) for part in parts] == [5, 5]
+    assert {way.keywords for way in whole.served} == {1.0, 1.3, 1.6, 2.0}
+    told = trained.gate.slice("all").after
+    assert told == pytest.approx(np.mean(whole.served[Served(1.0, 0.0, 1.6)].all))
+    version = numbers.add_model(
+        trained.head, trained.record, encoder=trained.encoder, documents=trained.documents
+    )
+    values = evaluate(ranked(numbers, version), QRELS, ["nDCG@10"])["nDCG@10"]
+    names = [sorted(QUERIES)[i] for i in split_folds(examples, 3, 0)[0]]
+    at_two = whole.served[Served(1.0, 0.0, 2.0)].all
+    np.testing.assert_allclose([values[name] for name in names], at_two, atol=1e-6)
 
 
 def test_long_documents_are_kept_through_writes_and_refreshes(
