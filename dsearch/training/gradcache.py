@@ -6,6 +6,7 @@
 
 Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
 (arXiv:2101.06983), section 3.2, eq. 5–8. Exact: the chain rule, not an approximation, for one more forward.
+Where one process has no more texts of each list than a chunk holds, there is nothing to save: one pass does.
 """
 
 from __future__ import annotations
@@ -38,13 +39,17 @@ def cached_backward(
         encoder: what encodes.
         texts: lists of texts, each with its role; the same in every process.
         loss: of the embeddings of each list, [texts, encoder_dim].
-        chunk: texts encoded with a graph at a time: what memory depends on.
+        chunk: texts of a list encoded with a graph at a time: what memory depends on.
         processes: those that share the work.
 
     Returns:
         The loss.
     """
     processes = processes or Processes()
+    if processes.count == 1 and all(0 < len(list_) <= chunk for list_, _ in texts):
+        value = loss([encoder.embed(list_, role) for list_, role in texts])
+        value.backward()
+        return value.detach()
     shares = [processes.share(len(list_)) for list_, _ in texts]
     embedded: list[Tensor] = []
     for (list_, role), share in zip(texts, shares, strict=True):

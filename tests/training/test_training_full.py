@@ -81,7 +81,7 @@ def gradients(student: Student) -> dict[str, torch.Tensor]:
 # ---- the gradient
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 7])
+@pytest.mark.parametrize("chunk", [1, 3, 7, 14])
 def test_the_gradient_is_that_of_one_big_batch(
     examples: Examples, contents: Contents, tiny: Encoder, chunk: int
 ) -> None:
@@ -116,18 +116,22 @@ def test_the_gradient_is_that_of_one_big_batch(
 def test_memory_holds_a_chunk_whatever_the_batch(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = LearningEncoder(tiny, EncoderTraining("all"))
     sizes: list[int] = []
+    without: list[int] = []
     plain = LearningEncoder.embed
 
     def counted(self: LearningEncoder, texts: list[str], role: str) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            sizes.append(len(texts))
+        (sizes if torch.is_grad_enabled() else without).append(len(texts))
         return plain(self, texts, role)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LearningEncoder, "embed", counted)
     texts = [f"answer {i} red" for i in range(50)]
     cached_backward(encoder, [(texts, "document")], lambda parts: parts[0].sum(), chunk=8)
     assert max(sizes) == 8
-    assert sum(sizes) == 50
+    assert sum(sizes) == sum(without) == 50
+    sizes.clear()
+    without.clear()
+    cached_backward(encoder, [(texts, "document")], lambda parts: parts[0].sum(), chunk=50)
+    assert (sizes, without) == ([50], [])  # they fit: nothing is encoded twice
 
 
 @pytest.mark.crash
