@@ -84,8 +84,8 @@ def _shown(engine: SearchEngine, name: str, corpus: PythonCorpus, settings: Sett
 
 def _train_once(collection: Collection) -> None:
     """Train, unless a head that was trained on this very corpus stands."""
-    from dsearch.cli.training import keep, train_with_progress
-    from dsearch.training import examples_from_corpus, self_supervised_options
+    from dsearch.cli.training import train_with_progress
+    from dsearch.training import examples_from_corpus, register_trained, self_supervised_options
 
     examples = examples_from_corpus(collection)
     for model in collection.store.models():
@@ -93,8 +93,9 @@ def _train_once(collection: Collection) -> None:
             say(f"   {model.version} was trained on this corpus before and is used again")
             return
     trained = train_with_progress(examples, self_supervised_options(), "cpu")
-    version, live = keep(collection, trained, promote=True)
-    say(f"   {version} in {trained.seconds:.0f} s, {'live' if live else 'not live'}: {trained.gate.reason}")
+    made = register_trained(collection, trained)
+    live = "not live" if made.live is None else "live"
+    say(f"   {made.model} in {trained.seconds:.0f} s, {live}: {trained.gate.reason}")
 
 
 def _show_examples(collection: Collection) -> None:

@@ -133,8 +133,7 @@ def _compacted(collection: str, home: Path | None, threads: int | None) -> dict[
             from dsearch.engine.maintenance import compact
 
             with ProgressBars() as on_progress:
-                report = compact(engine.collection(collection), on_progress)
-            return {**asdict(report), "complete": report.complete}
+                return compact(engine.collection(collection), on_progress).to_dict()
     except HomeLocked as locked:
         with server_of(locked) as client:
             return compact_by_server(client, collection)

@@ -31,14 +31,7 @@ def migrate(
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:
         with opened_engine(home, readonly=False, **own) as (engine, _), ProgressBars() as on_progress:
-            done = engine.migrate(collection, engine.encoder, on_progress=on_progress)
-        told: dict[str, Any] = {
-            "documents": done.documents,
-            "encoded": done.encoded,
-            "models_left_behind": done.models,
-            "folder": done.folder.name,
-            "elapsed_s": done.elapsed_s,
-        }
+            told = engine.migrate(collection, engine.encoder, on_progress=on_progress).to_dict()
         then = f"From now on give --encoder {encoder}, or set it in dsearch.toml"
     except HomeLocked as locked:
         with server_of(locked) as client:

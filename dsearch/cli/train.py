@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.cluster_training import require_over_shards, task_over_shards
-from dsearch.cli.full import train_full_with_progress
 from dsearch.cli.runs import run_folder, training_processes
-from dsearch.cli.session import opened_engine, print_json
+from dsearch.cli.session import opened_engine
+from dsearch.cli.train_asked import Asked
 from dsearch.cli.train_by_server import train_by_server
-from dsearch.cli.train_feedback import require_feedback, train_on_feedback, trust_of
-from dsearch.cli.train_null_slot import learned_null_slot, require_judged
+from dsearch.cli.train_feedback import train_on_feedback
+from dsearch.cli.train_full import train_full_with_progress
+from dsearch.cli.train_null_slot import learned_null_slot
+from dsearch.cli.train_over_shards import task_over_shards
 from dsearch.cli.train_overlay import learned_overlay
-from dsearch.cli.train_told import tell_trained
-from dsearch.cli.train_values import VALUE, require_field, train_values
-from dsearch.cli.training import (
-    judged_examples,
-    registered,
-    start_of_training,
-    stop_unless,
-    train_with_progress,
-)
-from dsearch.errors import HomeLocked, InvalidRequest
+from dsearch.cli.train_told import Outcome, of_trained
+from dsearch.cli.train_values import train_values
+from dsearch.cli.training import judged_of, train_with_progress
+from dsearch.errors import HomeLocked
 
 if TYPE_CHECKING:
-    from dsearch.training import TrainingOptions
+    from dsearch.engine import Collection
+    from dsearch.training import Examples, Gate, Trained, TrainingOptions
 
 
 def train(
@@ -140,187 +136,91 @@ def train(
     Documents are encoded again by scope full alone; that one may be started by torchrun, too. Interrupted,
     it goes on with --resume. Exit code 3: trained and kept, but the gate did not let it answer.
     """
-    chosen: dict[str, Any] = _given(
-        objective=objective,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        seed=seed,
-        heads=heads,
-        scope=scope,
-        encoder_method=encoder_training,
-        encoder_learning_rate=encoder_learning_rate,
-        batch_size=batch_size,
-        precision=precision,
-        compiled=compiled or None,
-        tune=None if tune or scope == "full" else False,
-    )
-    of_values = objective == VALUE or field is not None
-    if of_values:
-        refused = {
-            "--from": source,
-            "--trusted-keys": trusted_keys,
-            "--self-supervised": self_supervised,
-            "--teacher": teacher,
-            f"--scope {scope}": scope != "head",
-            "--encoder-training": encoder_training,
-            "--encoder-learning-rate": encoder_learning_rate,
-            "--precision": precision,
-            "--compile": compiled,
-            "--null-slot": null_slot,
-            "--overlay": overlay,
-            "--ray": ray,
-        }
-        require_field(objective, field, refused)
-    elif source is not None or trusted_keys is not None:
-        require_feedback(source, self_supervised=self_supervised, scope=scope, teacher=teacher)
-    elif (data is None) == (not self_supervised):
-        raise InvalidRequest("give either --data BEIR_FOLDER, --self-supervised or --from feedback")
-    for option, given_by in {"--null-slot": null_slot, "--overlay": overlay}.items():
-        if given_by:
-            require_judged(option, data, source, scope)
-    if ray is not None:
-        require_over_shards(source, scope, null_slot=null_slot, overlay=overlay)
-    slot, of_overlay = None, None
-    trust = trust_of(trusted_keys, data, split, exclude)
-    if scope == "full" and (data is None or teacher is not None):
-        raise InvalidRequest("--scope full learns from judgements alone; give --data BEIR_FOLDER")
-    if scope != "full" and (precision is not None or compiled):
-        raise InvalidRequest("--precision and --compile are of --scope full; leave them out")
+    asked = Asked(**locals())  # each option under its own name
+    asked.require_sound()
     try:
-        if of_values:
-            assert field is not None  # it was asked for
-            train_values(
-                collection,
-                field,
-                home=home,
-                encoder=encoder,
-                device=device,
-                threads=threads,
-                data=data,
-                split=split,
-                exclude=exclude,
-                chosen=chosen,
-                alpha=alpha,
-                margin=margin,
-                run=run,
-                resume=resume,
-                strict=strict,
-                promote=promote,
-                accept=accept,
-                json=json,
-            )
-            return
-        with (
-            training_processes(scope, device) as processes,
-            opened_engine(
-                home,
-                readonly=not processes.first,
-                encoder=encoder,
-                device=device,
-                backend=backend,
-                threads=threads,
-            ) as (engine, settings),
-        ):
-            from dsearch.training import Gate, examples_from_corpus
-
-            target = engine.collection(collection)
-            if source is None:
-                chosen.setdefault("objective", "listwise")
-            parent = start_of_training(target)
-            gate = Gate(alpha=alpha, margin=margin)
-            if scope == "full":
-                assert data is not None  # it was asked for
-                examples = judged_examples(target, data, split, exclude, strict=strict)
-                trained = train_full_with_progress(
-                    target, examples, chosen, gate, parent, processes, run, resume=resume
-                )
-                if not processes.first:
-                    return
-            elif source is not None:
-                trained, examples = train_on_feedback(target, trust, chosen, gate, settings.device, parent)
-            else:
-                training = _options(chosen, self_supervised=self_supervised)
-                if data is None:
-                    examples = examples_from_corpus(target, seed=seed)
-                else:
-                    examples = judged_examples(target, data, split, exclude, teacher, strict=strict)
-                described = {"options": asdict(training), "data": examples.digest, "parent": parent}
-                trained = train_with_progress(
-                    examples,
-                    training,
-                    settings.device,
-                    gate,
-                    target.head(parent),
-                    target.encoder if training.scope == "query" else None,
-                    run_folder(target, described, run, resume=resume),
-                    None if ray is None else task_over_shards(target, ray, training),
-                )
-                if overlay:
-                    trained, of_overlay = learned_overlay(trained, examples, training, gate, settings.device)
-                if null_slot:
-                    assert data is not None  # it was asked for
-                    trained, slot = learned_null_slot(
-                        target, data, split, trained, examples, training, settings.device
-                    )
-            made = registered(target, trained, promote=promote, accept=accept, parent=parent)
+        outcome = train_values(asked) if asked.of_values else _trained_here(asked)
     except HomeLocked as locked:
-        live = train_by_server(
-            locked,
-            collection,
-            home=home,
-            data=data,
-            split=split,
-            strict=strict,
-            chosen=chosen,
-            also=_given(
-                self_supervised=self_supervised,
-                from_feedback=source is not None,
-                field=field,
-                null_slot=null_slot,
-                promote=promote,
-                accept=accept,
-                alpha=alpha,
-                margin=margin,
-            ),
-            here_only={
-                "--exclude": exclude,
-                "--trusted-keys": trusted_keys,
-                "--teacher": teacher,
-                "--overlay": overlay,
-                "--batch-size": batch_size,
-                "--precision": precision,
-                "--compile": compiled,
-                "--run": run,
-                "--resume": resume,
-                "--encoder": encoder,
-                "--device": device,
-                "--backend": backend,
-                "--threads": threads,
-                "--ray": ray,
-            },
-            json=json,
-        )
-        stop_unless(live or not promote)
-        return
-    version, live = made.version, made.live is not None
-    if json:
-        about = {"version": made.live or version, "live": live, "trained": version, "reason": made.reason}
-        print_json({**about, **trained.record})
-        stop_unless(live or not promote)
-        return
-    tell_trained(collection, made, parent, trained, len(examples), of_overlay, slot)
-    stop_unless(live or not promote)
+        outcome = train_by_server(locked, asked)
+    if outcome is not None:
+        outcome.tell(json=json, promote=promote)
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that are not left to others' defaults."""
-    return {name: value for name, value in options.items() if value is not None}
+def _trained_here(asked: Asked) -> Outcome | None:
+    """Train from judgements, clicks or the corpus; None in the processes of `torchrun` beside the first."""
+    from dsearch.training import Gate, register_trained, starting_version
+
+    slot, of_overlay = None, None
+    with (
+        training_processes(asked.scope, asked.device) as processes,
+        opened_engine(
+            asked.home,
+            readonly=not processes.first,
+            encoder=asked.encoder,
+            device=asked.device,
+            backend=asked.backend,
+            threads=asked.threads,
+        ) as (engine, settings),
+    ):
+        target = engine.collection(asked.collection)
+        parent = starting_version(target)
+        gate = Gate(alpha=asked.alpha, margin=asked.margin)
+        if asked.scope == "full":
+            examples = judged_of(target, asked)
+            trained = train_full_with_progress(target, examples, asked, gate, parent, processes)
+            if not processes.first:
+                return None
+        elif asked.of_feedback:
+            trained, examples = train_on_feedback(target, asked, gate, settings.device, parent)
+        else:
+            examples = _examples(target, asked)
+            options = _options(asked)
+            trained = _trained_on(examples, options, target, asked, gate, parent, settings.device)
+            if asked.overlay:
+                trained, of_overlay = learned_overlay(trained, examples, options, gate, settings.device)
+            if asked.null_slot:
+                trained, slot = learned_null_slot(
+                    target, asked.judgements, asked.split, trained, examples, options, settings.device
+                )
+        made = register_trained(target, trained, promote=asked.promote, accept=asked.accept, parent=parent)
+    return of_trained(asked.collection, made, trained, len(examples), of_overlay, slot)
 
 
-def _options(chosen: dict[str, Any], *, self_supervised: bool) -> TrainingOptions:
+def _trained_on(
+    examples: Examples,
+    options: TrainingOptions,
+    target: Collection,
+    asked: Asked,
+    gate: Gate,
+    parent: str,
+    device: str,
+) -> Trained:
+    described = {"options": asdict(options), "data": examples.digest, "parent": parent}
+    return train_with_progress(
+        examples,
+        options,
+        device,
+        gate,
+        target.head(parent),
+        target.encoder if options.scope == "query" else None,
+        run_folder(target, described, asked.run, resume=asked.resume),
+        None if asked.ray is None else task_over_shards(target, asked.ray, options),
+    )
+
+
+def _examples(target: Collection, asked: Asked) -> Examples:
+    from dsearch.training import examples_from_corpus
+
+    if asked.self_supervised:
+        return examples_from_corpus(target, seed=asked.seed)
+    return judged_of(target, asked)
+
+
+def _options(asked: Asked) -> TrainingOptions:
     """The defaults of the scope and the source of examples, and what was chosen."""
     from dsearch.training import TrainingOptions, query_options, self_supervised_options
 
-    if self_supervised:
+    chosen = {"objective": "listwise", **asked.chosen()}
+    if asked.self_supervised:
         return self_supervised_options(**chosen)
-    return query_options(**chosen) if chosen["scope"] == "query" else TrainingOptions(**chosen)
+    return query_options(**chosen) if asked.scope == "query" else TrainingOptions(**chosen)

@@ -2,88 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from dsearch.cli.by_server import ended_task, server_of
-from dsearch.cli.session import opened_engine, print_json, say
+from dsearch.cli.session import opened_engine, say
+from dsearch.cli.train_asked import given, there
+from dsearch.cli.train_told import Outcome, answers_now, is_kept
 from dsearch.errors import HomeLocked, InvalidRequest
 
 if TYPE_CHECKING:
+    from dsearch.cli.train_asked import Asked
     from dsearch.training import CheckedData
-
 
 _SERVERS_NAME = {"encoder_method": "encoder_training"}
 
 
-def train_by_server(
-    locked: HomeLocked,
-    collection: str,
-    *,
-    home: Path | None,
-    data: Path | None,
-    split: str,
-    strict: bool,
-    chosen: Mapping[str, Any],
-    also: Mapping[str, Any],
-    here_only: Mapping[str, Any],
-    json: bool,
-) -> bool:
-    """Have the server train; whether what was trained answers now.
-
-    Args:
-        locked: who holds the lock.
-        collection: its name.
-        home: the folder of collections, read to check the judgements.
-        data: a BEIR folder with judgements.
-        split: of it.
-        strict: refuse judgements with anything wrong in them.
-        chosen: how to train, as for `TrainingOptions`.
-        also: what else `Client.train` takes.
-        here_only: options of the command line that a server does not take; none may be given.
-        json: print its answer as JSON.
+def train_by_server(locked: HomeLocked, asked: Asked) -> Outcome:
+    """Have the server train.
 
     Raises:
         HomeLocked: what holds the lock is no server.
         InvalidRequest: an option that a server does not take.
         Conflict: the training did not come to an end; the message says why.
     """
-    if given := [name for name, value in here_only.items() if value]:
+    if names := there(_here_only(asked)):
         if locked.url is None:
             raise locked
         raise InvalidRequest(
-            f"the server at {locked.url} holds the lock, and it does not take {', '.join(given)}; end it "
-            "first, or leave that out"
+            f"the server at {locked.url} holds the lock, and it does not take {names}; end it first, or "
+            "leave that out"
         )
+    collection = asked.collection
+    how = {_SERVERS_NAME.get(name, name): value for name, value in asked.chosen().items()}
     with server_of(locked) as client:
-        asked = {_SERVERS_NAME.get(name, name): value for name, value in chosen.items()}
-        judged: dict[str, Any] = {}
-        if data is not None:
-            checked = checked_beside(home, collection, data, split, strict=strict)
-            judged = {"queries": checked.queries, "judgements": checked.qrels}
-        task = client.train(collection, **judged, **asked, **also)
+        if asked.data is not None:
+            checked = checked_beside(asked.home, collection, asked.data, asked.split, strict=asked.strict)
+            how |= {"queries": checked.queries, "judgements": checked.qrels}
+        task = client.train(
+            collection,
+            self_supervised=asked.self_supervised,
+            from_feedback=asked.of_feedback,
+            null_slot=asked.null_slot,
+            promote=asked.promote,
+            accept=asked.accept,
+            alpha=asked.alpha,
+            margin=asked.margin,
+            **given(field=asked.field),
+            **how,
+        )
         result = ended_task(client, task, f"training of {collection}")
-    live, version = result["live"], result["model"]
-    if json:
-        told = {name: value for name, value in result.items() if name != "model"}
-        print_json({"version": version, **told})
-        return live
-    trained, of = result["trained"], "documents" if "field" in also else "queries"
-    typer.echo(
-        f"{collection}: {trained} trained on {result['examples']} {of} in {result['seconds']:.1f} s "
-        f"({result['epochs']} epochs)"
-    )
-    typer.echo(f"gate: {result['reason']}")
-    typer.echo(
-        f"{version} answers now; back with: dsearch promote {result['parent']} -c {collection}"
-        if live
-        else f"{trained} is kept but does not answer; try it with --model {trained}, or: "
-        f"dsearch promote {trained} -c {collection}"
-    )
-    return live
+    live, version, trained = result["live"], result.pop("model"), result["trained"]
+    of = "documents" if asked.of_values else "queries"
+    lines = [
+        (
+            f"{collection}: {trained} trained on {result['examples']} {of} in {result['seconds']:.1f} s "
+            f"({result['epochs']} epochs)"
+        ),
+        f"gate: {result['reason']}",
+        answers_now(collection, version, result["parent"]) if live else is_kept(collection, trained),
+    ]
+    return Outcome(live, {"version": version, **result}, lines)
+
+
+def _here_only(asked: Asked) -> dict[str, Any]:
+    """The options that a server does not take: it has an encoder and a device of its own."""
+    return {
+        "--exclude": asked.exclude,
+        "--trusted-keys": asked.trusted_keys,
+        "--teacher": asked.teacher,
+        "--overlay": asked.overlay,
+        "--batch-size": asked.batch_size,
+        "--precision": asked.precision,
+        "--compile": asked.compiled,
+        "--run": asked.run,
+        "--resume": asked.resume,
+        "--encoder": asked.encoder,
+        "--device": asked.device,
+        "--backend": asked.backend,
+        "--threads": asked.threads,
+        "--ray": asked.ray,
+    }
 
 
 def checked_beside(

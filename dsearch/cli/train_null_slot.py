@@ -6,24 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsearch.cli.runs import interruptible
-from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from dsearch.engine import Collection
     from dsearch.training import Examples, NullSlot, Trained, TrainingOptions
-
-
-def require_judged(option: str, data: Path | None, source: str | None, scope: str) -> None:
-    """Refuse a slot, or an overlay, without judgements to learn it from.
-
-    Raises:
-        InvalidRequest: no --data, or another scope.
-    """
-    if data is None or source is not None or scope != "head":
-        raise InvalidRequest(
-            f"{option} learns from judged queries, in scope head; give --data BEIR_FOLDER (a query whose "
-            "grades are all 0 is one that nothing answers)"
-        )
 
 
 def learned_null_slot(

@@ -18,9 +18,3 @@ def learned_overlay(
 
     with interruptible() as cancelled:
         return with_overlay(trained, examples, training, gate=gate, device=device, cancelled=cancelled)
-
-
-def overlay_text(report: GateReport) -> str:
-    """The gate's report on the overlay, beside the head alone, for a terminal."""
-    kept = "overlay kept" if report.passed else "overlay left out"
-    return f"{kept}; the head alone → the head with it:\n{report.to_text()}"

@@ -1,48 +1,87 @@
-"""What `dsearch train` says of what was trained."""
+"""What `dsearch train` says of what came of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsearch.cli.train_overlay import overlay_text
+from dsearch.cli.session import print_json
+from dsearch.cli.training import stop_unless
 
 if TYPE_CHECKING:
     from dsearch.training import GateReport, NullSlot, Registered, Trained
 
 
-def tell_trained(
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a training.
+
+    Attributes:
+        live: whether what it gave answers now.
+        told: all of it, as JSON.
+        lines: it in words.
+    """
+
+    live: bool
+    told: Mapping[str, Any]
+    lines: Sequence[str]
+
+    def tell(self, *, json: bool, promote: bool) -> None:
+        """Print it; exit code 3 when it should have answered, and the gate kept it from that."""
+        if json:
+            print_json(self.told)
+        else:
+            typer.echo("\n".join(self.lines))
+        stop_unless(self.live or not promote)
+
+
+def answers_now(collection: str, version: str, parent: str) -> str:
+    """A line about a version that answers, with the way back."""
+    return f"{version} answers now; back with: dsearch promote {parent} -c {collection}"
+
+
+def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
+    """A line about a version that does not answer, with the ways to use it."""
+    try_it = try_it or f"try it with --model {version}"
+    return f"{version} is kept but does not answer; {try_it}, or: dsearch promote {version} -c {collection}"
+
+
+def of_trained(
     collection: str,
     made: Registered,
-    parent: str,
     trained: Trained,
     learned_from: int,
     of_overlay: GateReport | None,
     slot: NullSlot | None,
-) -> None:
+) -> Outcome:
     """What was trained, what the gate says of each part of it, and what answers now."""
-    version, live = made.version, made.live is not None
-    typer.echo(
-        f"{collection}: {version} trained on {learned_from} queries in {trained.seconds:.1f} s "
-        f"({trained.epochs} epochs{_served(trained.share, trained.keyword_factor)})"
-    )
-    typer.echo(trained.gate.to_text())
+    lines = [
+        (
+            f"{collection}: {made.version} trained on {learned_from} queries in {trained.seconds:.1f} s "
+            f"({trained.epochs} epochs{_served(trained.share, trained.keyword_factor)})"
+        ),
+        trained.gate.to_text(),
+    ]
     if of_overlay is not None:
-        typer.echo(overlay_text(of_overlay))
+        kept = "overlay kept" if of_overlay.passed else "overlay left out"
+        lines.append(f"{kept}; the head alone → the head with it:\n{of_overlay.to_text()}")
     if slot is not None:
-        typer.echo(slot.to_text())
+        lines.append(slot.to_text())
     if trained.tuned is not None:
         report = trained.tuned.gate
-        typer.echo(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")
-    if live and made.live != version:
-        typer.echo(f"{made.live}, the tuned search, is better than what answered before")
-    typer.echo(
-        f"{made.live} answers now; back with: dsearch promote {parent} -c {collection}"
-        if live
-        else f"{version} is kept but does not answer; try it with --model {version}, or: "
-        f"dsearch promote {version} -c {collection}"
-    )
+        lines.append(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")
+    if made.live is None:
+        lines.append(is_kept(collection, made.version))
+    else:
+        if made.live != made.version:
+            lines.append(f"{made.live}, the tuned search, is better than what answered before")
+        lines.append(answers_now(collection, made.live, made.parent))
+    live = made.live is not None
+    about = {"version": made.model, "live": live, "trained": made.version, "reason": made.reason}
+    return Outcome(live, {**about, **trained.record}, lines)
 
 
 def _served(share: float, keyword_factor: float) -> str:

@@ -3,78 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
-
-import typer
+from typing import TYPE_CHECKING
 
 from dsearch.cli.runs import interruptible, run_folder
-from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
-from dsearch.cli.training import judged_examples, keep, start_of_training, stop_unless
-from dsearch.errors import InvalidRequest
+from dsearch.cli.session import ProgressBars, opened_engine, say
+from dsearch.cli.train_told import Outcome, answers_now, is_kept
+from dsearch.cli.training import judged_of
 
-VALUE = "value"
+if TYPE_CHECKING:
+    from dsearch.cli.train_asked import Asked
+
 _OPTIONS = ("epochs", "learning_rate", "batch_size", "heads", "seed")
 
 
-def require_field(objective: str | None, field: str | None, refused: dict[str, object]) -> None:
-    """Refuse what does not go together.
+def train_values(asked: Asked) -> Outcome:
+    """Train and keep; judgements, where given, only say what becomes of search."""
+    from dsearch.training import (
+        Gate,
+        ValueOptions,
+        finetune_values,
+        register_trained,
+        starting_version,
+        value_examples,
+    )
 
-    Raises:
-        InvalidRequest: one of objective value and a field without the other; options of other trainings.
-    """
-    if objective != VALUE or field is None:
-        raise InvalidRequest(
-            "--objective value learns to predict a field, and --field says which: give both, such as "
-            "--objective value --field price"
-        )
-    if given := [name for name, value in refused.items() if value]:
-        raise InvalidRequest(
-            f"--objective value learns from the documents' own {field!r}; leave out {', '.join(given)}"
-        )
-
-
-def train_values(
-    collection: str,
-    field: str,
-    *,
-    home: Path | None,
-    encoder: str | None,
-    device: str | None,
-    threads: int | None,
-    data: Path | None,
-    split: str,
-    exclude: Path | None,
-    chosen: dict[str, Any],
-    alpha: float,
-    margin: float,
-    run: Path | None,
-    resume: bool,
-    strict: bool,
-    promote: bool,
-    accept: bool,
-    json: bool,
-) -> None:
-    """Train, keep, and tell; judgements, where given, only say what becomes of search."""
-    from dsearch.training import Gate, ValueOptions, finetune_values, value_examples
-
+    chosen, field = asked.chosen(), asked.field
+    assert field is not None  # it was asked for
     options = ValueOptions(**{name: chosen[name] for name in _OPTIONS if name in chosen})
-    with opened_engine(home, readonly=False, encoder=encoder, device=device, threads=threads) as (
-        engine,
-        settings,
-    ):
-        target = engine.collection(collection)
+    with opened_engine(
+        asked.home, readonly=False, encoder=asked.encoder, device=asked.device, threads=asked.threads
+    ) as (engine, settings):
+        target = engine.collection(asked.collection)
         examples = value_examples(target, field)
-        judged = None if data is None else judged_examples(target, data, split, exclude, strict=strict)
-        parent = start_of_training(target)
+        judged = None if asked.data is None else judged_of(target, asked)
+        parent = starting_version(target)
         described = {"options": asdict(options), "data": examples.digest, "parent": parent}
-        folder = run_folder(target, described, run, resume=resume)
+        folder = run_folder(target, described, asked.run, resume=asked.resume)
         say(f"metrics and checkpoints: {folder.path}")
         with interruptible() as cancelled, ProgressBars("steps") as on_progress:
             trained = finetune_values(
                 examples,
                 options,
-                gate=Gate(alpha=alpha, margin=margin),
+                gate=Gate(alpha=asked.alpha, margin=asked.margin),
                 start=target.head(parent),
                 judged=judged,
                 device=settings.device,
@@ -82,20 +52,16 @@ def train_values(
                 cancelled=cancelled,
                 run=folder,
             )
-        version, live = keep(target, trained, promote=promote, accept=accept, parent=parent)
-    if json:
-        print_json({"version": version, "live": live, "reason": trained.gate.reason, **trained.record})
-        stop_unless(live or not promote)
-        return
-    typer.echo(
-        f"{collection}: {version} learned to predict {field!r} ({examples.kind}) from {len(examples)} "
-        f"documents in {trained.seconds:.1f} s ({trained.epochs} epochs)"
-    )
-    typer.echo(trained.to_text())
-    typer.echo(
-        f"{version} answers now; back with: dsearch promote {parent} -c {collection}"
+        made = register_trained(target, trained, promote=asked.promote, accept=asked.accept, parent=parent)
+    version, live = made.model, made.live is not None
+    lines = [
+        (
+            f"{asked.collection}: {version} learned to predict {field!r} ({examples.kind}) from "
+            f"{len(examples)} documents in {trained.seconds:.1f} s ({trained.epochs} epochs)"
+        ),
+        trained.to_text(),
+        answers_now(asked.collection, version, parent)
         if live
-        else f"{version} is kept but does not answer; predict with model={version!r}, or: "
-        f"dsearch promote {version} -c {collection}"
-    )
-    stop_unless(live or not promote)
+        else is_kept(asked.collection, version, f"predict with model={version!r}"),
+    ]
+    return Outcome(live, {"version": version, "live": live, "reason": made.reason, **trained.record}, lines)

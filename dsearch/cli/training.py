@@ -13,18 +13,10 @@ from dsearch.cli.session import ProgressBars, say
 
 if TYPE_CHECKING:
     from dsearch.attention.head import Head
+    from dsearch.cli.train_asked import Asked
     from dsearch.encoder import TextEncoder
     from dsearch.engine import Collection
-    from dsearch.training import (
-        Examples,
-        Gate,
-        Registered,
-        RunFolder,
-        Trained,
-        TrainedValues,
-        TrainingOptions,
-        Tuned,
-    )
+    from dsearch.training import Examples, Gate, RunFolder, Trained, TrainingOptions
     from dsearch.training.trainer import MakeTask
 
 HELD_BACK = 3  # the exit code when the gate did not let a model answer
@@ -67,55 +59,6 @@ def train_with_progress(
         )
 
 
-def keep(
-    collection: Collection,
-    trained: Trained | Tuned | TrainedValues,
-    *,
-    promote: bool,
-    accept: bool = False,
-    parent: str = "v0",
-) -> tuple[str, bool]:
-    """Register what was trained and, if it may, let it answer: (version, whether it is live)."""
-    made = registered(collection, trained, promote=promote, accept=accept, parent=parent)
-    return made.live or made.version, made.live is not None
-
-
-def registered(
-    collection: Collection,
-    trained: Trained | Tuned | TrainedValues,
-    *,
-    promote: bool,
-    accept: bool = False,
-    parent: str = "v0",
-) -> Registered:
-    """Register what was trained and let it answer, or the tuned search that it started from, if they may."""
-    from dsearch.training import Trained, register
-
-    return register(
-        collection,
-        trained.head,
-        trained.record,
-        passed=trained.gate.passed,
-        reason=trained.gate.reason,
-        promote=promote,
-        accept=accept,
-        parent=parent,
-        encoder=trained.encoder if isinstance(trained, Trained) else None,
-        documents=trained.documents if isinstance(trained, Trained) else None,
-        lessons=trained.lessons if isinstance(trained, Trained) else None,
-    )
-
-
-def start_of_training(collection: Collection) -> str:
-    """What training starts from: the live model where that was tuned, else the untrained one.
-
-    A trained one is none: it knows the queries that would be held out.
-    """
-    live = collection.live_model
-    scope = "head" if live == "v0" else collection.store.model(live).record.get("scope")
-    return live if scope == "tune" else "v0"
-
-
 def judged_examples(
     collection: Collection,
     data: Path,
@@ -136,3 +79,10 @@ def judged_examples(
     scores = None if teacher is None else read_qrels(teacher)
     examples = examples_from_judgements(collection, checked.queries, checked.qrels, pairs, teacher=scores)
     return replace(examples, left_out=dict(checked.report.counts))
+
+
+def judged_of(collection: Collection, asked: Asked) -> Examples:
+    """The judged queries that `dsearch train` was given."""
+    return judged_examples(
+        collection, asked.judgements, asked.split, asked.exclude, asked.teacher, strict=asked.strict
+    )

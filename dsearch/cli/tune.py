@@ -12,7 +12,8 @@ from dsearch.cli import options
 from dsearch.cli.by_server import ended_task, server_of
 from dsearch.cli.session import ProgressBars, opened_engine, print_json
 from dsearch.cli.train_by_server import checked_beside
-from dsearch.cli.training import judged_examples, keep, stop_unless
+from dsearch.cli.train_told import is_kept
+from dsearch.cli.training import judged_examples, stop_unless
 from dsearch.errors import HomeLocked
 from dsearch.types import Progress
 
@@ -48,14 +49,15 @@ def tune(
     may: dict[str, Any] = {"promote": promote, "accept": accept}
     try:
         with opened_engine(home, readonly=False, **own) as (engine, _):
-            from dsearch.training import Gate
+            from dsearch.training import Gate, register_trained
 
             target = engine.collection(collection)
             examples = judged_examples(target, data, split, exclude)
             tuned = _with_progress(examples, Gate(alpha=alpha, margin=margin), seed)
-            version, live = keep(target, tuned, **may)
+            made = register_trained(target, tuned, **may)
         gate = tuned.gate.to_text()
-        told = {"version": version, "live": live, "reason": tuned.gate.reason, **tuned.record}
+        version, live = made.model, made.live is not None
+        told = {"version": version, "live": live, "reason": made.reason, **tuned.record}
     except HomeLocked as locked:
         with server_of(locked) as client:
             asked: dict[str, Any] = {"seed": seed, "alpha": alpha, "margin": margin, **may}
@@ -72,12 +74,7 @@ def tune(
             + ", ".join(f"{name} {value:.4f}" for name, value in told["scores"].items())
         )
         typer.echo(gate)
-        typer.echo(
-            f"{version} answers now"
-            if live
-            else f"{version} is kept but does not answer; try it with --model {version}, or: "
-            f"dsearch promote {version} -c {collection}"
-        )
+        typer.echo(f"{version} answers now" if live else is_kept(collection, version))
     stop_unless(live or not promote)
 
 

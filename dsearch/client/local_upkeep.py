@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Unpack
 
 from dsearch.client.answers import Task
 from dsearch.client.options import TuneOptions
-from dsearch.engine import UNTRAINED, Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.keys import KeyOptions
 from dsearch.engine.maintenance import compact
 from dsearch.errors import Conflict, DsearchError, InvalidRequest, NotFound
@@ -35,33 +34,24 @@ class LocalUpkeep:
         """Choose keyword weight, k1 and b, and hop strength on judgements."""
         if not judgements:
             raise InvalidRequest("there is no judgement to tune on; give queries and judgements")
-        from dsearch.training import Gate, examples_from_judgements, register, tune
+        from dsearch.training import (
+            TOLD_OF_TUNING,
+            Gate,
+            examples_from_judgements,
+            register_trained,
+            tune,
+        )
 
         def work(opened: Collection) -> dict[str, Any]:
-            exclude = {query: set(ids) for query, ids in options.get("exclude", {}).items()}
             grades = {query: {id: float(one) for id, one in of.items()} for query, of in judgements.items()}
-            examples = examples_from_judgements(opened, queries, grades, exclude or None)
+            examples = examples_from_judgements(opened, queries, grades, options.get("exclude"))
             gate = Gate(alpha=options.get("alpha", 0.05), margin=options.get("margin", 0.02))
             tuned = tune(examples, gate=gate, seed=options.get("seed", 0))
-            made = register(
-                opened,
-                tuned.head,
-                tuned.record,
-                passed=tuned.gate.passed,
-                reason=tuned.gate.reason,
-                promote=options.get("promote", True),
-                accept=options.get("accept", False),
+            made = register_trained(
+                opened, tuned, promote=options.get("promote", True), accept=options.get("accept", False)
             )
-            chosen = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
-            return {
-                "model": made.live or made.version,
-                "live": made.live is not None,
-                "trained": made.version,
-                "parent": UNTRAINED,
-                "reason": made.reason,
-                "left_out": examples.left_out,
-                **{name: tuned.record[name] for name in chosen},
-            }
+            told = {name: tuned.record[name] for name in TOLD_OF_TUNING}
+            return {**made.to_dict(), "left_out": examples.left_out, **told}
 
         return self._done("tune", collection, work)
 
@@ -90,8 +80,7 @@ class LocalUpkeep:
         """Make the files small, and what was deleted or replaced unreadable."""
 
         def work(opened: Collection) -> dict[str, Any]:
-            report = compact(opened)
-            return {**asdict(report), "complete": report.complete}
+            return compact(opened).to_dict()
 
         return self._done("compact", collection, work)
 
@@ -103,15 +92,7 @@ class LocalUpkeep:
             raise Conflict(f"encoder={encoder!r}: this engine moves collections to {there!r}; open another")
 
         def work(_: Collection) -> dict[str, Any]:
-            done = self.engine.migrate(collection)
-            return {
-                "documents": done.documents,
-                "encoded": done.encoded,
-                "models_left_behind": list(done.models),
-                "encoder": self.engine.collection(collection).describe()["encoder"]["name"],
-                "folder": done.folder.name,
-                "elapsed_s": round(done.elapsed_s, 2),
-            }
+            return self.engine.migrate(collection).to_dict()
 
         return self._done("migrate", collection, work)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,6 +52,10 @@ class Compacted:
     def complete(self) -> bool:
         """Whether nothing that was deleted before is left in any file of the collection."""
         return not self.kept and not self.held and not self.models and self.overwritten
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, with `complete`."""
+        return {**asdict(self), "complete": self.complete}
 
 
 def compact(

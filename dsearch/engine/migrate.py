@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsearch.encoder import TextEncoder
 from dsearch.engine.cutting import Cutting, PassageOptions
@@ -50,6 +50,7 @@ class Migrated:
         documents: in the new edition.
         encoded: by this call; an interrupted one before may have done the others.
         models: versions that stayed behind with the older edition.
+        encoder: its name; of all documents from now on.
         folder: where the collection lies now.
         elapsed_s: of this call.
     """
@@ -57,8 +58,20 @@ class Migrated:
     documents: int
     encoded: int
     models: tuple[str, ...]
+    encoder: str
     folder: Path
     elapsed_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; of the folder its name alone."""
+        return {
+            "documents": self.documents,
+            "encoded": self.encoded,
+            "models_left_behind": list(self.models),
+            "encoder": self.encoder,
+            "folder": self.folder.name,
+            "elapsed_s": round(self.elapsed_s, 2),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +184,8 @@ def switch(
             folder = _publish(home, source.name, target.path)
             source.store.stop_writing()
     models = tuple(model.version for model in source.store.models())
-    return Migrated(documents, encoded, models, folder, time.monotonic() - prepared.started)
+    name, elapsed_s = encoder.identity.name, time.monotonic() - prepared.started
+    return Migrated(documents, encoded, models, name, folder, elapsed_s)
 
 
 def clear_superseded(home: Home) -> list[Path]:

@@ -63,11 +63,11 @@ def train_job(
     """
     be_first_to_go()
     from dsearch.service.made import write_made
-    from dsearch.training import Gate
+    from dsearch.training import Gate, starting_version
 
     with open_engine() as engine:
         collection = engine.collection(name)
-        parent = _start(collection)
+        parent = starting_version(collection)
         gate = Gate(alpha=request["alpha"], margin=request["margin"])
         trained, left_out = _trained(report, collection, parent, gate, request, folder, device)
     return {
@@ -89,12 +89,11 @@ def tune_job(
     from dsearch.service.made import write_made
     from dsearch.training import Gate, examples_from_judgements, tune
 
-    exclude = {query: set(ids) for query, ids in (request["exclude"] or {}).items()}
     started = time.monotonic()
     with open_engine() as engine:
         collection = engine.collection(name)
         examples = examples_from_judgements(
-            collection, request["queries"], request["judgements"], exclude or None
+            collection, request["queries"], request["judgements"], request["exclude"]
         )
         tuned = tune(
             examples,
@@ -305,19 +304,6 @@ class _Watch:
             "ndcg_at_10": epoch.after,
         }
         self._report(Note("metric", figures))
-
-
-def _start(collection: Collection) -> str:
-    """What training starts from: the live model where that was tuned, else the untrained one.
-
-    A trained one is none: it knows the queries that would be held out.
-    """
-    from dsearch.engine import UNTRAINED
-
-    live = collection.live_model
-    if live == UNTRAINED or collection.store.model(live).record.get("scope") != "tune":
-        return UNTRAINED
-    return live
 
 
 def be_first_to_go() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,14 @@ class TaskWork:
         return kinds[job.task.kind](job)
 
     def _train(self, job: Job) -> dict[str, Any]:
-        return self._learned(job, train_job, ("examples", "epochs", "seconds", "gate", "headroom"))
+        from dsearch.training import TOLD_OF_TRAINING
+
+        return self._learned(job, train_job, TOLD_OF_TRAINING)
 
     def _tune(self, job: Job) -> dict[str, Any]:
-        chosen = ("keyword_weight", "hop_strength", "k1", "b")
-        return self._learned(job, tune_job, (*chosen, "scores", "examples", "seconds", "gate"))
+        from dsearch.training import TOLD_OF_TUNING
+
+        return self._learned(job, tune_job, TOLD_OF_TUNING)
 
     def _learned(self, job: Job, compute: Any, told_of_record: tuple[str, ...]) -> dict[str, Any]:
         """Have a head made, keep it, and let it answer if it may."""
@@ -112,11 +115,7 @@ class TaskWork:
                 lessons=made.lessons,
             )
         return {
-            "model": registered.live or registered.version,
-            "live": registered.live is not None,
-            "trained": registered.version,
-            "parent": told["parent"],
-            "reason": registered.reason,
+            **registered.to_dict(),
             "left_out": told["left_out"],
             **{name: told["record"].get(name) for name in told_of_record},
         }
@@ -135,7 +134,7 @@ class TaskWork:
             report = compact(
                 collection, job.tell, spawned=True, patience_s=READERS_S, cancelled=job.cancelled
             )
-        return {**asdict(report), "complete": report.complete}
+        return report.to_dict()
 
     def _migrate(self, job: Job) -> dict[str, Any]:
         encoded, started = 0, time.monotonic()
@@ -144,15 +143,7 @@ class TaskWork:
             encoded += made["encoded"]
             prepared = Prepared(made["sequence"], encoded, started)
             if (done := self._catalogue.finish_migration(job.collection, prepared)) is not None:
-                break
-        return {
-            "documents": done.documents,
-            "encoded": done.encoded,
-            "models_left_behind": list(done.models),
-            "encoder": self._catalogue.describe(job.collection)["encoder"]["name"],
-            "folder": done.folder.name,
-            "elapsed_s": round(done.elapsed_s, 2),
-        }
+                return done.to_dict()
 
     def _spawned(self, job: Job, compute: Any, *arguments: Any) -> dict[str, Any]:
         return run_spawned(

@@ -25,7 +25,14 @@ from dsearch.training.options import (
 )
 from dsearch.training.overlay import OverlayOptions, learn_overlay, with_overlay
 from dsearch.training.propensity import Propensities, propensities_from_pages
-from dsearch.training.registering import Registered, register
+from dsearch.training.registering import (
+    TOLD_OF_TRAINING,
+    TOLD_OF_TUNING,
+    Registered,
+    register,
+    register_trained,
+    starting_version,
+)
 from dsearch.training.runfolder import RunFolder
 from dsearch.training.self_supervision import examples_from_corpus
 from dsearch.training.student import Student
@@ -35,6 +42,8 @@ from dsearch.training.value_examples import ValueExamples, value_examples
 
 __all__ = [
     "ACTIONS",
+    "TOLD_OF_TRAINING",
+    "TOLD_OF_TUNING",
     "Action",
     "CheckedData",
     "ClickOptions",
@@ -80,7 +89,9 @@ __all__ = [
     "propensities_from_pages",
     "query_options",
     "register",
+    "register_trained",
     "self_supervised_options",
+    "starting_version",
     "train_head",
     "train_student",
     "tune",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -100,7 +100,7 @@ def examples_from_judgements(
     collection: Collection,
     queries: Mapping[str, str],
     qrels: Mapping[str, Mapping[str, float]],
-    exclude: Mapping[str, set[str]] | None = None,
+    exclude: Mapping[str, Iterable[str]] | None = None,
     *,
     teacher: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Examples:
@@ -116,9 +116,9 @@ def examples_from_judgements(
     Raises:
         InvalidRequest: nothing is left to learn from.
     """
-    exclude = exclude or {}
+    excluded = {query: set(ids) for query, ids in (exclude or {}).items()}
     scored = teacher or {}
-    sources = (*qrels.values(), *scored.values(), *exclude.values())
+    sources = (*qrels.values(), *scored.values(), *excluded.values())
     ids = {document for documents in sources for document in documents}
     rows = collection.store.rows_of(sorted(ids))
     snapshot = collection.snapshot
@@ -138,7 +138,7 @@ def examples_from_judgements(
         positive = {
             document: grade
             for document, grade in qrels[query].items()
-            if grade > 0 and document not in exclude.get(query, ())
+            if grade > 0 and document not in excluded.get(query, ())
         }
         found = {
             position_of[document]: grade for document, grade in positive.items() if document in position_of
@@ -149,7 +149,7 @@ def examples_from_judgements(
             continue
         texts.append(text)
         relevant.append(_arrays(found))
-        known_here = sorted(position_of[id] for id in exclude.get(query, ()) if id in position_of)
+        known_here = sorted(position_of[id] for id in excluded.get(query, ()) if id in position_of)
         hidden.append(np.array(known_here, np.int64))
         taught.append(
             _arrays({position_of[id]: s for id, s in scored.get(query, {}).items() if id in position_of})

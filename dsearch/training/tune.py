@@ -57,6 +57,7 @@ class Setting(NamedTuple):
 DEFAULT = Setting(START_KEYWORD_WEIGHT, 0.0)
 DENSE = Setting(0.0, 0.0)
 KEYWORD = Setting(KEYWORDS_ALONE, 0.0)
+SCOPE = "tune"  # of its record
 OnSetting = Callable[[int, int], None]
 Values = Mapping[Setting, Float[np.ndarray, " queries"]]
 
@@ -194,7 +195,7 @@ class Trials:
             "cross-validated": float(choice.crossed.mean()),
         }
         record = {
-            "scope": "tune",
+            "scope": SCOPE,
             "measure": MEASURE,
             **recorded(choice.setting),
             "scores": scores,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsearch.cli.runs import interruptible, run_folder
 from dsearch.cli.session import ProgressBars, say
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from dsearch.cli.train_asked import Asked
     from dsearch.engine import Collection
     from dsearch.training import Examples, Gate, Trained
     from dsearch.training.processes import Processes
@@ -21,13 +21,10 @@ _NOT_ITS_OWN = {"objective": "listwise", "heads": 1}  # and what they are when n
 def train_full_with_progress(
     collection: Collection,
     examples: Examples,
-    chosen: dict[str, Any],
+    asked: Asked,
     gate: Gate,
     parent: str,
     processes: Processes,
-    run: Path | None,
-    *,
-    resume: bool,
 ) -> Trained:
     """Train both encoders, with a bar for the steps and one for the documents that are encoded at the end.
 
@@ -36,6 +33,7 @@ def train_full_with_progress(
     """
     from dsearch.training import FullOptions, finetune_full
 
+    chosen = asked.chosen()
     for name, default in _NOT_ITS_OWN.items():
         if chosen.get(name, default) != default:
             raise InvalidRequest(f"{name}={chosen[name]!r} with --scope full; it is of heads: leave it out")
@@ -45,7 +43,7 @@ def train_full_with_progress(
     folder = None
     for first in (True, False):  # one makes it, the others go along
         if processes.first == first:
-            folder = run_folder(collection, described, run, resume=resume or not first)
+            folder = run_folder(collection, described, asked.run, resume=asked.resume or not first)
         processes.agree(False)  # waits for all
     assert folder is not None
     if processes.first:

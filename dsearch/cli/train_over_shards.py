@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsearch.errors import InvalidRequest, Unavailable
+from dsearch.errors import Unavailable
 
 if TYPE_CHECKING:
     from dsearch.engine import Collection
@@ -12,25 +12,6 @@ if TYPE_CHECKING:
     from dsearch.training.trainer import MakeTask
 
 ANSWER_S = 60.0  # a step over a large shard takes longer than a search
-
-
-def require_over_shards(source: str | None, scope: str, *, null_slot: bool, overlay: bool) -> None:
-    """Refuse what shards cannot learn, or could not answer with.
-
-    Raises:
-        InvalidRequest
-    """
-    given = {
-        f"--from {source}": source is not None,
-        f"--scope {scope}": scope != "head",
-        "--null-slot": null_slot,
-        "--overlay": overlay,
-    }
-    if refused := [name for name, there in given.items() if there]:
-        raise InvalidRequest(
-            f"--ray trains a head from judgements or the corpus; leave out {', '.join(refused)}, or train "
-            "without --ray"
-        )
 
 
 def task_over_shards(collection: Collection, address: str, options: TrainingOptions) -> MakeTask:
