@@ -68,6 +68,8 @@ from dsearch.training import (  # noqa: E402
     query_options,
     tune,
 )
+from dsearch.training.finetune_full import further_of  # noqa: E402
+from dsearch.training.passages import FurtherPassages  # noqa: E402
 from dsearch.training.relevance import ndcg_at_10  # noqa: E402
 from dsearch.types import Progress, Query  # noqa: E402
 
@@ -263,7 +265,10 @@ def run_rows(folder: Path, collection: Collection, arguments: argparse.Namespace
             tell("full", trained)
             assert trained.documents is not None
             states = query_states(collection, trained, turn)
-            run = exact_run(collection, turn, trained.head, states, trained.documents.embeddings)
+            further = further_of(trained.documents)
+            run = exact_run(
+                collection, turn, trained.head, states, trained.documents.embeddings, further=further
+            )
             scored(run, "full", cost, encoding[0] - started)
             scored(answering(trained, run, hybrid, ranked), "full, gated", cost, encoding[0] - started)
     return results
@@ -295,16 +300,21 @@ def exact_run(
     states: np.ndarray,
     corpus: np.ndarray,
     *,
+    further: FurtherPassages | None = None,
     keywords: bool = True,
     depth: int = 100,
 ) -> Run:
-    """Every document scored by a head, its embeddings given."""
+    """Every document scored by a head, its embeddings given, and those of its further passages."""
     snapshot, run = turn.examples.snapshot, {}
     visible = snapshot.visible()
-    embeddings = torch.as_tensor(np.asarray(corpus[visible], np.float32))
+    embeddings = torch.as_tensor(np.asarray(corpus, np.float32))
     ids = np.array(collection.ids_at(snapshot, visible[None])[0], dtype=object)
     for query, state in zip(turn.queries, torch.as_tensor(states), strict=True):
-        scores = (head.fold(head.queries(state[None]))[0, 0] @ embeddings.T).numpy()
+        folded = head.fold(head.queries(state[None]))
+        every = folded @ embeddings.T
+        if further is not None:
+            every, _ = further.taken(folded, every)
+        scores = every[0, 0].numpy()[visible]
         if keywords:
             found = snapshot.all_keyword_scores([query.text])[0][visible]
             scores = scores + head.keyword_weight.item() * found

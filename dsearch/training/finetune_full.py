@@ -31,6 +31,7 @@ from dsearch.training.loop import Epoch, OnTraining, TrainingDiverged, Watch
 from dsearch.training.moving_index import MovingIndex
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.processes import Processes
+from dsearch.training.query_keys import with_query_keys
 from dsearch.training.runfolder import ReadingStage, RunFolder
 from dsearch.training.selection import CrossFitted, FoldAnswers, Served, cross_fitted
 from dsearch.training.shrinkage import KEYWORD_FACTORS, reweighed
@@ -135,6 +136,9 @@ def finetune_full(
     student, index = trained.student, trained.index
     assert student.encoder is not None
     documents = _encoded(collection, state, student.encoder, index, on_progress)
+    learned = student.states(training)
+    if options.query_keys:
+        documents = with_query_keys(documents, collection.store, training, learned, seed=options.seed)
     crossed, factor = None, 1.0
     if held_out is not None and before is not None:
         crossed = _served(held_out, before, student, documents, options)
@@ -151,7 +155,7 @@ def finetune_full(
         "held_out": len(part),
         "left_out": examples.left_out,
         "data_sha256": examples.digest,
-        "training_queries": query_statistics(student.states(training)),
+        "training_queries": query_statistics(learned),
         "headroom": room.to_dict(),
         "gate": gated.to_dict(),
         "processes": processes.count,
@@ -187,7 +191,7 @@ def _served(
         [hop],
         student.states(held_out.examples),
         torch.as_tensor(documents.embeddings),
-        _further(documents),
+        further_of(documents),
     )
     served = {Served(1.0, hop, factor): of[hop] for factor, of in zip(factors, answers, strict=True)}
     whole = served[Served(1.0, hop)]
@@ -219,7 +223,7 @@ def _encoded(
     return EncodedDocuments(state, embeddings, further)
 
 
-def _further(documents: EncodedDocuments) -> FurtherPassages | None:
+def further_of(documents: EncodedDocuments) -> FurtherPassages | None:
     """The further passages as they are ranked by."""
     if not documents.further:
         return None

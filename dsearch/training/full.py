@@ -55,6 +55,7 @@ class FullOptions:
         encoder_method: "all" weights, or "lora".
         lora_rank: see `TrainingOptions`.
         keywords: whether the keyword head has a part.
+        query_keys: whether training queries become further keys of their answers; see query_keys.py.
         held_out: a part of one in so many queries is held out to judge by; 0 for none.
         precision: "float32", or "bfloat16" for autocast.
         compiled: run the transformer through torch.compile.
@@ -73,6 +74,7 @@ class FullOptions:
     encoder_method: str = "all"
     lora_rank: int = 16
     keywords: bool = True
+    query_keys: bool = True
     held_out: int = 5
     precision: str = "float32"
     compiled: bool = False
