@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from ..errors import InvalidRequest
-from .validate import MAX_METADATA_DEPTH
+from .metadata import MAX_METADATA_DEPTH
 
 MAX_DEPTH = 16
 MAX_CONDITIONS = 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 
 from ..errors import DsearchError
 from .digest import add_facts
@@ -32,6 +33,11 @@ class Operation:
         """Count one statement into the set digest; an operation without any is a no-op and is not written."""
         self._facts += fact
         self._changed = True
+
+    def add_facts(self, facts: Sequence[int]) -> None:
+        """Count several statements in, or none."""
+        if facts:
+            self.add_fact(sum(facts))
 
     def take_fact(self, fact: int) -> None:
         """Take a statement that held until now out of the set digest."""

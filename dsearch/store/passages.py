@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import Conflict, CorruptData, InvalidRequest
 from .digest import passages_digest, passages_fact
+from .insert import insert_rows
 from .operation import Operation
 from .records import Passages
 from .validate import finite_float32
@@ -54,10 +55,8 @@ def insert(operation: Operation, passages: Iterable[tuple[int, Packed]]) -> None
         raise Conflict(
             "this collection has format 1, which has no passages: index the sources into a new collection"
         )
-    if values:
-        operation.connection.executemany("INSERT INTO passages VALUES (?, ?, ?, ?, ?)", values)
-    for row, _, digest, *_ in values:
-        operation.add_fact(passages_fact(row, written, digest))
+    insert_rows(operation.connection, "passages", values)
+    operation.add_facts([passages_fact(row, written, digest) for row, _, digest, *_ in values])
 
 
 def stored(connection: sqlite3.Connection, row: int) -> Packed | None:

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 from ..errors import DocumentNotFound, InvalidRequest
 from . import read, write
+from .metadata import MAX_METADATA_DEPTH
 from .operation import Operation
 from .records import WriteReceipt
-from .validate import MAX_METADATA_DEPTH, prepare
+from .validate import prepare
 
 
 def update_metadata(operation: Operation, id: str, changes: object) -> WriteReceipt:

@@ -33,7 +33,7 @@ from .read import Rows
 from .reader import Reader
 from .records import BackupReport, GenerationRecord, Passages, PurgeReport, WriteReceipt
 from .schema import FILE_NAME, Meta, read_meta, read_state
-from .validate import prepare, prepare_embeddings
+from .validate import embedding_bytes, prepare, prepare_embeddings
 from .watermark import check_database, read_watermark
 
 
@@ -303,7 +303,7 @@ class Store(Reader):
         array = prepare_embeddings(embeddings, count=len(places), dimension=self.dimension)
         if any(not 0 <= place < count for place in places):
             raise InvalidRequest(f"positions {list(places)[:10]}; use 0 to {count - 1}")
-        return {place: vector.tobytes() for place, vector in zip(places, array, strict=True)}
+        return dict(zip(places, embedding_bytes(array), strict=True))
 
     def _packed(
         self, given: Mapping[int, Passages] | None, embedded: Collection[int]

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -18,21 +17,19 @@ from jaxtyping import Float32, Shaped
 from ..errors import DimensionMismatch, InvalidDocument, InvalidRequest
 from ..types import Document
 from .digest import canonical_json, document_digest
+from .metadata import Refused, canonical_metadata
 
 MAX_ID_BYTES = 512
 MAX_TITLE_BYTES = 64 * 1024
 MAX_TEXT_BYTES = 1024 * 1024
 MAX_METADATA_BYTES = 1024 * 1024
-MAX_METADATA_DEPTH = 32
 MAX_VALUE_NUMBERS = 65_536
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
-_INT64 = range(-(2**63), 2**63)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A document that passed every check, in the form in which it is stored."""
+class Prepared(NamedTuple):
+    """A document that passed every check, as its columns are stored."""
 
     id: str
     title: str
@@ -40,7 +37,11 @@ class Prepared:
     metadata: str
     value: str | None
     digest: bytes
-    content: str
+
+    @property
+    def content(self) -> str:
+        """See `Document.content`."""
+        return f"{self.title} {self.text}".strip()
 
 
 def validate_name(name: str) -> str:
@@ -70,8 +71,8 @@ def prepare(documents: Sequence[Document]) -> list[Prepared]:
         try:
             checked = _prepare(document)
             if document.id in first:
-                raise _Refused(f"is also document {first[document.id]} of this batch; send each id once")
-        except _Refused as refused:
+                raise Refused(f"is also document {first[document.id]} of this batch; send each id once")
+        except Refused as refused:
             id = str(document.id)
             shown = id if len(id) <= 80 else id[:80] + "…"
             raise InvalidDocument(f"document {position} (id {shown!r}) {refused}") from None
@@ -84,7 +85,7 @@ def refusal(document: Document) -> str | None:
     """Why a document cannot be stored ("has …"), None when it can."""
     try:
         _prepare(document)
-    except _Refused as refused:
+    except Refused as refused:
         return str(refused)
     return None
 
@@ -110,16 +111,17 @@ def finite_float32(array: Shaped[np.ndarray, "rows dimension"]) -> Float32[np.nd
         raise InvalidRequest(f"embeddings of type {array.dtype}; give float32")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
         array = np.ascontiguousarray(array, dtype="<f4")
-    finite = np.isfinite(array).all(axis=1)
+    finite = np.isfinite(array)
     if not finite.all():
-        raise InvalidRequest(
-            f"embedding {int(np.argmin(finite))} has NaN or infinite numbers; encode that document again"
-        )
+        first = int(np.argmin(finite.all(axis=1)))
+        raise InvalidRequest(f"embedding {first} has NaN or infinite numbers; encode that document again")
     return array
 
 
-class _Refused(Exception):
-    """Why one document cannot be stored; the caller adds which one it is."""
+def embedding_bytes(embeddings: Float32[np.ndarray, "rows dimension"]) -> list[bytes]:
+    """Each embedding as it is stored, of an array that `finite_float32` gave."""
+    width, data = embeddings.itemsize * embeddings.shape[1], embeddings.tobytes()
+    return [data[start : start + width] for start in range(0, len(data), width)]
 
 
 def _prepare(document: Document) -> Prepared:
@@ -127,15 +129,14 @@ def _prepare(document: Document) -> Prepared:
     title = _utf8(document.title, "title", MAX_TITLE_BYTES)
     text = _utf8(document.text, "text", MAX_TEXT_BYTES)
     if not id:
-        raise _Refused("has an empty id; give every document an id of 1 to 512 bytes")
-    content = document.content
-    if not content:
-        raise _Refused("has neither title nor text; give it at least one of them, or leave it out")
-    metadata = _metadata(document.metadata)
+        raise Refused("has an empty id; give every document an id of 1 to 512 bytes")
+    if not (document.text.strip() or document.title.strip()):
+        raise Refused("has neither title nor text; give it at least one of them, or leave it out")
+    metadata = canonical_metadata(document.metadata)
     value = None if document.value is None else canonical_json(_value(document.value))
     metadata_bytes = _utf8(metadata, "metadata", MAX_METADATA_BYTES)
     digest = document_digest(id, title, text, metadata_bytes, (value or "").encode())
-    return Prepared(document.id, document.title, document.text, metadata, value, digest, content)
+    return Prepared(document.id, document.title, document.text, metadata, value, digest)
 
 
 # The checks below take `object`: documents come from files and requests, whatever the annotations promise.
@@ -143,70 +144,35 @@ def _prepare(document: Document) -> Prepared:
 
 def _utf8(text: object, field: str, limit: int) -> bytes:
     if not isinstance(text, str):
-        raise _Refused(f"has a {type(text).__name__} as its {field}; use a string")
+        raise Refused(f"has a {type(text).__name__} as its {field}; use a string")
     try:
         encoded = text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise _Refused(
+        raise Refused(
             f"has a lone surrogate at character {error.start} of its {field}, which is no text; "
             "decode the source with errors='replace'"
         ) from None
     if len(encoded) > limit:
-        raise _Refused(f"has {len(encoded)} bytes of {field}; at most {limit}")
+        raise Refused(f"has {len(encoded)} bytes of {field}; at most {limit}")
     return encoded
-
-
-def _metadata(metadata: object) -> str:
-    if not isinstance(metadata, dict):
-        raise _Refused(f"has metadata of type {type(metadata).__name__}; use an object of JSON values")
-    if not metadata:
-        return "{}"
-    _check_json(cast("object", metadata), "metadata", MAX_METADATA_DEPTH)
-    return canonical_json(metadata)
-
-
-def _check_json(value: object, where: str, depth: int) -> None:
-    """Refuse what would not come back as it was given: JSON has no tuples, no number keys, no NaN."""
-    if value is None or isinstance(value, str | bool):
-        return
-    if isinstance(value, int):
-        if value not in _INT64:
-            raise _Refused(f"has an integer of more than 64 bits at {where}; use a string")
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise _Refused(f"has {value} at {where}; JSON has finite numbers only, use null")
-    elif depth == 0:
-        raise _Refused(f"nests deeper than {MAX_METADATA_DEPTH} levels at {where}")
-    elif isinstance(value, dict):
-        for key, item in cast("dict[object, object]", value).items():
-            if not isinstance(key, str):
-                raise _Refused(f"has the key {key!r} at {where}; JSON keys are strings")
-            _check_json(item, f"{where}.{key}", depth - 1)
-    elif isinstance(value, list):
-        for position, item in enumerate(cast("list[object]", value)):
-            _check_json(item, f"{where}[{position}]", depth - 1)
-    else:
-        raise _Refused(
-            f"has a {type(value).__name__} at {where}; use null, booleans, numbers, strings, lists, objects"
-        )
 
 
 def _value(value: object) -> float | list[float]:
     if isinstance(value, list):
         numbers = cast("list[object]", value)
         if not 1 <= len(numbers) <= MAX_VALUE_NUMBERS:
-            raise _Refused(f"has a value of {len(numbers)} numbers; use 1 to {MAX_VALUE_NUMBERS}, or none")
+            raise Refused(f"has a value of {len(numbers)} numbers; use 1 to {MAX_VALUE_NUMBERS}, or none")
         return [_number(number) for number in numbers]
     return _number(value)
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Refused(f"has a {type(value).__name__} in its value; use a number or a list of numbers")
+        raise Refused(f"has a {type(value).__name__} in its value; use a number or a list of numbers")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise _Refused(f"has {number} in its value; use finite numbers")
+        raise Refused(f"has {number} in its value; use finite numbers")
     return number

@@ -12,14 +12,14 @@ from jaxtyping import Float32, Int64
 from ..errors import NotFound
 from . import passages as passages_table
 from .digest import document_fact, embedding_digest, embedding_fact, tombstone_fact
+from .insert import insert_rows
 from .operation import Operation
 from .passages import Packed
 from .records import WriteReceipt
-from .validate import Prepared
+from .validate import Prepared, embedding_bytes
 
-_INSERT_DOCUMENT = """
-INSERT INTO document (row, id, title, text, metadata, value, digest, written) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-"""
+_VERSION = "document (row, id, title, text, metadata, value, digest, written)"
+_LOOKED_UP = 256  # ids in one statement
 
 
 def upsert(
@@ -41,8 +41,9 @@ def upsert(
     cut: list[tuple[int, Packed]] = []
     pending: list[tuple[int, int]] = []
     inserted = updated = 0
+    live = _live_versions(operation.connection, [document.id for document in documents])
     for position, document in enumerate(documents):
-        found = _live_version(operation.connection, document.id)
+        found = live.get(document.id)
         given = vectors.get(position)
         if found is not None and found[1] == document.digest:
             rows.append(found[0])
@@ -76,7 +77,7 @@ def upsert(
     _insert_documents(operation, new)
     _insert_embeddings(operation, embedded)
     passages_table.insert(operation, cut)
-    operation.connection.executemany("INSERT INTO pending VALUES (?, ?)", pending)
+    insert_rows(operation.connection, "pending", pending)
     operation.documents += inserted
     return WriteReceipt(
         sequence=operation.outcome().sequence,
@@ -90,8 +91,8 @@ def upsert(
 def delete(operation: Operation, ids: Sequence[str]) -> WriteReceipt:
     """Tombstone the live versions of `ids`; an id that is not there is counted as missing."""
     unique = list(dict.fromkeys(ids))
-    found = [_live_version(operation.connection, id) for id in unique]
-    receipt = delete_rows(operation, [version[0] for version in found if version is not None])
+    live = _live_versions(operation.connection, unique)
+    receipt = delete_rows(operation, [live[id][0] for id in unique if id in live])
     return replace(receipt, missing=len(unique) - receipt.deleted)
 
 
@@ -113,10 +114,10 @@ def set_embeddings(
     Rows that got an embedding or were superseded meanwhile are passed over.
     """
     waiting: list[tuple[int, bytes]] = []
-    for row, embedding in zip(rows.tolist(), embeddings, strict=True):
+    for row, embedding in zip(rows.tolist(), embedding_bytes(embeddings), strict=True):
         deleted = operation.connection.execute("DELETE FROM pending WHERE row = ?", (row,)).rowcount
         if deleted:
-            waiting.append((row, embedding.tobytes()))
+            waiting.append((row, embedding))
         elif not 1 <= row <= operation.last_row:
             raise NotFound(f"row {row} was never given out; rows are 1 to {operation.last_row}")
     _insert_embeddings(operation, waiting)
@@ -124,10 +125,17 @@ def set_embeddings(
     return operation.outcome().sequence
 
 
-def _live_version(connection: sqlite3.Connection, id: str) -> tuple[int, bytes] | None:
-    return connection.execute(
-        "SELECT row, digest FROM document WHERE id = ? AND deleted IS NULL", (id,)
-    ).fetchone()
+def _live_versions(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+    """Row and digest of those documents that are there, by id."""
+    found: dict[str, tuple[int, bytes]] = {}
+    for start in range(0, len(ids), _LOOKED_UP):
+        chunk = ids[start : start + _LOOKED_UP]
+        marks = ",".join("?" * len(chunk))
+        for id, row, digest in connection.execute(
+            f"SELECT id, row, digest FROM document WHERE id IN ({marks}) AND deleted IS NULL", chunk
+        ):
+            found[id] = row, digest
+    return found
 
 
 def _content(connection: sqlite3.Connection, row: int) -> str:
@@ -146,23 +154,18 @@ def _bury(operation: Operation, rows: Sequence[int]) -> None:
     )
     operation.connection.executemany("DELETE FROM pending WHERE row = ?", [(row,) for row in rows])
     operation.tombstones += len(rows)
-    for row in rows:
-        operation.add_fact(tombstone_fact(row, operation.sequence))
+    operation.add_facts([tombstone_fact(row, operation.sequence) for row in rows])
 
 
 def _insert_documents(operation: Operation, documents: Sequence[tuple[int, Prepared]]) -> None:
     written = operation.sequence
-    operation.connection.executemany(
-        _INSERT_DOCUMENT,
-        [(row, d.id, d.title, d.text, d.metadata, d.value, d.digest, written) for row, d in documents],
-    )
-    for row, document in documents:
-        operation.add_fact(document_fact(row, written, document.digest))
+    versions = [(row, *document, written) for row, document in documents]
+    insert_rows(operation.connection, _VERSION, versions)
+    operation.add_facts([document_fact(row, written, document.digest) for row, document in documents])
 
 
 def _insert_embeddings(operation: Operation, embeddings: Sequence[tuple[int, bytes]]) -> None:
     written = operation.sequence
     values = [(row, written, embedding_digest(vector), vector) for row, vector in embeddings]
-    operation.connection.executemany("INSERT INTO embedding VALUES (?, ?, ?, ?)", values)
-    for row, _, digest, _ in values:
-        operation.add_fact(embedding_fact(row, written, digest))
+    insert_rows(operation.connection, "embedding", values)
+    operation.add_facts([embedding_fact(row, written, digest) for row, _, digest, _ in values])

@@ -273,3 +273,18 @@ def test_what_changed_is_found_without_looking_at_what_did_not(store):
             plan = [line[3] for line in connection.execute(f"EXPLAIN QUERY PLAN {query}", parameters)]
         assert not [step for step in plan if step.startswith("SCAN")], plan
         assert "USING COVERING INDEX" in plan[0]
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 33, 300, 513])
+def test_batches_of_every_size_are_written_whole_and_found_again(store, embed, count):
+    documents = [Document(f"d{i}", f"text {i}", metadata={"i": i}) for i in range(count)]
+    embeddings = embed(*[document.content for document in documents])
+    first = store.upsert(documents, embeddings)
+    assert (first.inserted, first.rows) == (count, tuple(range(1, count + 1)))
+    assert list(store.documents(first.rows)) == documents
+    assert np.array_equal(store.embeddings(first.rows), embeddings)
+    again = store.upsert([*documents[::-1], Document("new", "x")])
+    assert (again.unchanged, again.rows) == (count, (*first.rows[::-1], count + 1))
+    gone = store.delete([document.id for document in documents])
+    assert (gone.deleted, gone.missing, gone.rows) == (count, 0, first.rows)
+    assert store.verify().ok
