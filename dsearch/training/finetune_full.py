@@ -31,7 +31,7 @@ from dsearch.training.loop import Epoch, OnTraining, TrainingDiverged, Watch
 from dsearch.training.moving_index import MovingIndex
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.processes import Processes
-from dsearch.training.query_keys import with_query_keys
+from dsearch.training.query_keys import STRENGTHS, with_query_keys
 from dsearch.training.runfolder import ReadingStage, RunFolder
 from dsearch.training.selection import CrossFitted, FoldAnswers, Served, cross_fitted
 from dsearch.training.shrinkage import KEYWORD_FACTORS, reweighed
@@ -137,20 +137,25 @@ def finetune_full(
     assert student.encoder is not None
     documents = _encoded(collection, state, student.encoder, index, on_progress)
     learned = student.states(training)
-    if options.query_keys:
-        documents = with_query_keys(documents, collection.store, training, learned, seed=options.seed)
-    crossed, factor = None, 1.0
+
+    def keyed(strength: float) -> EncodedDocuments:
+        return with_query_keys(
+            documents, collection.store, training, learned, strength=strength, seed=options.seed
+        )
+
+    crossed, served = None, Served(1.0, student.head.hop_strength.item())
     if held_out is not None and before is not None:
-        crossed = _served(held_out, before, student, documents, options)
-        factor = 1.0 if crossed.kept.served is None else crossed.kept.served.keywords
-        student.head = reweighed(student.head, factor)
+        crossed = _served(held_out, before, student, keyed, options)
+        served = crossed.kept.served or served
+        student.head = reweighed(student.head, served.keywords)
     gated = judge(before, None if crossed is None else crossed.after, gate, seed=options.seed)
     seconds = time.monotonic() - started
     record = {
         "scope": "full",
         "options": asdict(options),
         "epochs": options.epochs,
-        "keyword_factor": factor,
+        "keyword_factor": served.keywords,
+        "query_keys": served.query_keys,
         "examples": len(training),
         "held_out": len(part),
         "left_out": examples.left_out,
@@ -171,29 +176,41 @@ def finetune_full(
         seconds,
         record,
         student.change,
-        documents,
-        keyword_factor=factor,
+        keyed(served.query_keys),
+        keyword_factor=served.keywords,
     )
 
 
 def _served(
-    held_out: HeldOut, before: Answers, student: Student, documents: EncodedDocuments, options: FullOptions
+    held_out: HeldOut,
+    before: Answers,
+    student: Student,
+    keyed: Callable[[float], EncodedDocuments],
+    options: FullOptions,
 ) -> CrossFitted:
-    """How much more the head should weigh keywords, by the queries held out, each half judged by the other.
+    """How much to weigh keywords and training queries, by the queries held out: each half by the other.
 
     The encoder came to know the answers to the training queries, so that training trusts keywords too little
     for other documents; see shrinkage.py. There is no way back to where it began: it is one checkpoint.
+
+    Args:
+        held_out: the queries.
+        before: by what answers now.
+        student: what was trained.
+        keyed: the documents by it, with query keys of this strength.
+        options: how.
     """
     head, hop = student.head, student.head.hop_strength.item()
     factors = KEYWORD_FACTORS if options.keywords else (1.0,)
-    answers = held_out.answers_of_alike(
-        [reweighed(head, factor) for factor in factors],
-        [hop],
-        student.states(held_out.examples),
-        torch.as_tensor(documents.embeddings),
-        further_of(documents),
-    )
-    served = {Served(1.0, hop, factor): of[hop] for factor, of in zip(factors, answers, strict=True)}
+    heads, states = [reweighed(head, factor) for factor in factors], student.states(held_out.examples)
+    served: dict[Served, Answers] = {}
+    for strength in STRENGTHS if options.query_keys else (0.0,):
+        documents = keyed(strength)
+        corpus, further = torch.as_tensor(documents.embeddings), further_of(documents)
+        answers = held_out.answers_of_alike(heads, [hop], states, corpus, further)
+        served |= {
+            Served(1.0, hop, factor, strength): of[hop] for factor, of in zip(factors, answers, strict=True)
+        }
     whole = served[Served(1.0, hop)]
     return cross_fitted([FoldAnswers(before, whole, [whole], served)], checkpoints=1, seed=options.seed)
 

@@ -55,7 +55,8 @@ class FullOptions:
         encoder_method: "all" weights, or "lora".
         lora_rank: see `TrainingOptions`.
         keywords: whether the keyword head has a part.
-        query_keys: whether training queries become further keys of their answers; see query_keys.py.
+        query_keys: whether training queries may become further keys of their answers: how strong, the
+            queries held out choose; see query_keys.py.
         held_out: a part of one in so many queries is held out to judge by; 0 for none.
         precision: "float32", or "bfloat16" for autocast.
         compiled: run the transformer through torch.compile.

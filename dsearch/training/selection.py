@@ -17,12 +17,14 @@ MIN_SLICE = 20  # with fewer queries, a slice says too little to choose epochs b
 class Served(NamedTuple):
     """How a trained head is served: the share of what it learned, its hop strength, how keywords are weighed.
 
-    `keywords` is a factor of the keyword weight that was learned; see shrinkage.py.
+    `keywords` is a factor of the keyword weight that was learned, see shrinkage.py; `query_keys` how strong
+    the keys of documents are that training queries became, see query_keys.py.
     """
 
     share: float
     hop: float
     keywords: float = 1.0
+    query_keys: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +123,17 @@ def halves(fold: FoldAnswers, seed: int) -> list[FoldAnswers]:
 def kept_served(served: dict[Served, Answers], now: Answers) -> Served:
     """The best way by all queries, where what unseen documents lose against what answers now counts thrice.
 
-    Each share and keyword factor with its best hop. Seen and unseen queries count alike, however many there
-    are of each. With too few unseen documents to tell: all of what was learned, as it was learned.
+    Each of the others with its best hop. Seen and unseen queries count alike, however many there are of each.
+    With too few unseen documents to tell: all of what was learned, as it was learned.
     """
-    hops: dict[tuple[float, float], dict[float, Float[np.ndarray, " queries"]]] = {}
-    for of in sorted(served, key=lambda of: (-of.share, of.keywords)):  # of equals the plainest
-        hops.setdefault((of.share, of.keywords), {})[of.hop] = served[of].all
-    best = {
-        (share, keywords): Served(share, kept_hop(values, now.seen), keywords)
-        for (share, keywords), values in hops.items()
-    }
+    hops: dict[Served, dict[float, Float[np.ndarray, " queries"]]] = {}
+    for of in sorted(
+        served, key=lambda of: (-of.share, of.query_keys, of.keywords)
+    ):  # equals: the plainest
+        hops.setdefault(of._replace(hop=0.0), {})[of.hop] = served[of].all
+    best = {of: of._replace(hop=kept_hop(values, now.seen)) for of, values in hops.items()}
     if (~np.isnan(now.unseen)).sum() < MIN_SLICE:
-        return best[max(share for share, _ in best), 1.0]
+        return best[Served(max(of.share for of in best), 0.0)]
     gains = {of: float(np.nanmean(served[of].unseen - now.unseen)) for of in best.values()}
     weights = _balance(now.seen)
     return max(gains, key=lambda of: (served[of].all * weights).mean() + _HARM * min(0.0, gains[of]))

@@ -74,41 +74,47 @@ def test_the_gate_judges_what_is_served(numbers: Collection, examples: Examples)
     assert trained.gate.verdict in ("cannot tell", "refused")
     state = numbers.snapshot_for(version)
     assert state.passages is not None
-    # Beside the passages that the collection has: a key for each query that was trained on.
-    queries = sorted(set(range(PAIRS)) - set(split_folds(examples, 3, 0)[0]))
-    owners = np.concatenate([numbers.snapshot.passages.owners, queries])  # type: ignore[union-attr]
-    np.testing.assert_array_equal(state.passages.owners, np.sort(owners))
+    np.testing.assert_array_equal(state.passages.owners, numbers.snapshot.passages.owners)  # type: ignore[union-attr]
 
 
-def test_keywords_weigh_as_held_out_queries_choose(
+def test_keywords_and_query_keys_weigh_as_held_out_queries_choose(
     numbers: Collection, examples: Examples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The head is the one that was chosen; the gate scores each half by the choice of the other half."""
     plain = finetune_full(numbers, examples, OPTIONS)
     assert plain.keyword_factor == plain.record["keyword_factor"] == 1.0  # too few queries to choose by
+    assert plain.record["query_keys"] == 0.0
     offered: list[FoldAnswers] = []
 
     def chosen(folds: list[FoldAnswers]) -> Kept:
         offered.extend(folds)
-        return Kept(1, Served(1.0, 0.0, 2.0 if len(offered) == 1 else 1.6))
+        return Kept(1, Served(1.0, 0.0, 2.0, 0.8) if len(offered) == 1 else Served(1.0, 0.0, 1.6, 0.95))
 
     monkeypatch.setattr("dsearch.training.selection.chosen", chosen)
     trained = finetune_full(numbers, examples, OPTIONS)
     assert trained.keyword_factor == trained.record["keyword_factor"] == 2.0
+    assert trained.record["query_keys"] == 0.8
     learned = plain.head.keyword_weight.item()
     assert trained.head.keyword_weight.item() == pytest.approx(2 * learned)
     whole, *parts = offered
     assert [len(part.now) for part in parts] == [5, 5]
     assert {way.keywords for way in whole.served} == {1.0, 1.3, 1.6, 2.0}
+    assert {way.query_keys for way in whole.served} == {0.0, 0.8, 0.9, 0.95}
     told = trained.gate.slice("all").after
-    assert told == pytest.approx(np.mean(whole.served[Served(1.0, 0.0, 1.6)].all))
+    assert told == pytest.approx(np.mean(whole.served[Served(1.0, 0.0, 1.6, 0.95)].all))
     version = numbers.add_model(
         trained.head, trained.record, encoder=trained.encoder, documents=trained.documents
     )
     values = evaluate(ranked(numbers, version), QRELS, ["nDCG@10"])["nDCG@10"]
     names = [sorted(QUERIES)[i] for i in split_folds(examples, 3, 0)[0]]
-    at_two = whole.served[Served(1.0, 0.0, 2.0)].all
-    np.testing.assert_allclose([values[name] for name in names], at_two, atol=1e-6)
+    as_chosen = whole.served[Served(1.0, 0.0, 2.0, 0.8)].all
+    np.testing.assert_allclose([values[name] for name in names], as_chosen, atol=1e-6)
+    state = numbers.snapshot_for(version)
+    assert state.passages is not None
+    # Beside the passages that the collection has: a key for each query that was trained on.
+    queries = sorted(set(range(PAIRS)) - set(split_folds(examples, 3, 0)[0]))
+    owners = np.concatenate([numbers.snapshot.passages.owners, queries])  # type: ignore[union-attr]
+    np.testing.assert_array_equal(state.passages.owners, np.sort(owners))
 
 
 def test_long_documents_are_kept_through_writes_and_refreshes(

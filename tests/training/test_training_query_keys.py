@@ -49,10 +49,11 @@ def test_each_query_is_a_key_of_its_best_answers(fruit: Collection) -> None:
 
 def test_keys_stand_behind_the_passages_that_are_there(fruit: Collection) -> None:
     asked = examples(fruit, {"q0": {"b": 1.0}})
-    once = with_query_keys(stored(fruit), fruit.store, asked, asked.states)
+    assert with_query_keys(stored(fruit), fruit.store, asked, asked.states, strength=0.0).further == {}
+    once = with_query_keys(stored(fruit), fruit.store, asked, asked.states, strength=0.9)
     twice = with_query_keys(once, fruit.store, asked, asked.states, strength=0.1)
     (found,) = twice.further.values()
-    np.testing.assert_allclose(found.embeddings, [0.95 * asked.states[0], 0.1 * asked.states[0]], rtol=1e-6)
+    np.testing.assert_allclose(found.embeddings, [0.9 * asked.states[0], 0.1 * asked.states[0]], rtol=1e-6)
     assert len(found.spans) == 3
     further = further_of(twice)
     assert further is not None
@@ -64,7 +65,7 @@ def test_of_many_queries_some_are_drawn(fruit: Collection, monkeypatch: pytest.M
     asked = examples(fruit, {f"q{i}": {"a": 1.0} for i in range(9)})
     drawn: list[np.ndarray] = []
     for seed in (0, 0, 1):
-        documents = with_query_keys(stored(fruit), fruit.store, asked, asked.states, seed=seed)
+        documents = with_query_keys(stored(fruit), fruit.store, asked, asked.states, strength=0.9, seed=seed)
         drawn += [found.embeddings for found in documents.further.values()]
     assert [len(keys) for keys in drawn] == [4, 4, 4]
     np.testing.assert_array_equal(drawn[0], drawn[1])
