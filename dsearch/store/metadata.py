@@ -61,8 +61,11 @@ def _written(value: Any, where: str, depth: int) -> str:
     for key in value:
         if not isinstance(key, str):
             raise Refused(f"has the key {key!r} at {where}; JSON keys are strings")
-    items = [
-        f"{encode_basestring(key)}:{_written(value[key], f'{where}.{key}', depth - 1)}"
-        for key in sorted(value)
-    ]
+    items: list[str] = []
+    for key in sorted(value):
+        item = value[key]
+        if type(item) is str:  # as most are
+            items.append(f"{encode_basestring(key)}:{encode_basestring(item)}")
+        else:
+            items.append(f"{encode_basestring(key)}:{_written(item, f'{where}.{key}', depth - 1)}")
     return f"{{{','.join(items)}}}"

@@ -120,8 +120,8 @@ def finite_float32(array: Shaped[np.ndarray, "rows dimension"]) -> Float32[np.nd
 
 def embedding_bytes(embeddings: Float32[np.ndarray, "rows dimension"]) -> list[bytes]:
     """Each embedding as it is stored, of an array that `finite_float32` gave."""
-    width, data = embeddings.itemsize * embeddings.shape[1], embeddings.tobytes()
-    return [data[start : start + width] for start in range(0, len(data), width)]
+    whole = np.dtype((np.void, embeddings.itemsize * embeddings.shape[1]))
+    return cast("list[bytes]", embeddings.view(whole).ravel().tolist())
 
 
 def _prepare(document: Document) -> Prepared:
