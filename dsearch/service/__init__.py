@@ -14,6 +14,7 @@ logs.py         one JSON object a line              telemetry.py    spans, where
 tasks.py        long work, one after the other     task_store.py   what survives a restart
 task_jobs.py    what tasks compute, elsewhere       made.py         what they made, on its way back
 opening.py      a home that is only read            server.py       uvicorn, and an end without losses
+straight.py     requests go to their route          one_write.py    head and body in one piece
 feedback.py     events get their pages              impressions.py  pages answered lately, in memory
 answers.py      what they get                       respond.py      answers as JSON bytes
 ui/             the page: static, no build step

@@ -44,6 +44,7 @@ from dsearch.service.keys import ApiKeys
 from dsearch.service.opening import OpenEngine
 from dsearch.service.requests import DocumentGiven
 from dsearch.service.service import Service
+from dsearch.service.straight import Straight
 from dsearch.version import __version__
 
 _DESCRIPTION = """
@@ -111,6 +112,7 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # ours makes one span of a request
         generate_unique_id_function=lambda route: route.name,
         responses=problems.documented(
             InvalidRequest, HostNotAllowed, OriginNotAllowed, KeyMissing, ScopeTooNarrow, DeadlinePassed
@@ -118,7 +120,7 @@ def create_app(
     )
     app.state.service = service
     problems.install(app)
-    for routes in (  # looked through in this order: what is asked most comes first
+    declared = (  # looked through in this order: what is asked most comes first
         routes_search,
         routes_attend,
         routes_similar,
@@ -133,12 +135,14 @@ def create_app(
         routes_models,
         routes_heads,
         routes_tasks,
-    ):
+    )
+    for routes in declared:
         app.include_router(routes.router)
     routes_page.install(app)
     routes_guide.install(app)
     _share_schemas(app)
     # The last one is the outermost.
+    app.add_middleware(Straight, routes=[route for routes in declared for route in routes.router.routes])
     app.add_middleware(Deadline, query_timeout_s=query_timeout_s)
     app.add_middleware(Access, keys=ApiKeys(engine.home.path), required=require_key)
     if origins:

@@ -12,7 +12,6 @@ import re
 from contextvars import ContextVar
 from types import TracebackType
 
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -70,6 +69,9 @@ def passed(work: str) -> DeadlinePassed:
     return DeadlinePassed(f"the time for this {work} is over; ask for more with {HEADER}, or ask for less")
 
 
+_WATCHED_AFTER_S = 0.02  # most requests are answered by then, and a watch costs as much as their routing
+
+
 class Deadline:
     """An ASGI middleware: sets the request's deadline, and cancels it when its client goes away.
 
@@ -91,12 +93,14 @@ class Deadline:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        token = _present.set(asyncio.get_running_loop().time() + self._timeout_s(scope))
-        client = _Client(receive)
-        if _has_no_body(scope):
+        given, bodiless = _headers(scope)
+        loop = asyncio.get_running_loop()
+        token = _present.set(loop.time() + self._timeout_s(scope, given))
+        client = _Client(receive, send, loop)
+        if bodiless:
             await client.read_on()  # its route will not, and so nobody would see the client leave
         try:
-            await self.app(scope, client.receive, client.sender(send))
+            await self.app(scope, client.receive, client.send)
         except asyncio.CancelledError:
             if not client.gone:
                 raise
@@ -105,65 +109,74 @@ class Deadline:
             client.forget()
             _present.reset(token)
 
-    def _timeout_s(self, scope: Scope) -> float:
-        given = Headers(scope=scope).get(HEADER)
+    def _timeout_s(self, scope: Scope, given: str | None) -> float:
+        if given is None and _ONE_QUERY.fullmatch(scope["path"]):
+            return self.query_timeout_s
         reads = needed_scope(scope["method"], scope["path"]) == "read"
         if given is None:
-            if not reads:
-                return WRITE_TIMEOUT_S
-            return self.query_timeout_s if _ONE_QUERY.fullmatch(scope["path"]) else READ_TIMEOUT_S
+            return READ_TIMEOUT_S if reads else WRITE_TIMEOUT_S
         most_ms = round(1000 * (MAX_READ_TIMEOUT_S if reads else MAX_WRITE_TIMEOUT_S))
         if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= most_ms):
             raise InvalidRequest(f"{HEADER}: {given[:80]}; use whole milliseconds from 1 to {most_ms}")
         return int(given) / 1000
 
 
-def _has_no_body(scope: Scope) -> bool:
-    headers = Headers(scope=scope)
-    return headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+def _headers(scope: Scope) -> tuple[str | None, bool]:
+    """The time that a request gives itself, and whether it has no body; names come in lower case."""
+    given, bodiless = None, True
+    for name, value in scope["headers"]:
+        if name == b"x-timeout-ms":
+            given = value.decode("latin-1") if given is None else given
+        elif (name == b"content-length" and value != b"0") or name == b"transfer-encoding":
+            bodiless = False
+    return given, bodiless
 
 
 class _Client:
-    """The receiving side of a request: once the body is read, the next message can only be a farewell."""
+    """The client of a request: once its body is read, the next that it says can only be a farewell."""
 
-    def __init__(self, receive: Receive):
-        self._receive = receive
+    def __init__(self, receive: Receive, send: Send, loop: asyncio.AbstractEventLoop):
+        self._receive, self._send, self._loop = receive, send, loop
         self._handler = asyncio.current_task()
+        self._later: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[Message] | None = None
         self._read: Message | None = None
         self._answered = False
         self.gone = False
 
-    def sender(self, send: Send) -> Send:
-        """`send` that notes when the answer is complete: servers call that a farewell, too."""
-
-        async def noting(message: Message) -> None:
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                self._answered = True
-            await send(message)
-
-        return noting
+    async def send(self, message: Message) -> None:
+        """As ASGI's `send`; notes when the answer is complete: servers call that a farewell, too."""
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._answered = True
+        await self._send(message)
 
     async def read_on(self) -> None:
         """Take the first message; `receive` gives it."""
         self._read = await self.receive()
 
     async def receive(self) -> Message:
-        """The next message; after the last part of the body a watch is kept for the client's leaving."""
+        """The next message; some time after the last part of the body a watch is kept for the leaving."""
         if self._read is not None:
             message, self._read = self._read, None
             return message
-        if self._watch is not None:
-            return await asyncio.shield(self._watch)
+        if self._later is not None:
+            return await asyncio.shield(self._watching())
         message = await self._receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
-            self._watch = asyncio.create_task(self._leaves())
+            self._later = self._loop.call_later(_WATCHED_AFTER_S, self._watching)
         return message
 
     def forget(self) -> None:
         """End the watch."""
+        if self._later is not None:
+            self._later.cancel()
         if self._watch is not None:
             self._watch.cancel()
+
+    def _watching(self) -> asyncio.Task[Message]:
+        if self._watch is None:
+            self._watch = self._loop.create_task(self._leaves())
+        return self._watch
 
     async def _leaves(self) -> Message:
         message = await self._receive()

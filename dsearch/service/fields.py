@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pydantic import (
@@ -45,7 +46,7 @@ class Given(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, given: Any) -> Any:
-        known = [field.alias or name for name, field in cls.model_fields.items()]
+        known = _known(cls)
         if isinstance(given, dict) and (unknown := [str(name) for name in given if name not in known]):
             raise PydanticCustomError(
                 "unknown_field",
@@ -53,3 +54,9 @@ class Given(BaseModel):
                 {"unknown": ", ".join(shown(name) for name in unknown[:3]), "known": ", ".join(known)},
             )
         return given
+
+
+@cache
+def _known(model: type[BaseModel]) -> dict[str, None]:
+    """The names of its fields, in their order: looked up at every request."""
+    return dict.fromkeys(field.alias or name for name, field in model.model_fields.items())

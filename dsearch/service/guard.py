@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 import time
-import uuid
 from collections.abc import Callable, Collection
 
 from starlette.datastructures import Headers
@@ -55,6 +55,9 @@ _UNLESS_GIVEN = [
     (name.lower().encode("ascii"), value.encode("ascii"))
     for name, value in {**HEADERS, "Cache-Control": "no-store"}.items()
 ]
+_NAMES = frozenset((*(name for name, _ in _UNLESS_GIVEN), b"x-request-id", b"connection"))
+_LOOKED_AT = (b"host", b"origin", b"x-request-id")
+_KNOWN_HOSTS = 64  # ways to write an allowed Host header that are looked up and not taken apart
 
 _REFUSED = "more is being answered than can be in time; try again after the seconds in Retry-After"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -90,6 +93,7 @@ class Guard:
         self._metrics = metrics or Metrics()
         self._leaving = leaving
         self._admission = admission
+        self._known_hosts: set[str] = set()
         self._spans = Spans()
         self._refusal = _prepared(problem_of(Overloaded(_REFUSED)))
 
@@ -111,47 +115,46 @@ class Guard:
             place.leave()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = time.perf_counter()
-        headers = Headers(scope=scope)
-        given = headers.get("x-request-id", "")
-        request_id = given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex
-        status = 0
-
-        async def answer(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                _add_headers(message, request_id, close=self._leaving())
-            await send(message)
-
+        host, origin, given = _looked_at(scope)
+        request_id = given if _GIVEN_ID.fullmatch(given) else secrets.token_hex(16)
+        answering = _Answering(scope, send, request_id, self._leaving)
         token = logs.request_id.set(request_id)
-        with (
-            self._spans.of(scope["method"], headers, request_id) as finish,
-            self._metrics.in_flight(),
-        ):
-            try:
-                self._require_ours(headers)
-                await self.app(scope, receive, answer)
-            except DsearchError as error:
-                await problem_of(error)(scope, receive, answer)
-            except ClientDisconnect:
-                _log.debug("request %s: the client went away", request_id)
-            except Exception:
-                _log.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
-                if status:
-                    raise  # the server cuts the connection, so that half an answer is not taken for a whole
-                detail = f"an unexpected error; the server's log has it under the request id {request_id}"
-                await problem("internal_error", detail, request_id=request_id)(scope, receive, answer)
-            finally:
-                finish(_route(scope), status)
-                self._note(scope, status, time.perf_counter() - started)
-                logs.request_id.reset(token)
+        self._metrics.begun()
+        try:
+            if not self._spans.seen:
+                await self._guarded(answering, host, origin, receive)
+                return
+            with self._spans.of(scope["method"], Headers(scope=scope), request_id) as finish:
+                try:
+                    await self._guarded(answering, host, origin, receive)
+                finally:
+                    finish(_route(scope), answering.status)
+        finally:
+            self._metrics.ended()
+            self._note(answering)
+            logs.request_id.reset(token)
+
+    async def _guarded(self, answering: _Answering, host: str, origin: str | None, receive: Receive) -> None:
+        scope, send, request_id = answering.scope, answering.send, answering.request_id
+        try:
+            self._require_ours(host, origin)
+            await self.app(scope, receive, send)
+        except DsearchError as error:
+            await problem_of(error)(scope, receive, send)
+        except ClientDisconnect:
+            _log.debug("request %s: the client went away", request_id)
+        except Exception:
+            _log.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
+            if answering.status:
+                raise  # the server cuts the connection, so that half an answer is not taken for a whole
+            detail = f"an unexpected error; the server's log has it under the request id {request_id}"
+            await problem("internal_error", detail, request_id=request_id)(scope, receive, send)
 
     async def _refuse(self, scope: Scope, send: Send) -> None:
         """Answer with what was written down beforehand: a refusal has to cost next to nothing."""
         self._metrics.refused()
         start, body = self._refusal
-        headers = [*start["headers"], (b"x-request-id", uuid.uuid4().hex.encode())]
+        headers = [*start["headers"], (b"x-request-id", secrets.token_hex(16).encode())]
         if self._leaving():
             headers.append((b"connection", b"close"))
         await send({**start, "headers": headers})
@@ -161,27 +164,30 @@ class Guard:
                 "refused", extra={"fields": {"method": scope["method"], "status": start["status"]}}
             )
 
-    def _note(self, scope: Scope, status: int, took_s: float) -> None:
+    def _note(self, answering: _Answering) -> None:
+        scope, status = answering.scope, answering.status
+        took_s = time.perf_counter() - answering.started
         method = scope["method"] if scope["method"] in _METHODS else "other"
         route = _route(scope)
         self._metrics.answered(method, route, status, took_s)
-        fields = {
-            "method": method,
-            "route": route,
-            "status": status,
-            "took_ms": round(took_s * 1000, 2),
-            "key_id": scope.get("state", {}).get("key_id"),
-        }
         if logs.access.isEnabledFor(logging.INFO):
+            fields = {
+                "method": method,
+                "route": route,
+                "status": status,
+                "took_ms": round(took_s * 1000, 2),
+                "key_id": scope.get("state", {}).get("key_id"),
+            }
             logs.access.info("%s %s %s", method, route, status or "client gone", extra={"fields": fields})
 
-    def _require_ours(self, headers: Headers) -> None:
-        host = headers.get("host", "")
-        if ANY_HOST not in self.hosts and _name(host) not in self.hosts:
-            raise HostNotAllowed(
-                f"Host: {host[:80] or 'none'}; this server is {', '.join(sorted(self.hosts))}"
-            )
-        origin = headers.get("origin")
+    def _require_ours(self, host: str, origin: str | None) -> None:
+        if host not in self._known_hosts:
+            if ANY_HOST not in self.hosts and _name(host) not in self.hosts:
+                raise HostNotAllowed(
+                    f"Host: {host[:80] or 'none'}; this server is {', '.join(sorted(self.hosts))}"
+                )
+            if len(self._known_hosts) < _KNOWN_HOSTS:
+                self._known_hosts.add(host)
         if (
             origin is not None
             and origin.partition("://")[2].lower() != host.lower()
@@ -190,6 +196,39 @@ class Guard:
             raise OriginNotAllowed(
                 f"Origin: {origin[:80]}; only pages of this server may use it from a browser"
             )
+
+
+class _Answering:
+    """One answer on its way.
+
+    Attributes:
+        status: of it; 0 before it has begun.
+        started: seconds of `perf_counter`.
+    """
+
+    def __init__(self, scope: Scope, send: Send, request_id: str, leaving: Callable[[], bool]):
+        self.scope = scope
+        self.request_id = request_id
+        self.status = 0
+        self.started = time.perf_counter()
+        self._send = send
+        self._leaving = leaving
+
+    async def send(self, message: Message) -> None:
+        """As ASGI's `send`."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            _add_headers(message, self.request_id, close=self._leaving())
+        await self._send(message)
+
+
+def _looked_at(scope: Scope) -> tuple[str, str | None, str]:
+    """Host, Origin and X-Request-Id, the first of each; names come in lower case."""
+    found: dict[bytes, str] = {}
+    for name, value in scope["headers"]:
+        if name in _LOOKED_AT:
+            found.setdefault(name, value.decode("latin-1"))
+    return found.get(b"host", ""), found.get(b"origin"), found.get(b"x-request-id", "")
 
 
 def _name(host: str) -> str:
@@ -212,10 +251,15 @@ def _prepared(response: Response) -> tuple[Message, Message]:
 
 
 def _add_headers(start: Message, request_id: str, *, close: bool) -> None:
-    ours = [(b"x-request-id", request_id.encode("ascii"))]
-    if close:
-        ours.append((b"connection", b"close"))
-    replaced = [name for name, _ in ours]
-    given = [header for header in start["headers"] if header[0].lower() not in replaced]
+    given = start["headers"]
     there = {name.lower() for name, _ in given}
-    start["headers"] = [*given, *(header for header in _UNLESS_GIVEN if header[0] not in there), *ours]
+    if there.isdisjoint(_NAMES):
+        headers = [*given, *_UNLESS_GIVEN]
+    else:
+        replaced = (b"x-request-id", b"connection") if close else (b"x-request-id",)
+        headers = [header for header in given if header[0].lower() not in replaced]
+        headers += [header for header in _UNLESS_GIVEN if header[0] not in there]
+    headers.append((b"x-request-id", request_id.encode("ascii")))
+    if close:
+        headers.append((b"connection", b"close"))
+    start["headers"] = headers

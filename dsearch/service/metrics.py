@@ -6,8 +6,7 @@ Labels are bounded: routes as they are declared, never addresses; collections th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
@@ -84,15 +83,14 @@ class Metrics:
         self._reading = threading.Lock()
         self.registry.register(self)
 
-    @contextmanager
-    def in_flight(self) -> Generator[None]:
-        """Around each request that is not refused at the door."""
-        self.accepted += 1  # by the event loop alone
+    def begun(self) -> None:
+        """A request that was not refused at the door begins; in the event loop, as its end."""
+        self.accepted += 1
         self._present += 1
-        try:
-            yield
-        finally:
-            self._present -= 1
+
+    def ended(self) -> None:
+        """It was answered, or its client has gone."""
+        self._present -= 1
 
     def answered(self, method: str, route: str, status: int, took_s: float) -> None:
         """A request was answered."""

@@ -16,6 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dsearch.errors import InvalidRequest
+from dsearch.service.one_write import OneWrite
 
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
@@ -66,7 +67,7 @@ def patient_protocol(patience: Patience) -> type[asyncio.Protocol]:
             self._window_since, self._window_bytes = now, 0
             self._unread, self._unread_since = 0, now
             self._header_bytes = 0
-            super().connection_made(transport)
+            super().connection_made(OneWrite(transport))
             _answer_at_once(transport)
             if len(self.connections) > patience.connections:
                 _evict(self.connections)
@@ -86,6 +87,10 @@ def patient_protocol(patience: Patience) -> type[asyncio.Protocol]:
                 self._headers_since, self._header_bytes = None, 0
                 if was_between:
                     self._window_since, self._window_bytes = time.monotonic(), 0
+
+        def on_response_complete(self) -> None:
+            self.transport.flush()  # to HEAD there was no body
+            super().on_response_complete()  # pyright: ignore[reportAttributeAccessIssue]
 
         @property
         def waiting_since(self) -> float | None:

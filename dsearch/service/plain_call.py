@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-Endpoint = Callable[..., Awaitable[Response]]
+if TYPE_CHECKING:
+    from fastapi._compat import ModelField
+
+Endpoint = Callable[..., Awaitable[Any]]
+_MISSING = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
 
 
 class PlainCall:
     """Calls the endpoint of a route.
 
     Args:
-        route: of one JSON body, for which `fits` holds.
+        route: one for which `fits` holds.
     """
 
     def __init__(self, route: APIRoute):
@@ -32,42 +36,50 @@ class PlainCall:
         self._path = [field.name for field in dependant.path_params]
         self._request = dependant.request_param_name
         self._given = [
-            (sub.name or "", sub.call, sub.request_param_name or "") for sub in dependant.dependencies
+            (sub.name or "", cast("Endpoint", sub.call), sub.request_param_name or "")
+            for sub in dependant.dependencies
         ]
-        (self._body,) = dependant.body_params
+        self._body = dependant.body_params[0] if dependant.body_params else None
 
     @staticmethod
     def fits(route: APIRoute) -> bool:
-        """Whether a route's endpoint answers by itself, given strings of its path, one body, the request, and
+        """Whether a route's endpoint answers by itself, given strings of its path, a body, the request, and
         what coroutines make of the request; and nothing else."""
         hints, dependant = get_type_hints(route.endpoint), route.dependant
         return (
             inspect.iscoroutinefunction(route.endpoint)
             and hints.get("return") is Response
-            and len(dependant.body_params) == 1
+            and len(dependant.body_params) <= 1
             and not route._embed_body_fields  # pyright: ignore[reportPrivateUsage]
             and all(hints[field.name] is str for field in dependant.path_params)
             and all(_of_the_request(sub) for sub in dependant.dependencies)
             and _asks_nothing_else(dependant)
         )
 
-    async def __call__(self, request: Request, body: Any) -> Response:
-        """The answer to a request with this body.
+    async def __call__(self, request: Request, body: Any = None) -> Response:
+        """The answer to a request with this body; None: it has none.
 
         Raises:
             RequestValidationError: the body is not what the endpoint takes.
         """
-        checked, errors = self._body.validate(body, {}, loc=("body",))
-        if errors:
-            raise RequestValidationError(errors, body=body)
         given: dict[str, Any] = {name: request.path_params[name] for name in self._path}
-        given[self._body.name] = checked
+        if self._body is not None:
+            given[self._body.name] = self._checked(self._body, body)
         if self._request is not None:
             given[self._request] = request
         for name, make, parameter in self._given:
-            assert make is not None
             given[name] = await make(**{parameter: request})
         return await self._endpoint(**given)
+
+    def _checked(self, field: ModelField, body: Any) -> Any:
+        if body is None:
+            if field.field_info.is_required():
+                raise RequestValidationError([_MISSING])
+            return field.get_default()
+        checked, errors = field.validate(body, {}, loc=("body",))
+        if errors:
+            raise RequestValidationError(errors, body=body)
+        return checked
 
 
 def _of_the_request(sub: Dependant) -> bool:

@@ -148,9 +148,8 @@ def problem_of(error: DsearchError, **more: Any) -> Response:
 
 def install(app: FastAPI) -> None:
     """Let every error that a route of `app` raises on purpose be answered as a problem."""
-    app.add_exception_handler(DsearchError, _of_dsearch)
-    app.add_exception_handler(RequestValidationError, _of_validation)
-    app.add_exception_handler(HTTPException, _of_routing)
+    for kind, answer in ANSWERS.items():
+        app.add_exception_handler(kind, answer)
 
 
 async def _of_dsearch(request: Request, error: Exception) -> Response:
@@ -214,6 +213,10 @@ async def _of_routing(request: Request, error: Exception) -> Response:
     status = HTTPStatus(error.status_code)
     code = "invalid_request" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "internal_error"
     return problem(code, status.description or status.phrase, status=status, headers=headers)
+
+
+ANSWERS = {DsearchError: _of_dsearch, RequestValidationError: _of_validation, HTTPException: _of_routing}
+"""What answers the errors that routes raise on purpose."""
 
 
 def _tree(root: type[DsearchError]) -> Iterator[type[DsearchError]]:

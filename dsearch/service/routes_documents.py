@@ -100,7 +100,7 @@ async def upsert_documents(collection: str, request: Request, service: TheServic
         return await _upsert_stream(collection, request, service)
     read = await read_json(request)
     try:
-        given = await run_in_threadpool(_ARRAY.validate_python, await read.json())
+        given = await run_in_threadpool(_ARRAY.validate_python, read)
     except ValidationError as error:
         raise RequestValidationError(in_body(error)) from None
     documents = [one.document() for one in given]

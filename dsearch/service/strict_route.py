@@ -21,50 +21,58 @@ _PARSED_AT_ONCE = 64 * 1024  # larger bodies are parsed beside the event loop
 
 
 class _JsonRequest(Request):
-    """A request whose body was read and parsed."""
+    """A request whose body was read and parsed, for FastAPI."""
 
-    def __init__(self, request: Request, body: bytes, value: Any):
+    def __init__(self, request: Request, value: Any):
         super().__init__(request.scope, request.receive)
-        self._body = body
-        self.value = value
+        self._body = b"" if value is None else b"read"  # FastAPI looks whether there is one, and asks `json`
+        self._value = value
 
     async def json(self) -> Any:
-        return self.value
+        return self._value
 
 
 class StrictRoute(APIRoute):
     """A route that parses its JSON body strictly, before anything of it is used."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """A handler of requests that are parsed already: FastAPI's, or one that calls the endpoint itself."""
+        """A handler of requests that are parsed already: ours, or FastAPI's where it asks for more."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
-        plain = PlainCall(self) if PlainCall.fits(self) else None
+        if PlainCall.fits(self):
+            return strict_handler(PlainCall(self))
 
         async def strict(request: Request) -> Response:
-            read = await read_json(request)
-            if plain is None or read.value is None:  # without a body, FastAPI says whether there must be one
-                return await handle(read)
-            return await plain(read, read.value)
+            return await handle(_JsonRequest(request, await read_json(request)))
 
         return strict
 
 
-async def read_json(request: Request) -> _JsonRequest:
-    """Read and parse the body; an empty one stays empty.
+def strict_handler(call: PlainCall) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    """What reads a request's JSON and calls an endpoint with it."""
+
+    async def strict(request: Request) -> Response:
+        return await call(request, await read_json(request))
+
+    return strict
+
+
+async def read_json(request: Request) -> Any:
+    """Read and parse the body; None if it is empty.
 
     Raises:
         UnsupportedMediaType: not JSON by its type, or compressed.
         BodyTooLarge, InvalidJson.
     """
-    body = b"".join([part async for part in limited(request, MAX_BODY_BYTES)])
+    parts = [part async for part in limited(request, MAX_BODY_BYTES)]
+    body = parts[0] if len(parts) == 1 else b"".join(parts)
     if not body:
-        return _JsonRequest(request, b"", None)
+        return None
     require_type(request, JSON_TYPES)
     if len(body) <= _PARSED_AT_ONCE:
-        return _JsonRequest(request, body, strict_json.parse(body))
-    return _JsonRequest(request, body, await run_in_threadpool(strict_json.parse, body))
+        return strict_json.parse(body)
+    return await run_in_threadpool(strict_json.parse, body)
 
 
 async def limited(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:

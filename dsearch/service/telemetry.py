@@ -32,7 +32,7 @@ class Spans:
     @contextmanager
     def of(self, method: str, headers: Mapping[str, str], request_id: str) -> Generator[Finish]:
         """A span around one request."""
-        if self._tracer is None or not self._provided():
+        if self._tracer is None or not self.seen:
             yield lambda route, status: None
             return
         from opentelemetry import propagate, trace
@@ -52,8 +52,11 @@ class Spans:
 
             yield finish
 
-    def _provided(self) -> bool:
+    @property
+    def seen(self) -> bool:
         """Whether somebody would see a span: a tracer may stand for whatever is installed later."""
+        if self._tracer is None:
+            return False
         from opentelemetry import trace
 
         if not isinstance(self._tracer, trace.ProxyTracer):

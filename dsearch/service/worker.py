@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from dsearch.service import deadline
-from dsearch.service.errors import DeadlinePassed, NotReady, Overloaded
+from dsearch.service.errors import NotReady, Overloaded
 
 UNBOUNDED = 1 << 62
 _ALWAYS_WAITING = 8
@@ -117,7 +117,11 @@ class Worker:
         self._observer = observer
         self._queue: deque[_Job] = deque()
         self._characters = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # What a condition is made of, without a new lock for each wait: taken while there is nothing to hear.
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._waits = False
         self._thread: threading.Thread | None = None
         self._stopping = False
 
@@ -128,9 +132,9 @@ class Worker:
 
     def stop(self) -> None:
         """Take no more jobs, finish those that wait, end the thread."""
-        with self._changed:
+        with self._lock:
             self._stopping = True
-            self._changed.notify()
+            self._ring()
         if self._thread is not None:
             self._thread.join()
 
@@ -162,24 +166,23 @@ class Worker:
         """
         loop = asyncio.get_running_loop()
         job = _Job(work, item, loop.create_future(), loop, characters, time.perf_counter())
-        with self._changed:
+        with self._lock:
             if not self.alive:
                 raise NotReady(f"the service is not running its {self.name} worker; try again in a moment")
             self._require_room(characters)
             self._queue.append(job)
             self._characters += characters
-            self._changed.notify()
+            self._ring()
+        ends = deadline.present()
+        timer = None if ends is None else loop.call_at(ends, self._expire, job)
         try:
-            async with deadline.in_time(self.name):
-                return await (asyncio.shield(job.answer) if self._finishes else job.answer)
-        except DeadlinePassed:
-            if self._drop(job, "deadline"):
-                raise
-            return await job.answer  # it was begun: the answer is what became of it
+            return await job.answer
         except asyncio.CancelledError:
-            if not self._drop(job, "client gone"):
-                job.answer.add_done_callback(_look_at)
+            self._count(job, "client gone")
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def run(self, compute: Callable[[], T], *, characters: int = 0) -> T:
         """The result of `compute()`, in its turn; raises as `submit` does."""
@@ -188,7 +191,7 @@ class Worker:
     def _require_room(self, characters: int) -> None:
         if self._fits(characters):
             return
-        for job in [job for job in self._queue if job.answer.cancelled()]:  # nobody waits for these
+        for job in [job for job in self._queue if job.answer.done()]:  # nobody waits for these
             self._queue.remove(job)
             self._characters -= job.characters
         if self._fits(characters):
@@ -217,15 +220,26 @@ class Worker:
             and waiting * self.pace_s > self.waiting_s
         )
 
-    def _drop(self, job: _Job, reason: str) -> bool:
-        """Give a job up unless it must be finished; whether it was."""
-        with self._changed:
-            if job.begun and self._finishes:
-                return False
-            job.answer.cancel()
-        if self._observer is not None:
+    def _expire(self, job: _Job) -> None:
+        """Answer a job whose time is over, unless it is finished all the same."""
+        with self._lock:
+            if job.answer.done() or (job.begun and self._finishes):
+                return
+            job.answer.set_exception(deadline.passed(self.name))
+        self._count(job, "deadline")
+
+    def _count(self, job: _Job, reason: str) -> None:
+        """A job was given up, unless it is finished all the same."""
+        with self._lock:
+            finished = job.begun and self._finishes
+        if not finished and self._observer is not None:
             self._observer.rejected(self.name, reason)
-        return True
+
+    def _ring(self) -> None:
+        """Wake the thread if it waits; under the lock."""
+        if self._waits:
+            self._waits = False
+            self._bell.release()
 
     # ---- in the thread
 
@@ -244,26 +258,31 @@ class Worker:
 
     def _next_batch(self) -> list[_Job]:
         """The job that has waited longest and those that go with it; empty when it is time to end."""
-        with self._changed:
-            while True:
-                self._changed.wait_for(lambda: self._queue or self._stopping)
-                if not self._queue:
-                    return []
-                batch: list[_Job] = []
-                others: deque[_Job] = deque()
-                for job in self._queue:
-                    if job.answer.cancelled():
-                        self._characters -= job.characters
-                        continue
-                    first = batch[0].work if batch else job.work
-                    together = job.work == first and len(batch) < first.largest_batch
-                    (batch if together else others).append(job)
-                self._queue = others
-                for job in batch:
-                    job.begun = True
-                    self._characters -= job.characters
-                if batch:
+        while True:
+            with self._lock:
+                if batch := self._taken():
                     return batch
+                if self._stopping:
+                    return []
+                self._waits = True
+            self._bell.acquire()
+
+    def _taken(self) -> list[_Job]:
+        """The next batch, out of the queue; empty when there is none."""
+        batch: list[_Job] = []
+        others: deque[_Job] = deque()
+        for job in self._queue:
+            if job.answer.done():  # given up
+                self._characters -= job.characters
+                continue
+            first = batch[0].work if batch else job.work
+            together = not batch or (job.work == first and len(batch) < first.largest_batch)
+            (batch if together else others).append(job)
+        self._queue = others
+        for job in batch:
+            job.begun = True
+            self._characters -= job.characters
+        return batch
 
 
 def _compute(batch: list[_Job]) -> None:
@@ -286,12 +305,6 @@ def _deliver(batch: list[_Job]) -> None:
         mine = [job for job in batch if job.loop is loop]
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(_answer, mine)
-
-
-def _look_at(answer: asyncio.Future[Any]) -> None:
-    """An error that nobody waits for any more is no news."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 def _answer(jobs: list[_Job]) -> None:

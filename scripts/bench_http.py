@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""What HTTP costs on top of a search: the server's CPU for each request, thread by thread.
+
+    python scripts/bench_http.py                   needs the encoder's weights
+    python scripts/bench_http.py --fake            an encoder of the tests in place of a real one
+
+One connection that waits for its answers; every server by turns, medians of the rounds. CPU is what the
+kernel says that the threads of the server's process had: `loop` is the thread of the event loop, `others` all
+the rest. Beside dsearch, with the same settings of uvicorn: an ASGI application of six lines and a FastAPI
+route with a pydantic body, both answering what a search has answered; they say what the tools cost.
+
+Searches are of one query, whose embedding is kept: no row has any encoding in it. `in process` is the same
+search without a server. What HTTP costs on top is then loop + others - in process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HOST = "127.0.0.1"
+QUERY = {"query": "how are several exceptions raised together", "limit": 10}
+WARM = 300  # requests before anything is counted
+_KEPT_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of request to one of the servers."""
+
+    name: str
+    server: str
+    method: str
+    path: str
+    body: dict[str, Any] | None = None
+
+
+SEARCH = "/v1/collections/bench/search"
+ROWS = [
+    Row("ASGI, six lines", "asgi", "POST", "/search", QUERY),
+    Row("FastAPI and pydantic", "fastapi", "POST", "/search", QUERY),
+    Row("dsearch, /healthz", "dsearch", "GET", "/healthz"),
+    *(
+        Row(f"dsearch, {mode}", "dsearch", "POST", SEARCH, {**QUERY, "mode": mode})
+        for mode in ("dense", "hybrid")
+    ),
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--documents", type=int, default=300)
+    parser.add_argument("--requests", type=int, default=1000, help="of each row and round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--fake", action="store_true", help="an encoder of the tests in place of a real one")
+    options = parser.parse_args()
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
+        home = Path(folder) / "home"
+        build(home, options.documents, options.fake)
+        alone = {
+            row.name: in_process(home, row.body, options) for row in ROWS if row.path == SEARCH and row.body
+        }
+        servers = {"dsearch": running.enter_context(serving("dsearch", str(home), str(int(options.fake))))}
+        sample = Path(folder) / "answer.json"
+        with connected(servers["dsearch"][1]) as connection:
+            sample.write_bytes(ask(connection, request_of(ROWS[-1])))
+        for name in ("asgi", "fastapi"):
+            servers[name] = running.enter_context(serving(name, str(sample)))
+        for _ in range(options.rounds):
+            for row in ROWS:
+                process, port = servers[row.server]
+                found.setdefault(row.name, []).append(measured(process, port, row, options.requests))
+    show(found, alone)
+
+
+def show(found: dict[str, list[tuple[float, float, float]]], alone: dict[str, float]) -> None:
+    """The table."""
+    print(
+        f"load {', '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores; µs of CPU\n"
+    )
+    print("| request | loop | others | in process | on top | answer after, µs |\n|---|---|---|---|---|---|")
+    for name, rounds in found.items():
+        loop, others, took = (statistics.median(column) for column in zip(*rounds, strict=True))
+        search = alone.get(name, 0.0)
+        cells = (loop, others, search, loop + others - search, took)
+        print(f"| {name} | " + " | ".join(f"{cell:.0f}" for cell in cells) + " |")
+
+
+def measured(process: int, port: int, row: Row, count: int) -> tuple[float, float, float]:
+    """Microseconds a request: CPU of the loop's thread, of the others, and the median until the answer."""
+    request, took = request_of(row), []
+    with connected(port) as connection:
+        for _ in range(WARM):
+            ask(connection, request)
+        before = threads_s(process)
+        for _ in range(count):
+            sent = time.perf_counter()
+            ask(connection, request)
+            took.append(time.perf_counter() - sent)
+        after = threads_s(process)
+    used = {thread: after[thread] - before.get(thread, 0.0) for thread in after}
+    loop = used.pop(process)
+    return loop / count * 1e6, sum(used.values()) / count * 1e6, statistics.median(took) * 1e6
+
+
+def request_of(row: Row) -> bytes:
+    """As it is sent."""
+    body = b"" if row.body is None else json.dumps(row.body).encode()
+    head = f"{row.method} {row.path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@contextmanager
+def connected(port: int) -> Iterator[socket.socket]:
+    """A connection that is used again and again."""
+    with socket.create_connection((HOST, port), timeout=60) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield connection
+
+
+def ask(connection: socket.socket, request: bytes) -> bytes:
+    """The body of the answer, which is 200."""
+    connection.sendall(request)
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += connection.recv(65536)
+    head, _, body = received.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise SystemExit(f"{head[:100]!r} {body[:300]!r}")
+    length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+    while len(body) < length:
+        body += connection.recv(65536)
+    return body
+
+
+def threads_s(process: int) -> dict[int, float]:
+    """Processor seconds that each thread of a process has had."""
+    used: dict[int, float] = {}
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        used[int(thread.name)] = int((thread / "schedstat").read_text().split()[0]) / 1e9
+    return used
+
+
+def build(home: Path, count: int, fake: bool) -> None:
+    """A collection of entries of Python's documentation."""
+    from dsearch.corpus import python_documents
+
+    with engine_of(home, fake) as engine:
+        engine.create("bench").ingest(python_documents()[:count])
+
+
+def engine_of(home: Path, fake: bool) -> Any:
+    """The engine, which its caller closes."""
+    from dsearch.engine import SearchEngine
+
+    if not fake:
+        return SearchEngine(home, query_cache_bytes=_KEPT_BYTES)
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from fakes import HashingEncoder  # pyright: ignore[reportMissingImports]
+
+    return SearchEngine(home, encoder=HashingEncoder, query_cache_bytes=_KEPT_BYTES)
+
+
+def in_process(home: Path, body: dict[str, Any], options: argparse.Namespace) -> float:
+    """Microseconds of CPU of a search without a server; in a process of its own."""
+    command = [sys.executable, __file__, "--child", "search", str(home), str(int(options.fake))]
+    command += [json.dumps(body), str(options.requests)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+@contextmanager
+def serving(kind: str, *given: str) -> Iterator[tuple[int, int]]:
+    """A server's process and port, when it answers."""
+    with socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, __file__, "--child", kind, str(port), *given])
+    try:
+        until_ready(process, port)
+        yield process.pid, port
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def until_ready(process: subprocess.Popen[bytes], port: int) -> None:
+    """Return when /readyz says so."""
+    request = request_of(Row("ready", "", "GET", "/readyz"))
+    for _ in range(600):
+        try:
+            with connected(port) as connection:
+                connection.sendall(request)
+                if connection.recv(65536).startswith(b"HTTP/1.1 200"):
+                    return
+        except OSError:
+            pass
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise SystemExit(f"the server did not become ready: {process.args!r:.200}")
+
+
+# ---- in processes of their own
+
+
+def serve_dsearch(port: str, home: str, fake: str) -> None:
+    """Our service."""
+    from dsearch.service import create_app
+    from dsearch.service.server import run_server
+    from dsearch.threads import set_threads
+
+    set_threads(1)
+    with engine_of(Path(home), fake == "1") as engine:
+        run_server(create_app(engine), port=int(port))
+
+
+def serve_asgi(port: str, sample: str) -> None:
+    """The least that can be answered."""
+    answer = Path(sample).read_bytes()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    run(app, port)
+
+
+def serve_fastapi(port: str, sample: str) -> None:
+    """What one would write oneself."""
+    import orjson
+    from fastapi import FastAPI, Response
+    from pydantic import BaseModel
+
+    class Asked(BaseModel):
+        query: str
+        limit: int = 10
+
+    app, content = FastAPI(), json.loads(Path(sample).read_bytes())
+
+    @app.get("/readyz")
+    async def ready() -> dict[str, str]:
+        return {"status": "ready"}
+
+    async def search(asked: Asked) -> Response:
+        return Response(orjson.dumps(content), media_type="application/json")
+
+    search.__annotations__["asked"] = Asked  # the class is local: its name says nothing to FastAPI
+    search.__annotations__["return"] = Response
+    app.post("/search")(search)
+    run(app, port)
+
+
+def run(app: Any, port: str) -> None:
+    """With what dsearch's own server has."""
+    import uvicorn
+
+    uvicorn.run(
+        app, host=HOST, port=int(port), loop="asyncio", access_log=False, log_config=None, server_header=False
+    )
+
+
+def search(home: str, fake: str, body: str, count: str) -> None:
+    """Print the microseconds of a search."""
+    from dsearch.threads import set_threads
+
+    set_threads(1)
+    asked = json.loads(body)
+    query = asked.pop("query")
+    with engine_of(Path(home), fake == "1") as engine:
+        collection = engine.collection("bench")
+        for _ in range(WARM):
+            collection.search(query, **asked)
+        before = time.thread_time()
+        for _ in range(int(count)):
+            collection.search(query, **asked)
+        print((time.thread_time() - before) / int(count) * 1e6)
+
+
+CHILDREN = {"dsearch": serve_dsearch, "asgi": serve_asgi, "fastapi": serve_fastapi, "search": search}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        CHILDREN[sys.argv[2]](*sys.argv[3:])
+    else:
+        main()
