@@ -127,9 +127,7 @@ def kept_served(served: dict[Served, Answers], now: Answers) -> Served:
     With too few unseen documents to tell: all of what was learned, as it was learned.
     """
     hops: dict[Served, dict[float, Float[np.ndarray, " queries"]]] = {}
-    for of in sorted(
-        served, key=lambda of: (-of.share, of.query_keys, of.keywords)
-    ):  # equals: the plainest
+    for of in sorted(served, key=lambda of: (-of.share, of.query_keys, of.keywords)):  # equals: the plainest
         hops.setdefault(of._replace(hop=0.0), {})[of.hop] = served[of].all
     best = {of: of._replace(hop=kept_hop(values, now.seen)) for of, values in hops.items()}
     if (~np.isnan(now.unseen)).sum() < MIN_SLICE:
