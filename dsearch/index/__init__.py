@@ -7,12 +7,13 @@ from dsearch.index.dense_kinds import AUTO, BOUNDS, DENSE_KINDS, DenseKind
 from dsearch.index.generation import Generation
 from dsearch.index.generation_build import remove_unfinished
 from dsearch.index.highlight import highlights
-from dsearch.index.keyword import K1, B, CorpusStatistics, KeywordIndex
+from dsearch.index.keyword import K1, B, KeywordIndex
 from dsearch.index.keyword_data import checked_weighting
 from dsearch.index.languages import languages
 from dsearch.index.manifest import FORMAT, Manifest, manifest_schema
 from dsearch.index.passages import PassageTable
 from dsearch.index.query import ParsedQuery, parse_query
+from dsearch.index.query_terms import CorpusStatistics
 from dsearch.index.tokenize import TOKENIZER_VERSION, Tokenizer
 from dsearch.index.tokenized import TokenizedTexts
 from dsearch.index.tuning import Measured, build_tuned, tuned

@@ -2,18 +2,10 @@
 
     b(q, d) = Σ_{t in q} part(t, d) / Σ_{t in q} idf(t)        in [0, 1)
 
-part and idf are those of `bm25.py`; k1 and b keep their names from the literature, and what DESIGN calls
-b(q, d) is called score.
+part and idf are those of `bm25.py`, which terms a query has is told by `query_terms.py`; k1 and b keep their
+names from the literature, and what DESIGN calls b(q, d) is called score.
 
 Decisions:
-- A term that a query repeats counts as often as it is repeated, above and below the line.
-- A query term that no document of the generation holds counts below the line with df = 0, and above it for a
-  fresh row that holds it. So n, df and average_length alone fix every score: shards and fresh rows agree with
-  the index.
-- An identifier counts as its whole form and as its parts, each with its own idf, above and below the line: a
-  document with the whole form gets all of it, one with a part its share. A whole form that no document of the
-  generation holds is left out of the query: its parts stand for it (`readCsv` among documents that only know
-  `read_csv` scores as "read csv" does, not a third of that).
 - A query without terms scores 0 everywhere, never NaN.
 - Summation runs in float32 over the query's distinct terms in the order of the query, on every path, so that
   `search`, `scores`, `scores_at`, `scores_of_texts` and `explain` agree to the last bit.
@@ -21,9 +13,7 @@ Decisions:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +21,14 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, Int32, Int64
 
 from dsearch.errors import InvalidRequest
-from dsearch.index.bm25 import idf_of, part_of
+from dsearch.index.bm25 import part_of
 from dsearch.index.checks import checked_exclude, checked_k
 from dsearch.index.exact import best_above
 from dsearch.index.highlight import highlights
 from dsearch.index.keyword_data import KeywordData
 from dsearch.index.phrases import Phrase, matching
 from dsearch.index.query import ParsedQuery
+from dsearch.index.query_terms import CorpusStatistics, QueryTerm, QueryTerms
 from dsearch.index.reweigh import reweighed
 from dsearch.index.tokenize import Tokenizer
 from dsearch.index.tokenized import TokenizedTexts
@@ -48,50 +39,6 @@ K1 = 1.5
 B = 0.75
 
 _WEIGHED = 2  # other weightings that are kept, one for each model in use
-_REMEMBERED = 1 << 20  # characters of queries; their terms are some thirty times the size
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CorpusStatistics:
-    """What fixes every score beside a document's own words and the average length.
-
-    Attributes:
-        documents: n.
-        frequencies: df of each term.
-    """
-
-    documents: int
-    frequencies: Int64[np.ndarray, " terms"]
-
-
-@dataclass(frozen=True, slots=True)
-class _QueryTerm:
-    """A distinct term of a query: `term_id` −1 = in no document; `factor` = its count / the query's Σ idf."""
-
-    term: str
-    term_id: int
-    idf: float
-    factor: np.float32
-
-
-class _Analysed:
-    """The terms of the last queries: a search looks at one two times or more, tuning at each k1 and b."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, list[_QueryTerm]] = {}
-        self._characters = 0
-
-    def of(self, query: str, analyse: Callable[[str], list[_QueryTerm]]) -> list[_QueryTerm]:
-        known = self._known.get(query)
-        if known is None:
-            if self._characters + len(query) > _REMEMBERED:
-                self._known, self._characters = {}, 0
-            known = self._known[query] = analyse(query)
-            self._characters += len(query)
-        return known
-
-    def __len__(self) -> int:
-        return len(self._known)
 
 
 class KeywordIndex:
@@ -107,20 +54,18 @@ class KeywordIndex:
 
     Args:
         data: its arrays.
-        statistics: of the whole corpus, where these are only part of it; those of `data` when None.
+        terms: of queries, where these documents are only part of a corpus or those of another index.
     """
 
-    def __init__(self, data: KeywordData, statistics: CorpusStatistics | None = None):
+    def __init__(self, data: KeywordData, terms: QueryTerms | None = None):
         self.tokenizer = data.tokenizer
         self.k1 = data.k1
         self.b = data.b
         self.average_length = data.average_length
         self._data = data
-        self._statistics = statistics
+        self._terms = QueryTerms(data) if terms is None else terms
         self._built = self  # of an index that is another one's with other numbers, that one
         self._weighed: dict[tuple[float, float], KeywordIndex] = {}
-        self._analysed = _Analysed()
-        self._symbols = {symbol: number for number, symbol in enumerate(data.vocabulary)}
 
     @classmethod
     def build(
@@ -140,13 +85,11 @@ class KeywordIndex:
     @property
     def statistics(self) -> CorpusStatistics:
         """What the scores of a query depend on beside the document: the corpus's n and df."""
-        if self._statistics is not None:
-            return self._statistics
-        return CorpusStatistics(len(self), np.diff(self._data.offsets))
+        return self._terms.statistics
 
     def part(self, start: int, stop: int) -> KeywordIndex:
         """The documents at positions `start` to `stop` − 1 as an index of their own, with equal scores."""
-        return KeywordIndex(self._data.part(start, stop), self.statistics)
+        return KeywordIndex(self._data.part(start, stop), self._terms)
 
     def of_corpus(self, statistics: CorpusStatistics) -> KeywordIndex:
         """These documents as part of a corpus: what `part` made, saved and loaded, needs its statistics.
@@ -158,7 +101,7 @@ class KeywordIndex:
             raise InvalidRequest(
                 f"frequencies of {len(statistics.frequencies)} terms; this index has {self._data.terms}"
             )
-        return KeywordIndex(self._data, statistics)
+        return KeywordIndex(self._data, QueryTerms(self._data, statistics))
 
     def weighed(self, weighting: tuple[float, float] | None) -> KeywordIndex:
         """The index of the same texts with this (k1, b); with those that it was built with for None.
@@ -177,8 +120,8 @@ class KeywordIndex:
             data = reweighed(
                 built._data, k1=k1, b=b, documents=corpus.documents, frequencies=corpus.frequencies
             )
-            known = KeywordIndex(data, built._statistics)
-            known._built, known._analysed = built, built._analysed  # idf and counts know no k1 and b
+            known = KeywordIndex(data, built._terms)  # idf and counts know no k1 and b
+            known._built = built
             if len(built._weighed) >= _WEIGHED:
                 built._weighed.clear()
             built._weighed[weighting] = known
@@ -230,7 +173,7 @@ class KeywordIndex:
             bad = positions[(positions < -1) | (positions >= len(self))][0]
             raise InvalidRequest(f"position {bad}; use 0 to {len(self) - 1}, or -1 for none")
         scores = np.zeros(positions.shape, np.float32)
-        for term in self._analyse(query):
+        for term in self._terms.of(query):
             holders, parts = self._column(term.term_id)
             if len(holders) == 0:
                 continue
@@ -259,7 +202,7 @@ class KeywordIndex:
             texts = TokenizedTexts.of(self.tokenizer, texts)
         self._check_cut(texts)
         scores = np.zeros(len(texts) if at is None else len(at), np.float32)
-        for term in self._analyse(query):
+        for term in self._terms.of(query):
             if at is None:
                 holders, parts = self._fresh_parts(term, texts)
                 scores[holders] += parts * term.factor
@@ -278,24 +221,12 @@ class KeywordIndex:
         """
         if not 0 <= position < len(self):
             raise InvalidRequest(f"position {position}; use 0 to {len(self) - 1}")
-        shares: dict[str, float] = {}
-        for term in self._analyse(query):
-            holders, parts = self._column(term.term_id)
-            at = int(np.searchsorted(holders, position))
-            if at < len(holders) and holders[at] == position:
-                shares[term.term] = float(parts[at] * term.factor)
-        return shares
+        return self._shares(query, position, lambda term: self._column(term.term_id))
 
     def explain_text(self, query: str, text: str | TokenizedTexts, number: int = 0) -> dict[str, float]:
         """As `explain`, for a text that is not in the index, or the one of that number among cut ones."""
         texts = TokenizedTexts.of(self.tokenizer, [text]) if isinstance(text, str) else text
-        shares: dict[str, float] = {}
-        for term in self._analyse(query):
-            holders, parts = self._fresh_parts(term, texts)
-            at = int(np.searchsorted(holders, number))
-            if at < len(holders) and holders[at] == number:
-                shares[term.term] = float(parts[at] * term.factor)
-        return shares
+        return self._shares(query, number, lambda term: self._fresh_parts(term, texts))
 
     def matching(self, query: ParsedQuery) -> Bool[np.ndarray, " documents"] | None:
         """Which documents hold all that `query` requires and nothing that it excludes; None = all do.
@@ -336,28 +267,16 @@ class KeywordIndex:
         """
         return cls(KeywordData.load(folder, mmap=mmap))
 
-    def _analyse(self, query: str) -> list[_QueryTerm]:
-        """The distinct terms of `query`, in its order; those of the last queries are remembered."""
-        return self._analysed.of(query, self._terms_of)
-
-    def _terms_of(self, query: str) -> list[_QueryTerm]:
-        counts: Counter[str] = Counter()
-        for word in next(self.tokenizer.words([query])):
-            known = word.whole is None or word.whole in self._symbols
-            counts.update(word.terms if known else word.terms[1:])
-        ids = [self._symbols.get(term, -1) for term in counts]
-        documents = len(self) if self._statistics is None else self._statistics.documents
-        idfs = [idf_of(self._document_frequency(term_id), documents) for term_id in ids]
-        divisor = sum(count * idf for count, idf in zip(counts.values(), idfs, strict=True))
-        return [
-            _QueryTerm(term, term_id, idf, np.float32(count / divisor))
-            for (term, count), term_id, idf in zip(counts.items(), ids, idfs, strict=True)
-        ]
-
-    def _document_frequency(self, term_id: int) -> int:
-        if self._statistics is not None:
-            return 0 if term_id < 0 else int(self._statistics.frequencies[term_id])
-        return len(self._column(term_id)[0])
+    def _shares(
+        self, query: str, position: int, column: Callable[[QueryTerm], tuple[np.ndarray, np.ndarray]]
+    ) -> dict[str, float]:
+        shares: dict[str, float] = {}
+        for term in self._terms.of(query):
+            holders, parts = column(term)
+            at = int(np.searchsorted(holders, position))
+            if at < len(holders) and holders[at] == position:
+                shares[term.term] = float(parts[at] * term.factor)
+        return shares
 
     def _column(self, term_id: int) -> tuple[Int32[np.ndarray, " holding"], Float32[np.ndarray, " holding"]]:
         start, stop = (0, 0) if term_id < 0 else self._data.offsets[term_id : term_id + 2]
@@ -365,7 +284,7 @@ class KeywordIndex:
 
     def _holding(self, phrase: Phrase) -> Bool[np.ndarray, " documents"]:
         holding = np.zeros(len(self), bool)
-        columns = [self._column(self._symbols.get(term, -1))[0] for term in phrase.terms]
+        columns = [self._column(self._terms.number(term))[0] for term in phrase.terms]
         if not columns:
             candidates = np.arange(len(self))
         else:
@@ -374,7 +293,7 @@ class KeywordIndex:
             for column in columns[1:]:
                 candidates = np.intersect1d(candidates, column, assume_unique=True)
         if phrase.leaves:
-            symbols = [self._symbols.get(leaf, -1) for leaf in phrase.leaves]
+            symbols = [self._terms.number(leaf) for leaf in phrase.leaves]
             candidates = candidates[self._data.sequences.holding(symbols, candidates)]
         holding[candidates] = True
         return holding
@@ -386,19 +305,12 @@ class KeywordIndex:
             )
 
     def _fresh_parts(
-        self, term: _QueryTerm, texts: TokenizedTexts, at: Int[np.ndarray, " candidates"] | None = None
+        self, term: QueryTerm, texts: TokenizedTexts, at: Int[np.ndarray, " candidates"] | None = None
     ) -> tuple[Int64[np.ndarray, " holding"], Float32[np.ndarray, " holding"]]:
         """As `_column`, for texts that are not in the index; of those numbered `at`, by places in it."""
-        if term.term not in texts.postings:
-            return np.zeros(0, np.int64), np.zeros(0, np.float32)
-        holders, counts = texts.postings[term.term]
-        if at is not None:
-            places = np.minimum(np.searchsorted(holders, at), len(holders) - 1)
-            found = np.flatnonzero(holders[places] == at)
-            held = places[found]
-            counts, lengths = counts[held], texts.lengths[holders[held]]
-        else:
-            found, lengths = holders, texts.lengths[holders]
+        found, counts, lengths = texts.occurrences(term.term, at)
+        if len(found) == 0:  # as of most terms in a few fresh texts
+            return found, np.zeros(0, np.float32)
         return found, part_of(
             term.idf, counts, lengths, average_length=self.average_length, k1=self.k1, b=self.b
         )
@@ -408,7 +320,7 @@ class KeywordIndex:
     ) -> Float32[np.ndarray, " documents"]:
         """Add the scores of all documents to `out`, which starts as zeros."""
         scores = np.zeros(len(self), np.float32) if out is None else out
-        for term in self._analyse(query):
+        for term in self._terms.of(query):
             holders, parts = self._column(term.term_id)
             scores[holders] += parts * term.factor  # a column names each document once
         return scores

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64, Int, Int64
 
 from dsearch.index.layered import LayeredPostings
 from dsearch.index.phrases import Phrase
 from dsearch.index.sequences import holds
 from dsearch.index.tokenize import Tokenizer
+
+_NOWHERE = np.zeros(0, np.int64), np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,27 @@ class TokenizedTexts:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def occurrences(
+        self, term: str, at: Int[np.ndarray, " candidates"] | None = None
+    ) -> tuple[Int64[np.ndarray, " holding"], Float64[np.ndarray, " holding"], Int64[np.ndarray, " holding"]]:
+        """Which texts hold `term`, ascending, how often each does, and their lengths.
+
+        Of the texts numbered `at` alone, where given, and then by places in it; costs a binary search each.
+        """
+        holders, counts = self.postings.get(term, _NOWHERE)
+        if at is None or len(holders) == 0:
+            return holders, counts, self.lengths[holders]
+        places = np.minimum(np.searchsorted(holders, at), len(holders) - 1)
+        found = np.flatnonzero(holders[places] == at)
+        held = places[found]
+        return found, counts[held], self.lengths[holders[held]]
+
     def holding(self, phrase: Phrase) -> Bool[np.ndarray, " texts"]:
         """Which texts hold `phrase`."""
-        empty = np.zeros(0, np.int64), np.zeros(0)
         holding = np.ones(len(self), bool)
         for term in phrase.terms:
             has_term = np.zeros(len(self), bool)
-            has_term[self.postings.get(term, empty)[0]] = True
+            has_term[self.postings.get(term, _NOWHERE)[0]] = True
             holding &= has_term
         if phrase.leaves:
             for position in np.flatnonzero(holding):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index import KeywordIndex, TokenizedTexts, Tokenizer
+from dsearch.index.query_terms import QueryTerms
 
 PLAIN = Tokenizer(stop_words=(), stemmer=None)
 WORDS = ["aa", "bb", "cc", "dd", "ee", "ff"]
@@ -209,22 +210,20 @@ def test_threads_share_an_index() -> None:
 
 
 def test_few_queries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsearch.index.keyword._REMEMBERED", 1000)
+    monkeypatch.setattr("dsearch.index.query_terms._REMEMBERED", 1000)
     index = KeywordIndex.build(["a river", "a stone"])
     for number in range(200):
         assert index.scores([f"river {number:04}"])[0, 0] > 0
-        assert 0 < len(index._analysed) <= 100  # of ten characters each
+        assert 0 < index._terms.remembered <= 100  # of ten characters each
     assert index.scores(["river " * 1000])[0, 0] > 0  # longer than all that is remembered
-    assert len(index._analysed) == 1
+    assert index._terms.remembered == 1
 
 
 def test_queries_are_cut_once_whatever_k1_and_b(monkeypatch: pytest.MonkeyPatch) -> None:
     index = KeywordIndex.build(["a river", "a stone, a river", "a stone"])
     cut: list[str] = []
-    terms_of = KeywordIndex._terms_of
-    monkeypatch.setattr(
-        KeywordIndex, "_terms_of", lambda self, query: cut.append(query) or terms_of(self, query)
-    )
+    terms_of = QueryTerms._cut
+    monkeypatch.setattr(QueryTerms, "_cut", lambda self, query: cut.append(query) or terms_of(self, query))
     own, others = index.scores(["river"]), index.weighed((0.5, 0.4)).scores(["river"])
     assert cut == ["river"]
     assert (own > 0).tolist() == (others > 0).tolist()
