@@ -3,6 +3,7 @@
 
     python scripts/bench_http.py                   needs the encoder's weights
     python scripts/bench_http.py --fake            an encoder of the tests in place of a real one
+    python scripts/bench_http.py --beside FOLDER   another version of dsearch too, in the same rounds
 
 One connection that waits for its answers; every server by turns, medians of the rounds. CPU is what the
 kernel says that the threads of the server's process had: `loop` is the thread of the event loop, `others` all
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -26,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,30 +69,42 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1000, help="of each row and round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--fake", action="store_true", help="an encoder of the tests in place of a real one")
+    parser.add_argument("--beside", type=Path, help="a folder with another version of dsearch")
     options = parser.parse_args()
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     found: dict[str, list[tuple[float, float, float]]] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
-        home = Path(folder) / "home"
-        build(home, options.documents, options.fake)
-        alone = {
-            row.name: in_process(home, row.body, options) for row in ROWS if row.path == SEARCH and row.body
-        }
-        servers = {"dsearch": running.enter_context(serving("dsearch", str(home), str(int(options.fake))))}
+        homes = {name: Path(folder) / name for name in ("dsearch", "other")}  # a server has its own
+        build(homes["dsearch"], options.documents, options.fake)
+        shutil.copytree(homes["dsearch"], homes["other"])
+        here = Path(__file__).parents[1]
+        trees = {"dsearch": here, **({"other": options.beside.resolve()} if options.beside else {})}
+        rows = [*ROWS, *(replace(row, name=f"other, {row.name}", server="other") for row in ROWS[2:])]
+        rows = [row for row in rows if row.server != "other" or "other" in trees]
+        servers: dict[str, tuple[int, int]] = {}
+        for name, tree in trees.items():
+            servers[name] = running.enter_context(
+                serving("dsearch", str(homes[name]), str(int(options.fake)), tree=tree)
+            )
         sample = Path(folder) / "answer.json"
         with connected(servers["dsearch"][1]) as connection:
             sample.write_bytes(ask(connection, request_of(ROWS[-1])))
         for name in ("asgi", "fastapi"):
-            servers[name] = running.enter_context(serving(name, str(sample)))
+            servers[name] = running.enter_context(serving(name, str(sample), tree=here))
+        alone: dict[str, list[float]] = {}
         for _ in range(options.rounds):
-            for row in ROWS:
+            for row in rows:
                 process, port = servers[row.server]
                 found.setdefault(row.name, []).append(measured(process, port, row, options.requests))
+                if row.path == SEARCH and row.body:
+                    alone.setdefault(row.name, []).append(
+                        in_process(homes[row.server], row.body, options, trees[row.server])
+                    )
     show(found, alone)
 
 
-def show(found: dict[str, list[tuple[float, float, float]]], alone: dict[str, float]) -> None:
+def show(found: dict[str, list[tuple[float, float, float]]], alone: dict[str, list[float]]) -> None:
     """The table."""
     print(
         f"load {', '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores; µs of CPU\n"
@@ -98,7 +112,7 @@ def show(found: dict[str, list[tuple[float, float, float]]], alone: dict[str, fl
     print("| request | loop | others | in process | on top | answer after, µs |\n|---|---|---|---|---|---|")
     for name, rounds in found.items():
         loop, others, took = (statistics.median(column) for column in zip(*rounds, strict=True))
-        search = alone.get(name, 0.0)
+        search = statistics.median(alone.get(name, [0.0]))
         cells = (loop, others, search, loop + others - search, took)
         print(f"| {name} | " + " | ".join(f"{cell:.0f}" for cell in cells) + " |")
 
@@ -166,31 +180,38 @@ def build(home: Path, count: int, fake: bool) -> None:
         engine.create("bench").ingest(python_documents()[:count])
 
 
-def engine_of(home: Path, fake: bool) -> Any:
+def engine_of(home: Path, fake: bool, *, readonly: bool = False) -> Any:
     """The engine, which its caller closes."""
     from dsearch.engine import SearchEngine
 
     if not fake:
-        return SearchEngine(home, query_cache_bytes=_KEPT_BYTES)
+        return SearchEngine(home, readonly=readonly, query_cache_bytes=_KEPT_BYTES)
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from fakes import HashingEncoder  # pyright: ignore[reportMissingImports]
 
-    return SearchEngine(home, encoder=HashingEncoder, query_cache_bytes=_KEPT_BYTES)
+    return SearchEngine(home, readonly=readonly, encoder=HashingEncoder, query_cache_bytes=_KEPT_BYTES)
 
 
-def in_process(home: Path, body: dict[str, Any], options: argparse.Namespace) -> float:
+def in_process(home: Path, body: dict[str, Any], options: argparse.Namespace, tree: Path) -> float:
     """Microseconds of CPU of a search without a server; in a process of its own."""
     command = [sys.executable, __file__, "--child", "search", str(home), str(int(options.fake))]
     command += [json.dumps(body), str(options.requests)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(tree))
+    return float(done.stdout.split()[-1])
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """In which `import dsearch` means that of a folder."""
+    return {**os.environ, "PYTHONPATH": str(tree)}
 
 
 @contextmanager
-def serving(kind: str, *given: str) -> Iterator[tuple[int, int]]:
+def serving(kind: str, *given: str, tree: Path) -> Iterator[tuple[int, int]]:
     """A server's process and port, when it answers."""
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, __file__, "--child", kind, str(port), *given])
+    command = [sys.executable, __file__, "--child", kind, str(port), *given]
+    process = subprocess.Popen(command, env=environment(tree))
     try:
         until_ready(process, port)
         yield process.pid, port
@@ -285,7 +306,7 @@ def search(home: str, fake: str, body: str, count: str) -> None:
     set_threads(1)
     asked = json.loads(body)
     query = asked.pop("query")
-    with engine_of(Path(home), fake == "1") as engine:
+    with engine_of(Path(home), fake == "1", readonly=True) as engine:
         collection = engine.collection("bench")
         for _ in range(WARM):
             collection.search(query, **asked)

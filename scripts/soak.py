@@ -1,7 +1,7 @@
 """How the service stands overload: requests at a constant rate (open loop) to a server in another process.
 
     python scripts/soak.py                        # a minute a phase
-    python scripts/soak.py --seconds 600          # as the README's figures
+    python scripts/soak.py --overload 600         # twice the capacity for ten minutes
     python scripts/soak.py --fake --seconds 5     # no weights needed: does it work at all?
 
 Four phases: as fast as 32 connections get answers (capacity), 80 % of that, twice that, and half of it again.
@@ -172,7 +172,7 @@ async def open_loop(connections: Connections, name: str, rate: float, seconds: f
     return phase
 
 
-async def soak(port: int, process: int, collection: str, seconds: float) -> list[Phase]:
+async def soak(port: int, process: int, collection: str, seconds: float, overload_s: float) -> list[Phase]:
     """The phases, one after the other."""
     connections = Connections(port, collection)
     await closed_loop(connections, "warm-up", min(5.0, seconds))
@@ -189,7 +189,7 @@ async def soak(port: int, process: int, collection: str, seconds: float) -> list
 
     measured = note(await closed_loop(connections, f"{CONNECTIONS} connections", seconds))
     capacity = len(measured.accepted_ms) / measured.seconds
-    for share, length in ((0.8, seconds), (2.0, seconds), (0.5, min(5.0, seconds))):
+    for share, length in ((0.8, seconds), (2.0, overload_s), (0.5, min(5.0, seconds))):
         note(await open_loop(connections, f"{share:.0%} of that", share * capacity, length))
     connections.close()
     return phases
@@ -199,6 +199,7 @@ def main() -> None:
     """Build a collection, serve it, ask, print a table and what was promised."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seconds", type=float, default=60, help="of each phase")
+    parser.add_argument("--overload", type=float, help="seconds of twice the capacity; as the others if not")
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--fake", action="store_true", help="an encoder of the tests in place of a real one")
     chosen = parser.parse_args()
@@ -210,7 +211,8 @@ def main() -> None:
         process, port = serve(home, chosen.fake)
         run_on(ours)
         try:
-            phases = asyncio.run(soak(port, process.pid, "soak", chosen.seconds))
+            overload = chosen.overload or chosen.seconds
+            phases = asyncio.run(soak(port, process.pid, "soak", chosen.seconds, overload))
         finally:
             process.terminate()
             status = process.wait(60)
