@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Unpack
 
 from dsearch.client import reading
 from dsearch.client.answers import Task, TaskPage
-from dsearch.client.asking import question, quoted
+from dsearch.client.asking import quoted
 from dsearch.client.flow import Flow, Request, operation
 from dsearch.client.options import TrainOptions
+from dsearch.client.task_flow import begun
 
 
 class TaskOperations:
@@ -39,8 +39,7 @@ class TaskOperations:
         """
         asked = {"queries": queries, "judgements": judgements, "self_supervised": self_supervised, **options}
         asked["from"] = "feedback" if from_feedback else None
-        answer = yield replace(question(collection, "train", asked), repeatable=False, writes=True)
-        return reading.made(Task, reading.content_of(answer))
+        return (yield from begun(collection, "train", asked))
 
     @operation
     def evaluate(
@@ -71,8 +70,7 @@ class TaskOperations:
             "systems": systems,
             "training": training,
         }
-        answer = yield replace(question(collection, "evaluate", asked), repeatable=False, writes=True)
-        return reading.made(Task, reading.content_of(answer))
+        return (yield from begun(collection, "evaluate", asked))
 
     @operation
     def tasks(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Unpack
 
 from dsearch.client import reading
 from dsearch.client.answers import Task
-from dsearch.client.asking import path_of, question, quoted
+from dsearch.client.asking import quoted
 from dsearch.client.flow import Flow, Pause, Request, operation
 from dsearch.client.options import TuneOptions
+from dsearch.client.task_flow import begun
 from dsearch.errors import Unavailable
 
 
@@ -34,8 +34,7 @@ class UpkeepOperations:
             options: how.
         """
         asked = {"queries": queries, "judgements": judgements, **options}
-        answer = yield replace(question(collection, "tune", asked), repeatable=False, writes=True)
-        return reading.made(Task, reading.content_of(answer))
+        return (yield from begun(collection, "tune", asked))
 
     @operation
     def refresh(
@@ -64,8 +63,7 @@ class UpkeepOperations:
             "memory_bytes": memory_bytes,
             "queries": None if queries is None else list(queries),
         }
-        answer = yield replace(question(collection, "refresh", asked), repeatable=False, writes=True)
-        return reading.made(Task, reading.content_of(answer))
+        return (yield from begun(collection, "refresh", asked))
 
     @operation
     def compact(self, collection: str) -> Flow[Task]:
@@ -73,8 +71,7 @@ class UpkeepOperations:
 
         `complete` in the task's result says whether nothing of it is left in any file.
         """
-        answer = yield Request("POST", path_of(collection, "compact"), repeatable=False, writes=True)
-        return reading.made(Task, reading.content_of(answer))
+        return (yield from begun(collection, "compact"))
 
     @operation
     def migrate(self, collection: str, *, encoder: str | None = None) -> Flow[Task]:
@@ -86,9 +83,7 @@ class UpkeepOperations:
             collection: its name.
             encoder: what it must be; it is compared and chooses nothing.
         """
-        asked = question(collection, "migrate", {"encoder": encoder})
-        answer = yield replace(asked, repeatable=False, writes=True)
-        return reading.made(Task, reading.content_of(answer))
+        return (yield from begun(collection, "migrate", {"encoder": encoder}))
 
     @operation
     def task(self, id: str) -> Flow[Task]:

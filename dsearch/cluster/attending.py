@@ -20,8 +20,9 @@ from dsearch.attention.head import Head
 from dsearch.cluster.merging import Candidates, merged, pooled, poolings, ranked
 from dsearch.cluster.questions import Pooled, Proposal, Question
 from dsearch.cluster.release import Release
-from dsearch.engine.answers import mass_of
-from dsearch.engine.layer import HOP_CANDIDATES, SearchOutput
+from dsearch.engine.covering import mass_of
+from dsearch.engine.layer import HOP_CANDIDATES
+from dsearch.engine.search_output import SearchOutput
 from dsearch.errors import InvalidRequest
 from dsearch.store.filters import Filter
 from dsearch.types import Mode

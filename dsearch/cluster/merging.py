@@ -19,7 +19,7 @@ from dsearch.attention import POOLINGS, Partial, merge, mix, temper
 from dsearch.attention.head import Head
 from dsearch.attention.ranking import partition_by_head, ranking_score
 from dsearch.cluster.questions import Pooled, Pooling, Proposal, Question
-from dsearch.engine.layer import SearchOutput
+from dsearch.engine.search_output import SearchOutput
 from dsearch.engine.snapshot import NONE
 
 _HEAD_UNDERFLOW = 1e-30

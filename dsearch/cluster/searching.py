@@ -7,7 +7,6 @@ One answer is of one release and one model from beginning to end.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from dsearch.cluster.attending import Asking, Found, ShardedAttention, Shards
 from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release import Release
 from dsearch.cluster.showing import hits_of
-from dsearch.engine.answers import Page, summaries_of
+from dsearch.engine.answers import Page, results_of
 from dsearch.engine.options import SearchChoices
 from dsearch.engine.paging import Place
 from dsearch.engine.query_groups import grouped, states_of
@@ -203,16 +202,4 @@ class ShardedSearch:
             explain=chosen.explain,
             highlight=chosen.highlight,
         )
-        summaries = summaries_of(found.output, found.mass)
-        reached = page.reached(found.output).tolist()
-        return [
-            SearchResult(
-                query=query,
-                hits=shown,
-                stamp=stamp,
-                attention=summary,
-                took_ms=math.nan,
-                next_cursor=place.after(page.limit, stamp) if more > page.offset + page.limit else None,
-            )
-            for (query, place), shown, summary, more in zip(named, hits, summaries, reached, strict=True)
-        ]
+        return results_of(named, found.output, hits, found.mass, page, stamp)

@@ -30,7 +30,7 @@ from dsearch.cluster.questions import (
     Upstream,
 )
 from dsearch.cluster.release import FREQUENCIES_NAME, ShardManifest
-from dsearch.engine.answers import whole_log_partition
+from dsearch.engine.covering import whole_log_partition
 from dsearch.engine.fresh import Fresh
 from dsearch.engine.highlighting import highlighter
 from dsearch.engine.narrowing import NarrowedStates

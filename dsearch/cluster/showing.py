@@ -15,7 +15,7 @@ from dsearch.cluster.merging import Candidates
 from dsearch.cluster.questions import Showing, Shown
 from dsearch.engine.answers import Page
 from dsearch.engine.explaining import explained
-from dsearch.engine.layer import SearchOutput
+from dsearch.engine.search_output import SearchOutput
 from dsearch.types import Hit
 
 

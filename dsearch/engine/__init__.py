@@ -20,7 +20,7 @@ from dsearch.engine.heads import (
     require_head_alone,
 )
 from dsearch.engine.keys import KeyOptions
-from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.layer import SearchLayer
 from dsearch.engine.maintenance import Compacted, compact
 from dsearch.engine.migrate import Migrated
 from dsearch.engine.model_documents import EncodedDocuments
@@ -28,6 +28,7 @@ from dsearch.engine.models import UNTRAINED
 from dsearch.engine.options import LayerOptions, SearchOptions
 from dsearch.engine.predicting import Evidence, FieldPrediction, Predicted
 from dsearch.engine.runs import QueryStates, System, encode_queries, make_run
+from dsearch.engine.search_output import SearchOutput
 from dsearch.engine.snapshot import Snapshot
 from dsearch.engine.statistics import statistics
 from dsearch.engine.verifying import Verified

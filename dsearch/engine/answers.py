@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.attention import entropy, log_partition
+from dsearch.attention import entropy
 from dsearch.engine.explaining import Explain
 from dsearch.engine.highlighting import ShowPieces
 from dsearch.engine.kept_documents import KeptDocuments, owned
-from dsearch.engine.layer import SearchLayer, SearchOutput
-from dsearch.engine.overlaid import Overlaid
-from dsearch.engine.passages import Passages, best_of_documents
-from dsearch.engine.proposals import SCORES_AT_ONCE
-from dsearch.engine.snapshot import NONE, Snapshot
-from dsearch.types import AttentionSummary, Document, Hit, Mode, Passage
+from dsearch.engine.layer import SearchLayer
+from dsearch.engine.paging import Place
+from dsearch.engine.search_output import SearchOutput
+from dsearch.engine.snapshot import NONE
+from dsearch.types import AttentionSummary, Document, Hit, Passage, SearchResult, Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +108,33 @@ def _passages_shown(
     return shown
 
 
+def results_of(
+    named: Sequence[tuple[str, Place]],
+    found: SearchOutput,
+    hits: Sequence[list[Hit]],
+    mass: Float[Tensor, " batch"] | None,
+    page: Page,
+    stamp: Stamp,
+) -> list[SearchResult]:
+    """The answers to queries that were asked together, each given with its place among the pages.
+
+    How long they took whoever began knows.
+    """
+    summaries = summaries_of(found, mass)
+    reached = page.reached(found).tolist()
+    return [
+        SearchResult(
+            query=query,
+            hits=shown,
+            stamp=stamp,
+            attention=summary,
+            took_ms=math.nan,
+            next_cursor=place.after(page.limit, stamp) if more > page.offset + page.limit else None,
+        )
+        for (query, place), shown, summary, more in zip(named, hits, summaries, reached, strict=True)
+    ]
+
+
 def summaries_of(found: SearchOutput, mass: Float[Tensor, " batch"] | None) -> list[AttentionSummary]:
     """How each query's attention was spread; with `mass`, its share of the exact softmax."""
     covered = None if mass is None else _numbers(mass)
@@ -123,149 +149,6 @@ def summaries_of(found: SearchOutput, mass: Float[Tensor, " batch"] | None) -> l
         )
         for query in range(len(counts))
     ]
-
-
-def covered_mass(
-    found: SearchOutput, layer: SearchLayer, texts: Sequence[str] | None
-) -> Float[Tensor, " batch"]:
-    """Σ_h m_h Σ_candidates p_h(d): the share of the exact softmax over the corpus that the candidates hold.
-
-    Compares every document: its cost is that of an exact search.
-    """
-    snapshot, head = layer.snapshot, layer.head
-    width = found.positions.shape[1]
-    if width and width >= snapshot.documents == (found.positions != NONE).sum(1).min():
-        return torch.ones(len(found.positions))
-    whole = whole_log_partition(
-        snapshot,
-        found.folded,
-        texts,
-        mode=layer.mode,
-        keyword_weight=head.keyword_weight,
-        temperature=head.temperature,
-        overlaid=layer.overlaid,
-        dense_of_all=found.dense_of_all,
-        keyword_of_all=found.keyword_of_all,
-    )
-    return mass_of(found, whole, temperature=head.temperature, mixture=head.mixture)
-
-
-def mass_of(
-    found: SearchOutput,
-    whole: Float[Tensor, "batch heads"],
-    *,
-    temperature: Float[Tensor, ""],
-    mixture: Float[Tensor, " heads"],
-) -> Float[Tensor, " batch"]:
-    """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
-    logits = (found.dense + found.keyword) / temperature
-    missing = found.positions == NONE
-    if missing.any():
-        logits = logits.masked_fill(torch.as_tensor(missing)[:, None], -torch.inf)
-    # No document at all: −inf less −inf. Nothing is covered then.
-    shares = torch.exp(logits - whole[..., None]).sum(-1).nan_to_num(nan=0.0)
-    return torch.sum(shares * mixture, dim=-1).clamp(max=1.0)
-
-
-def whole_log_partition(
-    snapshot: Snapshot,
-    folded: Float[Tensor, "batch heads encoder_dim"],
-    texts: Sequence[str] | None,
-    *,
-    mode: Mode,
-    keyword_weight: Float[Tensor, " heads"],
-    temperature: Float[Tensor, ""],
-    overlaid: Overlaid | None = None,
-    dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None,
-    keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None,
-) -> Float[Tensor, "batch heads"]:
-    """log Σ_d exp(l_h(q, d)) over every document of a state that can be found; −inf where none can.
-
-    Args:
-        snapshot: the documents.
-        folded: the queries of all heads, against stored embeddings.
-        texts: the words of each query; None leaves the keyword part out.
-        mode: which parts logits have.
-        keyword_weight: w_h.
-        temperature: t.
-        overlaid: documents whose keys are changed.
-        dense_of_all: what every position scores where it is known, without gradients (see `Legs`).
-        keyword_of_all: likewise.
-    """
-    batch, heads, _ = folded.shape
-    if texts is not None and mode != "dense":
-        every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
-        keyword = torch.as_tensor(every).to(folded)
-        bias = keyword_weight[:, None] * keyword[:, None] / temperature
-    else:
-        bias = folded.new_zeros(batch, heads, snapshot.positions)
-    if overlaid is not None and mode != "keyword":
-        moved = folded @ overlaid.changes.to(folded).T / temperature
-        bias = bias.index_add(2, torch.as_tensor(overlaid.positions), moved)
-    if snapshot.excluded is not None:
-        bias = bias.masked_fill(torch.as_tensor(snapshot.excluded), -torch.inf)
-    if mode == "keyword":
-        return bias.logsumexp(-1)
-    if dense_of_all is not None and not torch.is_grad_enabled():
-        return (torch.as_tensor(dense_of_all).to(folded) / temperature + bias).logsumexp(-1)
-    queries = folded.flatten(0, 1)
-    stored = snapshot.generation.embeddings
-    if len(snapshot.fresh):
-        stored = np.concatenate([stored, snapshot.fresh.embeddings])
-    bias = bias.flatten(0, 1)
-    if _at_once(queries, bias, snapshot.passages):
-        whole = _log_partition_at_once(queries, stored, snapshot.passages, bias, temperature)
-    elif snapshot.passages is None:
-        whole = log_partition(queries, stored, bias=bias, temperature=temperature)
-    else:
-        whole = _log_partition_of_best(queries, stored, snapshot.passages, bias, temperature)
-    return whole.reshape(batch, heads)
-
-
-def _at_once(
-    queries: Float[Tensor, "batch encoder_dim"],
-    bias: Float[Tensor, "batch documents"],
-    passages: Passages | None,
-) -> bool:
-    """Whether all logits may be there at the same time, as the bias is: blocks cost copies of the corpus."""
-    logits = bias.numel() + (0 if passages is None else len(queries) * len(passages))
-    return not torch.is_grad_enabled() and queries.device.type == "cpu" and logits <= SCORES_AT_ONCE
-
-
-def _log_partition_at_once(
-    queries: Float[Tensor, "batch encoder_dim"],
-    stored: Float32[np.ndarray, "documents encoder_dim"],
-    passages: Passages | None,
-    bias: Float[Tensor, "batch documents"],
-    temperature: Float[Tensor, ""],
-) -> Float[Tensor, " batch"]:
-    """log Σ_d exp(max_p q · e_p / t + bias_d), each passage scored where it lies."""
-    numbers = queries.detach().numpy()
-    products = numbers @ stored.T
-    if passages is not None:
-        products = best_of_documents(products, passages.scores(numbers), passages.owners)
-    return (torch.as_tensor(products) / temperature + bias).logsumexp(1)
-
-
-def _log_partition_of_best(
-    queries: Float[Tensor, "batch encoder_dim"],
-    stored: Float32[np.ndarray, "documents encoder_dim"],
-    passages: Passages,
-    bias: Float[Tensor, "batch documents"],
-    temperature: Float[Tensor, ""],
-) -> Float[Tensor, " batch"]:
-    """log Σ_d exp(max_p q · e_p / t + bias_d): long documents apart from the others, block by block."""
-    short = bias.clone()
-    short[:, torch.as_tensor(passages.long)] = -torch.inf
-    whole = log_partition(queries, stored, bias=short, temperature=temperature)
-    for long, further in passages.blocks():
-        first = queries @ torch.as_tensor(stored[long]).to(queries).T
-        others = queries @ torch.as_tensor(passages.embeddings(further)).to(queries).T
-        at = torch.as_tensor(np.searchsorted(long, passages.owners[further])).expand_as(others)
-        best = first.scatter_reduce(1, at, others, "amax")
-        logits = best / temperature + bias[:, torch.as_tensor(long)]
-        whole = torch.logaddexp(whole, logits.logsumexp(1))
-    return whole
 
 
 def _numbers(tensor: Tensor) -> np.ndarray:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from dsearch.attention import Certificate
 from dsearch.engine.certified import certificate_of
-from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.layer import SearchLayer
 from dsearch.engine.options import LayerOptions
+from dsearch.engine.search_output import SearchOutput
 from dsearch.errors import InvalidRequest
 from dsearch.types import Stamp
 

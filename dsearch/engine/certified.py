@@ -19,9 +19,10 @@ from torch import Tensor
 from dsearch.attention import Certificate, certify
 from dsearch.attention.head import Head
 from dsearch.attention.scores import length
-from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.layer import SearchLayer
 from dsearch.engine.proposals import propose
 from dsearch.engine.rescoring import NamedScore
+from dsearch.engine.search_output import SearchOutput
 from dsearch.engine.snapshot import NONE, Snapshot
 
 

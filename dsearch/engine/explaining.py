@@ -24,7 +24,8 @@ from torch import Tensor
 
 from dsearch.attention.head import Head
 from dsearch.attention.ranking import partition_by_head
-from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.layer import SearchLayer
+from dsearch.engine.search_output import SearchOutput
 from dsearch.engine.snapshot import NONE
 from dsearch.types import Explanation, Learned
 

@@ -26,9 +26,10 @@ from torch import Tensor
 from dsearch.attention import Certificate
 from dsearch.attention.head import Head
 from dsearch.engine.certified import certificate_of
-from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.layer import SearchLayer
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.rescoring import NamedScore
+from dsearch.engine.search_output import SearchOutput
 from dsearch.engine.snapshot import NONE
 from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
 from dsearch.types import Stamp

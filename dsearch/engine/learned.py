@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.engine.explaining import shares_of
-from dsearch.engine.layer import SearchLayer, SearchOutput
+from dsearch.engine.layer import SearchLayer
 from dsearch.engine.models import UNTRAINED
 from dsearch.engine.options import SearchChoices
+from dsearch.engine.search_output import SearchOutput
 from dsearch.types import Learned
 
 if TYPE_CHECKING:

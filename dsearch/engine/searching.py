@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Unpack
 
 import torch
 
-from dsearch.engine.answers import Page, covered_mass, hits_of, summaries_of
+from dsearch.engine.answers import Page, hits_of, results_of
 from dsearch.engine.asking import Asked, asked
+from dsearch.engine.covering import covered_mass
 from dsearch.engine.explaining import explainer
 from dsearch.engine.highlighting import highlighter
 from dsearch.engine.learned import learned
@@ -78,7 +78,7 @@ def answered(
     with torch.inference_mode():
         found = layer(group.states, texts)
         covers = chosen.covers(layer.snapshot.positions)
-        summaries = summaries_of(found, covered_mass(found, layer, texts) if covers else None)
+        mass = covered_mass(found, layer, texts) if covers else None
         explain = None
         if chosen.explain:
             change = learned(
@@ -93,15 +93,5 @@ def answered(
             explain=explain,
             highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight else None,
         )
-    reached = page.reached(found).tolist()
-    return [
-        SearchResult(
-            query=queries[number],
-            hits=shown,
-            stamp=stamp,
-            attention=summary,
-            took_ms=math.nan,
-            next_cursor=places[number].after(page.limit, stamp) if more > page.offset + page.limit else None,
-        )
-        for number, shown, summary, more in zip(group.numbers, hits, summaries, reached, strict=True)
-    ]
+        named = [(queries[number], places[number]) for number in group.numbers]
+        return results_of(named, found, hits, mass, page, stamp)

@@ -36,10 +36,6 @@ _Exclude = Annotated[
     Field(max_length=MAX_JUDGED_QUERIES),
     allowed(f"an object of query id → at most {MAX_EXCLUDED} document ids"),
 ]
-_Alpha = Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")]
-_Margin = Annotated[float, Field(ge=0, lt=1), allowed("a number from 0 to below 1")]
-_ALPHA: Any = Field(0.05, description="the largest p-value that counts as a gain")
-_MARGIN: Any = Field(0.02, description="how far nDCG@10 may fall on seen or unseen documents")
 _EXAMPLE = {
     "queries": {"q1": "what is a key?", "q2": "what is a value?"},
     "judgements": {"q1": {"a": 1}, "q2": {"b": 2, "a": 0}},
@@ -59,7 +55,27 @@ class Judged(Given):
         return self
 
 
-class TrainRequest(Judged):
+class Learning(Judged):
+    """What may become of something that is learned, whatever it is learned from."""
+
+    seed: Annotated[int, Field(ge=0, le=2**31), allowed("an integer from 0")] = Field(
+        0, description="of every random choice"
+    )
+    promote: _Flag = Field(True, description="let it answer if it did better on held-out queries")
+    accept: _Flag = Field(False, description="let it answer whatever held-out queries say")
+    alpha: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] = Field(
+        0.05, description="the largest p-value that counts as a gain"
+    )
+    margin: Annotated[float, Field(ge=0, lt=1), allowed("a number from 0 to below 1")] = Field(
+        0.02, description="how far nDCG@10 may fall on seen or unseen documents"
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, for the task."""
+        return self.model_dump(by_alias=True)
+
+
+class TrainRequest(Learning):
     """What to learn from, and how."""
 
     model_config = ConfigDict(
@@ -112,16 +128,11 @@ class TrainRequest(Judged):
     heads: Annotated[int, Field(ge=1, le=64), allowed("an integer from 1 to 64")] = 1
     epochs: Annotated[int, Field(ge=1, le=1000), allowed("an integer from 1 to 1000")] | None = None
     learning_rate: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] | None = None
-    seed: Annotated[int, Field(ge=0, le=2**31), allowed("an integer from 0")] = 0
     tune: _Flag = Field(
         True,
         description="choose keyword weight, k1, b and hop strength first; "
         "they may answer where a head may not",
     )
-    promote: _Flag = Field(True, description="let it answer if it did better on held-out queries")
-    accept: _Flag = Field(False, description="let it answer whatever held-out queries say")
-    alpha: _Alpha = _ALPHA
-    margin: _Margin = _MARGIN
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -153,12 +164,8 @@ class TrainRequest(Judged):
             )
         return self
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON, for the task."""
-        return self.model_dump(by_alias=True)
 
-
-class TuneRequest(Judged):
+class TuneRequest(Learning):
     """Judgements to tune on, and what the gate asks."""
 
     model_config = ConfigDict(
@@ -166,23 +173,12 @@ class TuneRequest(Judged):
     )
 
     exclude: _Exclude | None = Field(None, description="documents that have no part in a query's ranking")
-    seed: Annotated[int, Field(ge=0, le=2**31), allowed("an integer from 0")] = Field(
-        0, description="of the folds, and of the draw where there are many queries"
-    )
-    promote: _Flag = Field(True, description="let the tuned search answer, if it does better")
-    accept: _Flag = Field(False, description="let it answer whatever the gate says")
-    alpha: _Alpha = _ALPHA
-    margin: _Margin = _MARGIN
 
     @model_validator(mode="after")
     def _given(self) -> Self:
         if not self.judgements:
             raise ValueError("there is no judgement to tune on; give queries and judgements")
         return self
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON, for the task."""
-        return self.model_dump(by_alias=True)
 
 
 class RefreshRequest(Given):

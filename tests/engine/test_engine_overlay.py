@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 from dsearch.attention.head import Head
 from dsearch.attention.overlay import KeyOverlay, bounded
 from dsearch.engine import Collection, SearchEngine, SearchLayer, head_bytes, head_from_bytes
-from dsearch.engine.answers import covered_mass
+from dsearch.engine.covering import covered_mass
 from dsearch.engine.gradients import Question, attention_parts
 from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.types import Document

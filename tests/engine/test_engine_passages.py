@@ -13,8 +13,8 @@ from fakes import HashingEncoder
 from dsearch.attention.head import Head
 from dsearch.attention.maxp import best_passages
 from dsearch.engine import PassageOptions, Question, SearchEngine, SearchLayer, attention_parts, vjp
-from dsearch.engine.answers import covered_mass
 from dsearch.engine.certified import _inner_products
+from dsearch.engine.covering import covered_mass
 from dsearch.engine.cutting import Cutting, encode, spans_of
 from dsearch.engine.keys import KeyOptions
 from dsearch.errors import Conflict, InvalidRequest

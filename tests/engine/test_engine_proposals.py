@@ -8,8 +8,8 @@ import torch
 from fakes import HashingEncoder
 
 from dsearch.attention.head import Head
-from dsearch.engine import Collection, PassageOptions, SearchEngine, SearchLayer, answers, proposals
-from dsearch.engine.answers import covered_mass
+from dsearch.engine import Collection, PassageOptions, SearchEngine, SearchLayer, covering, proposals
+from dsearch.engine.covering import covered_mass
 from dsearch.engine.proposals import Legs
 from dsearch.types import Document
 
@@ -75,7 +75,7 @@ def test_covered_mass_is_the_same_of_known_scores_at_once_and_in_blocks(
         known = covered_mass(found, layer, QUERIES)
         found = found._replace(dense_of_all=None, keyword_of_all=None)
         at_once = covered_mass(found, layer, QUERIES)
-        monkeypatch.setattr(answers, "SCORES_AT_ONCE", 0)
+        monkeypatch.setattr(covering, "SCORES_AT_ONCE", 0)
         in_blocks = covered_mass(found, layer, QUERIES)
     assert mode == "keyword" or (known < 1).all()
     torch.testing.assert_close(known, at_once, rtol=0, atol=1e-5)
