@@ -21,7 +21,7 @@ from dsearch.types import Document, Mode, Query
 PAIRS = 30
 QUERIES = {f"q{i:02d}": f"question {i}" for i in range(PAIRS)}
 QRELS = {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)}
-OPTIONS = FullOptions(epochs=3, batch_size=8, encoder_learning_rate=1e-2, held_out=3, steps_a_round=3)
+OPTIONS = FullOptions(epochs=3, encoder_learning_rate=1e-2, negatives=1, held_out=3, steps_a_round=3)
 
 
 @pytest.fixture(scope="module")
