@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +24,7 @@ def search_answer(
     """
     explored = None if drawn is None else {"pair": list(drawn.pair), "swapped": drawn.swapped}
     return {
-        "query_id": query_id or uuid.uuid4().hex,
+        "query_id": query_id or secrets.token_hex(16),
         **stamped(result.stamp),
         "took_ms": took_ms,
         "hits": [_hit(hit) for hit in result.hits],

@@ -7,8 +7,8 @@ page that nobody reacts to is forgotten when newer ones need its room.
 from __future__ import annotations
 
 import random
+import secrets
 import threading
-import uuid
 from collections import OrderedDict
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ class Impressions:
         hits, drawn = explored(result.hits, share, self._coins)
         if drawn is not None:
             result = replace(result, hits=hits)
-        query_id = uuid.uuid4().hex
+        query_id = secrets.token_hex(16)
         self._add(collection, impression_of(result, query_id, key=key, drawn=drawn))
         return result, query_id, drawn
 

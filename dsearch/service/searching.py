@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,17 +22,30 @@ LARGEST_BATCH_CANDIDATES = 16_384  # bounds a batch's embeddings: 25 MB a leg an
 _CANDIDATES = 100  # of a leg, at least; see the engine's SearchLayer
 
 
-@dataclass(frozen=True, slots=True)
 class Searches:
     """Searches of one collection with the same options; the items are queries.
 
     Equal ones are one batch: one call of the encoder, one of FAISS.
     """
 
-    catalogue: Catalogue
-    collection: str
-    options: EngineOptions = field(compare=False)
-    same: str
+    def __init__(self, catalogue: Catalogue, collection: str, options: EngineOptions):
+        self.catalogue, self.collection, self.options = catalogue, collection, options
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Searches)
+            and self.catalogue is other.catalogue
+            and self.collection == other.collection
+            and self._written == other._written
+        )
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    @cached_property
+    def _written(self) -> str:
+        # Compared as written: 1 and true are equal in Python, in a filter they are not. Not before somebody
+        # asks: a search that finds the worker idle is compared with none.
+        return repr(sorted(self.options.items()))
 
     @classmethod
     def of(cls, catalogue: Catalogue, collection: str, asked: SearchOptions) -> Searches:
@@ -40,9 +54,7 @@ class Searches:
         Raises:
             InvalidRequest: not a filter.
         """
-        options = engine_options(asked)
-        # Compared as written: 1 and true are equal in Python, in a filter they are not.
-        return cls(catalogue, collection, options, repr(sorted(options.items())))
+        return cls(catalogue, collection, engine_options(asked))
 
     @property
     def largest_batch(self) -> int:

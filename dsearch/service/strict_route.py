@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from dsearch.service import strict_json
 from dsearch.service.errors import BodyTooLarge, UnsupportedMediaType
@@ -65,8 +66,7 @@ async def read_json(request: Request) -> Any:
         UnsupportedMediaType: not JSON by its type, or compressed.
         BodyTooLarge, InvalidJson.
     """
-    parts = [part async for part in limited(request, MAX_BODY_BYTES)]
-    body = parts[0] if len(parts) == 1 else b"".join(parts)
+    body = b"".join([part async for part in limited(request, MAX_BODY_BYTES)])
     if not body:
         return None
     require_type(request, JSON_TYPES)
@@ -81,8 +81,12 @@ async def limited(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared[:20]) > limit_bytes:
         raise BodyTooLarge(f"a body of {declared[:20]} bytes; {allowed}")
-    received = 0
-    async for part in request.stream():
+    received, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part, more = message.get("body", b""), message.get("more_body", False)
         received += len(part)
         if received > limit_bytes:
             raise BodyTooLarge(f"a body of more than {limit_bytes} bytes; {allowed}")
