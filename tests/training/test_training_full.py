@@ -86,9 +86,7 @@ def test_the_gradient_is_that_of_one_big_batch(
     examples: Examples, contents: Contents, tiny: Encoder, chunk: int
 ) -> None:
     options = FullOptions(chunk=chunk, negatives=0)
-    examples = replace(
-        examples, texts=[f"question {i}" for i in range(PAIRS)]
-    )  # a word of its answer in each
+    examples = replace(examples, texts=[f"question {i}" for i in range(PAIRS)])  # keywords know the answers
     task, student = new_task(examples, contents, tiny, options)
     batch = torch.arange(3, 17)
     pool = task.pool(batch, torch.Generator())
