@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,6 +12,10 @@ import orjson
 from dsearch.corpus.lines import ByteStream, decoded_lines
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Fields, Place, to_document
+
+# 2^64 has twenty digits. orjson makes a rounded float of an integer beyond it, so that two of them become one;
+# Python's reader keeps it whole, to be refused by whoever cannot store it.
+_LONG_NUMBER = re.compile(r"[0-9]{20}")
 
 
 def read_jsonl(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
@@ -38,8 +43,13 @@ def json_objects(
             continue
         try:
             record = orjson.loads(line)
+            if _LONG_NUMBER.search(line):
+                record = json.loads(line)
         except orjson.JSONDecodeError as error:
             problems.add(name, number, _malformed(line, error))
+            continue
+        except ValueError:
+            problems.add(name, number, "an integer of thousands of digits; write it as a text")
             continue
         if isinstance(record, dict):
             yield number, record

@@ -122,7 +122,7 @@ def _first(names: Mapping[str, Any], wanted: str | None, usual: tuple[str, ...])
 def _id(given: Any) -> str | None:
     if given is None:
         return None
-    if isinstance(given, int) and not isinstance(given, bool):
+    if isinstance(given, int) and not isinstance(given, bool) and -(2**63) <= given < 2**64:
         return str(given)
     if not isinstance(given, str):
         raise BadRecord(f"id {_shown(given)} is neither a text nor a whole number of at most 64 bits")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dsearch.corpus import Fields, Problems, content_id, read
 from dsearch.errors import InvalidSource
+from dsearch.store import refusal
 from dsearch.types import Document
 
 
@@ -75,6 +76,7 @@ def test_a_document_without_id_is_named_by_its_content():
         ('{"_id": true, "text": "x"}', "id True is neither"),
         ('{"_id": 1.5, "text": "x"}', "id 1.5 is neither"),
         ('{"_id": 123456789012345678901234, "text": "x"}', "is neither a text nor a whole number"),
+        (f'{{"_id": "x", "text": "x", "year": {"9" * 5000}}}', "an integer of thousands of digits"),
         ('{"_id": "  ", "text": "x"}', "the id is blank"),
         ('{"_id": "x", "text": "x", "value": "high"}', "value 'high' is not a finite number"),
         ('{"_id": "x", "text": "x", "value": [1, null]}', "value None is not a finite number"),
@@ -94,6 +96,13 @@ def test_a_bad_line_is_told_and_costs_only_itself(line, message):
     assert problems.first[0].line == 3
     with pytest.raises(InvalidSource, match=f"standard input:3: .*{message}"):
         read_lines('{"_id": "first", "text": "a"}', "", line, problems=Problems(strict=True))
+
+
+def test_a_long_integer_is_not_rounded():
+    """Read as a float, 2^64 + 1 would be stored as 2^64; the store says that it keeps 64 bits."""
+    (document,) = read_lines(f'{{"_id": {2**64 - 1}, "text": "x", "n": {2**64 + 1}, "value": {10**20}}}')
+    assert (document.id, document.metadata, document.value) == (str(2**64 - 1), {"n": 2**64 + 1}, 1e20)
+    assert "more than 64 bits at metadata.n" in (refusal(document) or "")
 
 
 def test_without_a_collector_nothing_is_skipped_unnoticed():
