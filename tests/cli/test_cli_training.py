@@ -102,7 +102,7 @@ def test_back_and_away(dsearch: Terminal, indexed: Path) -> None:  # noqa: F811
 
 
 def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, tmp_path: Path) -> None:  # noqa: F811
-    arguments = ("--data", indexed, "--scope", "full", "--encoder-learning-rate", "0.01", "--batch-size", "8")
+    arguments = ("--data", indexed, "--scope", "full", "--encoder-learning-rate", "0.01", "--epochs", "2")
     code, out, err = dsearch(*TRAIN, *arguments, "--run", tmp_path / "run", "--precision", "bfloat16")
     assert code == 0, err
     assert "v1 answers now" in out
