@@ -13,8 +13,8 @@ from dsearch.corpus.lines import ByteStream, decoded_lines
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Fields, Place, to_document
 
-# 2^64 has twenty digits. orjson makes a rounded float of an integer beyond it, so that two of them become one;
-# Python's reader keeps it whole, to be refused by whoever cannot store it.
+# 2^64 has twenty digits. orjson rounds an integer beyond it to a float, so that two of them become one (and
+# refuses what no float holds); Python's reader keeps it whole, to be refused by whoever cannot store it.
 _LONG_NUMBER = re.compile(r"[0-9]{20}")
 
 
@@ -47,9 +47,6 @@ def json_objects(
                 record = json.loads(line)
         except orjson.JSONDecodeError as error:
             problems.add(name, number, _malformed(line, error))
-            continue
-        except ValueError:
-            problems.add(name, number, "an integer of thousands of digits; write it as a text")
             continue
         if isinstance(record, dict):
             yield number, record
