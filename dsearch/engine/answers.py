@@ -57,7 +57,7 @@ def hits_of(
     shown = [row[page.offset : stop] for row, stop in zip(rows, stops, strict=True)]
     documents = kept.of(np.concatenate([*shown, np.empty(0, np.int64)]))
     weights, scores = _numbers(found.weights), _numbers(found.scores)
-    passage_of = _passages_shown(found, layer)
+    passage_of = _passages_shown(found, layer, max(stops, default=0))
     hits: list[list[Hit]] = []
     for query, (row, stop) in enumerate(zip(shown, stops, strict=True)):
         of_row = zip(
@@ -89,14 +89,18 @@ def hits_of(
 
 
 def _passages_shown(
-    found: SearchOutput, layer: SearchLayer
+    found: SearchOutput, layer: SearchLayer, most: int
 ) -> Callable[[int, int, Document], Passage | None]:
-    """The passage that a candidate was taken for; of several heads by that which adds most to its weight."""
-    keys, passages = found.keys, layer.snapshot.passages
+    """The passage that each of the first candidates was taken for; of several heads by that which adds most
+    to its weight."""
+    passages = layer.snapshot.passages
+    keys = None if passages is None or layer.mode == "keyword" else layer.keys_of(found, most)
     if keys is None or passages is None:
         return lambda query, column, document: None
-    shares = _numbers(found.head_weights * layer.head.mixture[:, None])
-    heads = shares.argmax(axis=1)
+    if layer.head.heads == 1:
+        heads = np.zeros((len(keys), most), np.int64)
+    else:
+        heads = _numbers(found.head_weights[..., :most] * layer.head.mixture[:, None]).argmax(axis=1)
 
     def shown(query: int, column: int, document: Document) -> Passage | None:
         span = passages.span_of(int(keys[query, heads[query, column], column]))

@@ -182,6 +182,29 @@ class SearchLayer(nn.Module):
             return uncompiled(query_states, texts, embed, values)
         return self._search(query_states, texts, embed, values)
 
+    def ranked(
+        self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None
+    ) -> SearchOutput:
+        """What `forward` finds, for those who show it: without gradients, a context (it has no numbers) and
+        keys (see `keys_of`).
+
+        Where finding the candidates took the scores of every document, these are taken, and no embedding of
+        a candidate is read.
+        """
+        with torch.no_grad():
+            return self._search(query_states, texts, None, None, pooled=False)
+
+    def keys_of(self, found: SearchOutput, most: int) -> Int64[np.ndarray, "batch heads shown"] | None:
+        """The keys that each head took of the first `most` candidates that `ranked` found; None as there."""
+        positions = found.positions[:, :most]
+        beside = passages_beside(self.snapshot, positions, found.folded)
+        if beside is None:
+            return None
+        every = torch.cat([self._embeddings(positions, found.folded, None), beside.embeddings], dim=1)
+        changed = self._changed(every, beside.owned(positions), None)
+        taken = best_passages(found.folded @ changed.mT, beside.owners, positions.shape[1])
+        return beside.keys(positions, taken.cpu().numpy())
+
     def among(
         self,
         query_states: Float[Tensor, "batch encoder_dim"],
@@ -262,6 +285,7 @@ class SearchLayer(nn.Module):
         embed: EmbedRows | None,
         values: Float[Tensor, "positions value_dim"] | None,
         among: Int64[np.ndarray, "batch candidates"] | None = None,
+        pooled: bool = True,
     ) -> SearchOutput:
         kind = query_states.device.type
         if embed is not None:
@@ -279,7 +303,7 @@ class SearchLayer(nn.Module):
             )
             for _ in range(self.hops - 1):
                 queries = self._hop(queries, legs, embed)
-            return self._attend(queries, legs, embed, values, among)
+            return self._attend(queries, legs, embed, values, among, pooled=pooled)
 
     def _hop(
         self,
@@ -307,21 +331,25 @@ class SearchLayer(nn.Module):
         embed: EmbedRows | None,
         values: Float[Tensor, "positions value_dim"] | None = None,
         among: Int64[np.ndarray, "batch candidates"] | None = None,
+        *,
+        pooled: bool = True,
     ) -> SearchOutput:
         head, snapshot = self.head, self.snapshot
         folded = head.fold(queries)
         positions = legs.propose(folded) if among is None else among
-        candidates = self._embeddings(positions, queries, embed)
-        beside = None
-        if embed is None and self.mode != "keyword":
-            beside = passages_beside(snapshot, positions, queries)
-        if beside is not None:
-            candidates = torch.cat([candidates, beside.embeddings], dim=1)
-        changed = self._changed(candidates, positions if beside is None else beside.owned(positions), embed)
-        dense, taken = self._dense(queries, folded, changed), None
-        if beside is not None:
-            taken = best_passages(dense, beside.owners, positions.shape[1])
-            dense = dense.gather(2, taken)
+        dense = None if pooled else self._known(folded, legs, positions)
+        candidates, beside, taken = None, None, None
+        if dense is None:
+            candidates = self._embeddings(positions, queries, embed)
+            if embed is None and self.mode != "keyword":
+                beside = passages_beside(snapshot, positions, queries)
+            if beside is not None:
+                candidates = torch.cat([candidates, beside.embeddings], dim=1)
+            owned = positions if beside is None else beside.owned(positions)
+            dense = self._dense(queries, folded, self._changed(candidates, owned, embed))
+            if beside is not None:
+                taken = best_passages(dense, beside.owners, positions.shape[1])
+                dense = dense.gather(2, taken)
         by_words = legs.keyword_scores(positions)
         if by_words is None:
             keyword, raw = torch.zeros_like(dense), dense
@@ -339,18 +367,22 @@ class SearchLayer(nn.Module):
         scores = self._scores(raw, mask)
         order = _by_score_then_position(scores, positions)
         along = order[:, None].expand_as(dense)
-        pooled = candidates if values is None else _rows(values, positions).to(weighed.mixed)
-        shares, keys = weighed.mixed, None
-        if beside is not None and taken is not None:
-            keys = beside.keys(positions, taken.cpu().numpy())
-            keys = np.take_along_axis(keys, order[:, None].cpu().numpy(), 2)
-            if values is None:  # each head pools the passages that it took
-                every = weighed.by_head.new_zeros(*dense.shape[:2], candidates.shape[1])
-                shares = mix(every.scatter(2, taken, weighed.by_head), head.mixture)
-        context = pool(shares.unsqueeze(1), pooled).squeeze(1)
-        return SearchOutput(
+        context, keys = folded.new_empty(len(folded), 0), None
+        if pooled:
+            assert candidates is not None
+            by_candidate = candidates if values is None else _rows(values, positions).to(weighed.mixed)
+            shares = weighed.mixed
+            if beside is not None and taken is not None:
+                keys = beside.keys(positions, taken.cpu().numpy())
+                keys = np.take_along_axis(keys, order[:, None].cpu().numpy(), 2)
+                if values is None:  # each head pools the passages that it took
+                    every = weighed.by_head.new_zeros(*dense.shape[:2], candidates.shape[1])
+                    shares = mix(every.scatter(2, taken, weighed.by_head), head.mixture)
+            context = pool(shares.unsqueeze(1), by_candidate).squeeze(1)
             # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
-            context=head.values(context) if values is None else context,
+            context = head.values(context) if values is None else context
+        return SearchOutput(
+            context=context,
             weights=weighed.mixed.gather(1, order),
             positions=positions[np.arange(len(positions))[:, None], order.cpu().numpy()],
             scores=scores.gather(1, order),
@@ -372,6 +404,23 @@ class SearchLayer(nn.Module):
     @property
     def _ranks_by_inner_product(self) -> bool:
         return isinstance(self.score, NamedScore) and self.score.ranks_by_inner_product
+
+    def _known(
+        self,
+        folded: Float[Tensor, "batch heads encoder_dim"],
+        legs: Legs,
+        positions: Int64[np.ndarray, "batch candidates"],
+    ) -> Float[Tensor, "batch heads candidates"] | None:
+        """What candidates score, where that is known without their embeddings."""
+        if self.mode == "keyword":
+            return folded.new_zeros(*folded.shape[:2], positions.shape[1])
+        every = legs.dense_of_all
+        if every is None or self.overlaid is not None or not self._ranks_by_inner_product:
+            return None
+        if every.shape[2] == 0:
+            return None
+        dense = torch.as_tensor(np.take_along_axis(every, positions[:, None], 2)).to(folded)
+        return dense.masked_fill_(torch.as_tensor(positions == NONE)[:, None].to(dense.device), 0.0)
 
     def _dense(
         self,

@@ -76,7 +76,7 @@ def answered(
     layer, texts = group.layer, group.texts
     page = Page(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
     with torch.inference_mode():
-        found = layer(group.states, texts)
+        found = layer.ranked(group.states, texts)
         covers = chosen.covers(layer.snapshot.positions)
         mass = covered_mass(found, layer, texts) if covers else None
         explain = None
