@@ -238,6 +238,21 @@ def test_the_index_is_new_after_a_round(examples: Examples, contents: Contents, 
     assert index(5).staleness(encoder, queries) == pytest.approx(changed)  # all 24 are over-retrieved
 
 
+@pytest.mark.parametrize("negatives", [0, 1])
+def test_the_index_moves_where_negatives_come_from_it(
+    examples: Examples, contents: Contents, tiny: Encoder, negatives: int
+) -> None:
+    task, student = new_task(examples, contents, tiny, FullOptions(negatives=negatives, steps_a_round=2))
+    assert student.encoder is not None
+    with torch.no_grad():
+        for parameter in student.encoder.learning():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    before = task.index.embeddings.clone()
+    task.step(torch.arange(4), torch.Generator().manual_seed(0))
+    changed = (before != task.index.embeddings).any(1)
+    assert changed.sum() == (PAIRS // 2 if negatives else 0)
+
+
 # ---- training
 
 
