@@ -16,6 +16,7 @@ from dsearch.errors import CollectionNotFound, HomeLocked
 from dsearch.store import validate_name
 from dsearch.store.schema import FILE_NAME
 from dsearch.store.validate import is_name
+from dsearch.store.watermark import DOCUMENTS
 
 LOCK_NAME = "LOCK"
 _HOLDER_NAME = "LOCK.holder"  # beside the lock: a locked file cannot be read everywhere
@@ -53,7 +54,7 @@ class Home:
             number = folder.name.removeprefix(f"{name}@")
             if _NUMBER.fullmatch(number):
                 numbered.append((int(number), folder))
-        return [folder for _, folder in sorted(numbered) if (folder / FILE_NAME).is_file()]
+        return [folder for _, folder in sorted(numbered) if _holds_collection(folder)]
 
     def existing(self, name: str) -> Path:
         """Where collection `name` lies.
@@ -62,7 +63,7 @@ class Home:
             CollectionNotFound: it is not there; the message lists those that are.
         """
         folder = self.folder(name)
-        if not (folder / FILE_NAME).is_file():
+        if not _holds_collection(folder):
             there = self.names()
             known = f"there are: {', '.join(there)}" if there else "there is none yet"
             raise CollectionNotFound(
@@ -79,7 +80,7 @@ class Home:
         for folder in self.path.iterdir():
             name, at, number = folder.name.partition("@")
             named = is_name(name) and (not at or _NUMBER.fullmatch(number) is not None)
-            if named and (folder / FILE_NAME).is_file():
+            if named and _holds_collection(folder):
                 found.add(name)
         return sorted(found)
 
@@ -138,3 +139,8 @@ class Home:
         )
         error.url = url
         return error
+
+
+def _holds_collection(folder: Path) -> bool:
+    """Whether a collection is there, or what is left of one whose documents are lost: damage, not nothing."""
+    return (folder / FILE_NAME).is_file() or (folder / DOCUMENTS.file_name).is_file()

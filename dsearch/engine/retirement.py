@@ -53,8 +53,12 @@ def strike_missing(store: Store) -> list[int]:
 
 
 def tidy(store: Store) -> None:
-    """Retire what can go now. A disk that is full or fails is no reason to stop: the next time will do."""
+    """Retire what can go now, and what is gone: after a lost generation was built again all is whole.
+
+    A disk that is full or fails is no reason to stop: the next time will do.
+    """
     with contextlib.suppress(DsearchError, OSError):
+        strike_missing(store)
         retire(store)
 
 

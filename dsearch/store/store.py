@@ -34,7 +34,7 @@ from .reader import Reader
 from .records import BackupReport, GenerationRecord, Passages, PurgeReport, WriteReceipt
 from .schema import FILE_NAME, Meta, read_meta, read_state
 from .validate import embedding_bytes, prepare, prepare_embeddings
-from .watermark import check_database, read_watermark
+from .watermark import DOCUMENTS, check_database, read_watermark
 
 
 class Store(Reader):
@@ -77,6 +77,11 @@ class Store(Reader):
         that last case.
         """
         if not (path / FILE_NAME).is_file():
+            if (path / DOCUMENTS.file_name).is_file():
+                raise CorruptData(
+                    f"{path}: documents.db is missing, and its watermark is there: all documents are lost; "
+                    "put the file back, or move this folder away and restore a backup or index again"
+                )
             raise CollectionNotFound(f"no collection in {path}; create it by indexing something into it")
         readers = ReaderPool(path)
         try:

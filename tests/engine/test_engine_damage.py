@@ -12,6 +12,7 @@ import pytest
 from damage_trials import damages, documents, encoder
 
 from dsearch.engine import SearchEngine
+from dsearch.errors import CollectionExists, CorruptData
 from dsearch.index import Manifest
 from dsearch.store import Event, Impression, feedback_file
 from dsearch.store import store as store_module
@@ -72,3 +73,41 @@ def test_lost_clicks_are_said_on_opening_and_by_verify_and_hinder_no_search(tmp_
         restored = engine.restore(tmp_path / "copy")
         assert "clicks and judgements are missing" in (restored.feedback.loss() or "")
         assert [finding for finding in engine.verify("papers").damage if "clicks" in finding]
+
+
+def test_a_collection_whose_database_is_gone_is_damaged_and_not_unknown(tmp_path):
+    home = tmp_path / "home"
+    with SearchEngine(home, encoder=encoder) as engine:
+        engine.create("papers").ingest(documents(range(6), "old"))
+        engine.create("others")
+    for file in (home / "papers").glob("documents.db*"):
+        file.unlink()
+    with SearchEngine(home, encoder=encoder) as engine:
+        assert engine.names() == ["others", "papers"]
+        (damage,) = engine.verify("papers").damage
+        assert "documents.db is missing, and its watermark is there: all documents are lost" in damage
+        with pytest.raises(CorruptData, match=r"documents\.db is missing"):
+            engine.collection("papers")
+        with pytest.raises(CollectionExists):
+            engine.create("papers")
+        assert engine.verify("others").ok
+        engine.drop("papers")
+        assert engine.names() == ["others"]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_lost_generation_that_was_built_again_is_no_damage_any_more(tmp_path, live):
+    home = tmp_path / "home"
+    with SearchEngine(home, encoder=encoder) as engine:
+        papers = engine.create("papers")
+        papers.ingest(documents(range(6), "old"))
+        papers.refresh()
+    folders = sorted((home / "papers" / "generations").iterdir())
+    shutil.rmtree(folders[-1 if live else 0])
+    with SearchEngine(home, encoder=encoder) as engine:
+        (damage,) = engine.verify("papers").damage
+        assert "build it again with: dsearch refresh -c papers" in damage
+        papers = engine.collection("papers")
+        papers.refresh()
+        assert engine.verify("papers").ok
+        assert papers.search("apple", limit=3).hits
