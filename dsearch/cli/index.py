@@ -12,10 +12,11 @@ from dsearch.cli import options
 from dsearch.cli.by_server import index_by_server, server_of, stays_here
 from dsearch.cli.maintain import described_keys
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
-from dsearch.errors import HomeLocked
+from dsearch.errors import DsearchError, HomeLocked
 
 if TYPE_CHECKING:
     from dsearch.client.answers import CollectionInfo, Written
+    from dsearch.engine import SearchEngine
 
 
 def index(
@@ -140,14 +141,18 @@ def _kinds(passed_over: Counter[str]) -> str:
 
 
 def collections(home: options.HomeFolder = None, json: options.AsJson = False) -> None:
-    """List the collections."""
+    """List the collections. Exit code 1: one of them cannot be opened."""
     with opened_engine(home, readonly=True) as (engine, _):
-        described = [engine.collection(name).describe() for name in engine.names()]
+        described = [_described(engine, name) for name in engine.names()]
         aliases = engine.aliases()
+    unreadable = any("problem" in one for one in described)
     if json:
         print_json(described)
-        return
+        raise typer.Exit(int(unreadable))
     for one in described:
+        if "problem" in one:
+            typer.echo(f"{one['name']}: {one['problem']['detail']}")
+            continue
         state = f"generation {one['generation']}, model {one['model']}"
         keys = f", keys {told}" if (told := described_keys(one["keys"])) else ""
         typer.echo(f"{one['name']}: {one['documents']} documents, {state}{keys}")
@@ -155,6 +160,15 @@ def collections(home: options.HomeFolder = None, json: options.AsJson = False) -
         typer.echo(f"{alias}: another name of {target}")
     if not described:
         say("no collection yet; make one with: dsearch index SOURCE -c NAME")
+    raise typer.Exit(int(unreadable))
+
+
+def _described(engine: SearchEngine, name: str) -> dict[str, Any]:
+    """As the service describes it: one that is damaged keeps nobody from the others."""
+    try:
+        return engine.collection(name).describe()
+    except DsearchError as error:
+        return {"name": name, "problem": {"code": error.code, "detail": str(error)}}
 
 
 class _Warner:

@@ -43,6 +43,26 @@ def test_verify_tells_by_its_exit_code(indexed: Terminal, tmp_path: Path) -> Non
     assert "no collection 'nothing'" in err
 
 
+def test_a_damaged_collection_hides_no_other(indexed: Terminal, beir: Path, tmp_path: Path) -> None:  # noqa: F811
+    indexed("index", beir, "-c", "others")
+    for file in (tmp_path / "home" / "others").glob("documents.db*"):
+        file.unlink()
+    code, out, _ = indexed("collections")
+    assert code == 1
+    assert "others: " in out
+    assert "documents.db is missing" in out
+    assert "papers: 60 documents" in out
+    code, out, _ = indexed("collections", "--json")
+    assert code == 1
+    assert [(one["name"], one.get("problem", {}).get("code")) for one in json.loads(out)] == [
+        ("others", "corrupt_data"),
+        ("papers", None),
+    ]
+    code, out, _ = indexed("verify")
+    assert code == 1
+    assert "others: damaged" in out
+
+
 def test_backup_and_restore(indexed: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = indexed("backup", tmp_path / "copy", "-c", "papers")
     assert code == 0, err
