@@ -6,12 +6,14 @@
 
 The gradient needs c and m alone, so nothing of the size of the corpus outlives the forward pass: one buffer
 holds logits, then weights. Left to autograd, the same numbers took half as long again, in passes over
-matrices that each say one thing of them.
+matrices that each say one thing of them. Where the logits are too many for one buffer, sums over parts of
+the corpus are merged, each with its largest logit taken out, as in flash attention (Dao et al. 2022,
+algorithm 1); but nothing is computed again for the gradient.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -20,8 +22,10 @@ from torch.autograd.function import once_differentiable
 
 from dsearch.attention import log_partition
 
-# Up to this many logits one matrix is faster than blocks: keeping it costs less than computing it twice.
+# Up to this many logits one matrix is faster than blocks where autograd keeps them: keeping costs less than
+# computing twice.
 _PLAIN_LOGITS = 1 << 25
+_BLOCK_LOGITS = 1 << 22  # and where nothing is kept, blocks of so many: a CPU's caches hold them
 
 
 def whole_partition(
@@ -31,7 +35,7 @@ def whole_partition(
     keyword: Float[Tensor, "batch documents"] | None = None,
     keyword_weight: Float[Tensor, " heads"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
-    """Z for each query and head, exact; in blocks where the logits are too many to be kept.
+    """Z for each query and head, exact; in blocks where the logits are too many to be held.
 
     Args:
         queries: folded, so that stored embeddings are their keys.
@@ -44,7 +48,8 @@ def whole_partition(
     want some have them from autograd, at its price.
     """
     frozen = not (corpus.requires_grad or (keyword is not None and keyword.requires_grad))
-    if frozen and queries.shape[:2].numel() * len(corpus) <= _PLAIN_LOGITS:
+    # Elsewhere than on a CPU blocks are left to the fused attention of `log_partition`.
+    if frozen and (queries.device.type == "cpu" or _fit(queries, corpus)):
         return _WholePartition.apply(queries, corpus, temperature, keyword, keyword_weight)  # pyright: ignore
     bias = None
     if keyword is not None and keyword_weight is not None:
@@ -59,12 +64,56 @@ def biased_partition(
     temperature: Float[Tensor, ""],
 ) -> Float[Tensor, "batch heads"]:
     """The same with any logits to add, −∞ among them; gradients reach those too."""
-    if queries.shape[:2].numel() * len(corpus) <= _PLAIN_LOGITS:
+    if _fit(queries, corpus):
         logits = queries @ corpus.T / temperature
         return (logits if bias is None else logits + bias).logsumexp(-1)
     flat = None if bias is None else bias.flatten(0, 1)
     whole = log_partition(queries.flatten(0, 1), corpus, bias=flat, temperature=temperature)
     return whole.unflatten(0, queries.shape[:2])
+
+
+def _fit(queries: Float[Tensor, "batch heads dim"], corpus: Float[Tensor, "documents dim"]) -> bool:
+    return queries.shape[:2].numel() * len(corpus) <= _PLAIN_LOGITS
+
+
+class _Sums(NamedTuple):
+    """Over some documents, of w_d = exp(l_d − most): Σ w_d, Σ w_d e_d, Σ w_d b_d; the last two if asked."""
+
+    most: Float[Tensor, "batch heads 1"]
+    mass: Float[Tensor, "batch heads 1"]
+    context: Float[Tensor, "batch heads dim"] | None
+    shared: Float[Tensor, "batch heads 1"] | None
+
+    @classmethod
+    def over(
+        cls,
+        queries: Float[Tensor, "batch heads dim"],
+        corpus: Float[Tensor, "documents dim"],
+        keyword: Float[Tensor, "batch documents"] | None,
+        keyword_weight: Float[Tensor, " heads"] | None,
+        *,
+        pooled: bool,
+    ) -> _Sums:
+        """Queries and keyword weights are divided by the temperature already."""
+        weights = queries @ corpus.T
+        if keyword is not None and keyword_weight is not None:
+            weights.addcmul_(keyword[:, None], keyword_weight[:, None])
+        most = weights.amax(-1, keepdim=True)
+        mass = weights.sub_(most).exp_().sum(-1, keepdim=True)
+        if not pooled:
+            return cls(most, mass, None, None)
+        return cls(most, mass, weights @ corpus, None if keyword is None else weights @ keyword[:, :, None])
+
+    def with_(self, other: _Sums) -> _Sums:
+        """The sums over the documents of both."""
+        most = torch.maximum(self.most, other.most)
+        mine, theirs = (self.most - most).exp(), (other.most - most).exp()
+
+        def both(one: Tensor | None, another: Tensor | None) -> Tensor | None:
+            return None if one is None or another is None else one * mine + another * theirs
+
+        mass = self.mass * mine + other.mass * theirs
+        return _Sums(most, mass, both(self.context, other.context), both(self.shared, other.shared))
 
 
 class _WholePartition(torch.autograd.Function):
@@ -79,18 +128,23 @@ class _WholePartition(torch.autograd.Function):
         keyword: Tensor | None,
         keyword_weight: Tensor | None,
     ) -> Tensor:
-        weights = (queries / temperature) @ corpus.T
-        if keyword is not None and keyword_weight is not None:
-            weights.addcmul_(keyword[:, None], (keyword_weight / temperature)[:, None])
-        most = weights.amax(-1, keepdim=True)
-        mass = weights.sub_(most).exp_().sum(-1, keepdim=True)
-        if any(ctx.needs_input_grad):
-            context = (weights @ corpus).div_(mass)
-            shared = None
-            if keyword is not None:
-                shared = (weights @ keyword[:, :, None]).div_(mass).squeeze(-1)
-            ctx.save_for_backward(queries, temperature, keyword_weight, context, shared)
-        return (most + mass.log()).squeeze(-1)
+        scaled, weight = queries / temperature, None
+        if keyword_weight is not None:
+            weight = keyword_weight / temperature
+        pooled = any(ctx.needs_input_grad)
+        most = _BLOCK_LOGITS if queries.device.type == "cpu" else _PLAIN_LOGITS
+        at_once = max(most // queries.shape[:2].numel(), 1)
+        sums: _Sums | None = None
+        for start in range(0, len(corpus), at_once):
+            part = slice(start, start + at_once)
+            of_part = None if keyword is None else keyword[:, part]
+            more = _Sums.over(scaled, corpus[part], of_part, weight, pooled=pooled)
+            sums = more if sums is None else sums.with_(more)
+        assert sums is not None  # there is a document
+        if sums.context is not None:
+            shared = None if sums.shared is None else (sums.shared / sums.mass).squeeze(-1)
+            ctx.save_for_backward(queries, temperature, keyword_weight, sums.context / sums.mass, shared)
+        return (sums.most + sums.mass.log()).squeeze(-1)
 
     @staticmethod
     @once_differentiable

@@ -26,10 +26,13 @@ def written_out(
     return logits.logsumexp(-1)
 
 
-@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("held", [1, 40, 1 << 22])  # logits at a time: each document alone, a few, all
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("with_keywords", [True, False])
-def test_value_and_gradients_are_those_of_autograd(heads: int, with_keywords: bool) -> None:
+def test_value_and_gradients_are_those_of_autograd(
+    held: int, heads: int, with_keywords: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "_BLOCK_LOGITS", held)
     queries = unit(4, heads, 8).requires_grad_()
     temperature = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
     weight = torch.rand(heads, dtype=torch.float64, requires_grad=True)
@@ -47,7 +50,6 @@ def test_value_and_gradients_are_those_of_autograd(heads: int, with_keywords: bo
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.usefixtures("path")
 def test_a_temperature_that_is_given_gets_no_gradient() -> None:
     queries = unit(3, 1, 8).requires_grad_()
     found = whole_partition(queries, unit(9, 8), torch.tensor(0.05, dtype=torch.float64))
@@ -70,7 +72,9 @@ def test_stored_embeddings_and_keyword_scores_that_want_gradients_have_them() ->
         )
 
 
-def test_logits_of_thousands_neither_overflow_nor_vanish() -> None:
+@pytest.mark.parametrize("held", [1, 1 << 22])
+def test_logits_of_thousands_neither_overflow_nor_vanish(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "_BLOCK_LOGITS", held)
     queries = unit(3, 1, 8).requires_grad_()
     corpus, temperature = unit(20, 8), torch.tensor(1e-4, dtype=torch.float64)
     found = whole_partition(queries, corpus, temperature)
