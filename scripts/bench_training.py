@@ -13,7 +13,7 @@ Rows, by the names that `--rows` takes:
     query    the query encoder with it (LoRA)
     st       sentence-transformers' fine-tuning of the whole encoder: MultipleNegativesRankingLoss and its
              trainer's defaults, 1 to `--st-epochs` epochs, the best by a tenth of the training queries
-    full     the whole encoder by dsearch
+    full     the whole encoder by dsearch; keyword weight and query keys as held-out queries choose
 What dsearch trains stands there as trained and as the gate would have it ("gated": what answers in the end:
 the head, the tuned search, or what answered before). Seconds: of training, and until it could answer (st and
 full encode every document again); the same of CPU, in this process, which a busy machine distorts less.
