@@ -27,9 +27,16 @@ def is_pattern(source: str) -> bool:
 
 
 def matches(pattern: str) -> list[Path]:
-    """The files that a pattern matches, sorted; `**` stands for any folders, hidden files are left out."""
-    found = glob.iglob(pattern, recursive=True, include_hidden=False)
-    return sorted({Path(path) for path in found if os.path.isfile(path)})
+    """The files that a pattern matches, sorted; `**` stands for any folders, hidden files are left out.
+
+    A folder that links lead to by many ways (to itself: by endlessly many) counts by the shortest.
+    """
+    found = {Path(path) for path in glob.iglob(pattern, recursive=True, include_hidden=False)}
+    once: dict[tuple[str, str], Path] = {}
+    for path in sorted(found, key=lambda path: (len(path.parts), path)):
+        if path.is_file():
+            once.setdefault((os.path.realpath(path.parent), path.name), path)
+    return sorted(once.values())
 
 
 def base_of(pattern: str) -> Path:

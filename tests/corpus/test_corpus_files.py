@@ -222,6 +222,16 @@ def test_folders_are_sorted_and_hidden_files_passed_over(tmp_path):
     assert problems.passed_over == {".png": 2, "": 1}
 
 
+def test_a_pattern_follows_a_link_once_and_no_circle(tmp_path):
+    put(tmp_path, "papers/a.txt", "one")
+    put(tmp_path, "papers/sub/b.txt", "two")
+    put(tmp_path, "elsewhere/c.txt", "three")
+    os.symlink(tmp_path / "papers", tmp_path / "papers" / "sub" / "loop")
+    os.symlink(tmp_path / "elsewhere", tmp_path / "papers" / "linked")
+    ids = [document.id for document in read(f"{tmp_path}/papers/**/*.txt", problems=Problems(strict=True))]
+    assert ids == ["a.txt", "linked/c.txt", "sub/b.txt"]
+
+
 def test_standard_input_of_plain_lines():
     documents = list(read("-", stdin=io.BytesIO(b"\n  first text \nsecond\n\n")))
     assert [document.text for document in documents] == ["first text", "second"]
