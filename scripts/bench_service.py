@@ -351,16 +351,8 @@ def cold_starts(options: argparse.Namespace, ends: float) -> dict[str, float]:
             subprocess.run([sys.executable, "-c", IMPORTS], check=True)
             took.setdefault("bare import", []).append(time.perf_counter() - began)
             for backend in options.backends:
-                command = [
-                    sys.executable,
-                    "-m",
-                    "dsearch",
-                    "serve",
-                    "--backend",
-                    backend,
-                    "--home",
-                    str(home),
-                ]
+                command = [sys.executable, "-m", "dsearch", "serve", "--backend", backend]
+                command += ["--home", str(home), "--port"]
                 began = time.perf_counter()
                 with serving(backend, command, {}, "/readyz"):
                     took.setdefault(backend, []).append(time.perf_counter() - began)
