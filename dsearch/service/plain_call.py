@@ -45,16 +45,10 @@ class PlainCall:
     def fits(route: APIRoute) -> bool:
         """Whether a route's endpoint answers by itself, given strings of its path, a body, the request, and
         what coroutines make of the request; and nothing else."""
-        hints, dependant = get_type_hints(route.endpoint), route.dependant
-        return (
-            inspect.iscoroutinefunction(route.endpoint)
-            and hints.get("return") is Response
-            and len(dependant.body_params) <= 1
-            and not route._embed_body_fields  # pyright: ignore[reportPrivateUsage]
-            and all(hints[field.name] is str for field in dependant.path_params)
-            and all(_of_the_request(sub) for sub in dependant.dependencies)
-            and _asks_nothing_else(dependant)
-        )
+        try:
+            return _is_plain(route)
+        except AttributeError:  # another FastAPI names its parts otherwise: its own way works all the same
+            return False
 
     async def __call__(self, request: Request, body: Any = None) -> Response:
         """The answer to a request with this body; None: it has none.
@@ -80,6 +74,19 @@ class PlainCall:
         if errors:
             raise RequestValidationError(errors, body=body)
         return checked
+
+
+def _is_plain(route: APIRoute) -> bool:
+    hints, dependant = get_type_hints(route.endpoint), route.dependant
+    return (
+        inspect.iscoroutinefunction(route.endpoint)
+        and hints.get("return") is Response
+        and len(dependant.body_params) <= 1
+        and not route._embed_body_fields  # pyright: ignore[reportPrivateUsage]
+        and all(hints[field.name] is str for field in dependant.path_params)
+        and all(_of_the_request(sub) for sub in dependant.dependencies)
+        and _asks_nothing_else(dependant)
+    )
 
 
 def _of_the_request(sub: Dependant) -> bool:

@@ -148,3 +148,16 @@ def test_an_endpoint_is_given_what_it_asks_for() -> None:
     with TestClient(app) as client:
         assert client.post("/in/x", json={"number": 3}).text == "x 3 /in/x POST"
         assert client.post("/in/x", json={"number": "no"}).status_code == 422
+
+
+def test_a_route_whose_parts_have_other_names_is_left_to_fastapi() -> None:
+    router = APIRouter()
+
+    @router.post("/asked")
+    async def asked(body: dict[str, Any]) -> Response:
+        return Response(json.dumps(body))
+
+    (route,) = (one for one in router.routes if isinstance(one, APIRoute))
+    assert PlainCall.fits(route)
+    del route._embed_body_fields
+    assert not PlainCall.fits(route)
