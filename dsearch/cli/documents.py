@@ -9,7 +9,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.by_server import server_of
-from dsearch.cli.session import opened_engine, print_json, say
+from dsearch.cli.session import as_json, opened_engine, print_json, say
 
 
 def facets(
@@ -33,7 +33,7 @@ def facets(
     for field, values in found.items():
         typer.echo(field)
         for value in values:
-            typer.echo(f"{value.documents:>8}  {value.value!r}")
+            typer.echo(f"{value.documents:>8}  {as_json(value.value)}")
     say(f"{documents} documents")
 
 
@@ -60,7 +60,7 @@ def update(
     if json:
         print_json({"sequence": sequence, "id": id, "metadata": now})
         return
-    typer.echo(f"{collection}: {id} has {now}")
+    typer.echo(f"{collection}: {id} has {as_json(now)}")
 
 
 def delete(

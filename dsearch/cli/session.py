@@ -146,6 +146,13 @@ class ProgressBars:
             say(f"{name}: {progress.done}/{progress.total or '?'} {rate}{left}")
 
 
+def as_json(value: Any) -> str:
+    """A value in a line, as whoever gave it wrote it."""
+    import orjson
+
+    return orjson.dumps(value).decode()
+
+
 def print_json(content: Any) -> None:
     """The answer as JSON on stdout."""
     import orjson

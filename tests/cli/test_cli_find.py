@@ -125,7 +125,7 @@ def test_facets_and_deletion(dsearch: Terminal) -> None:
 
 def test_metadata_change_in_part(dsearch: Terminal) -> None:
     code, out, _ = dsearch("update", "d1", '{"year": null, "shelf": {"row": 3}}')
-    assert (code, out) == (0, "default: d1 has {'shelf': {'row': 3}}\n")
+    assert (code, out) == (0, 'default: d1 has {"shelf":{"row":3}}\n')
     changed = json.loads(dsearch("update", "d1", '{"shelf": {"place": 2}}', "--json")[1])
     assert changed["metadata"] == {"shelf": {"row": 3, "place": 2}}
     found = json.loads(dsearch("search", "river", "--filter", '{"shelf.place": {"eq": 2}}', "--json")[1])
