@@ -82,6 +82,10 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries at most.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the projections.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Queries a step.")] = None,
+    negatives: Annotated[
+        int | None,
+        typer.Option(help="Of scope full: hard negatives a query, from the index as it learns."),
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="Of scope full: float32, or bfloat16 (autocast).")
     ] = None,

@@ -34,6 +34,7 @@ class Asked:
     epochs: int | None
     learning_rate: float | None
     batch_size: int | None
+    negatives: int | None
     precision: str | None
     compiled: bool
     seed: int
@@ -82,6 +83,7 @@ class Asked:
             encoder_method=self.encoder_training,
             encoder_learning_rate=self.encoder_learning_rate,
             batch_size=self.batch_size,
+            negatives=self.negatives,
             precision=self.precision,
             compiled=self.compiled or None,
             tune=None if self.tune or self.scope == "full" else False,
@@ -104,8 +106,13 @@ class Asked:
             self._require_over_shards()
         if self.scope == "full" and (self.data is None or self.teacher is not None):
             raise InvalidRequest("--scope full learns from judgements alone; give --data BEIR_FOLDER")
-        if self.scope != "full" and (self.precision is not None or self.compiled):
-            raise InvalidRequest("--precision and --compile are of --scope full; leave them out")
+        of_full = {
+            "--negatives": self.negatives is not None,
+            "--precision": self.precision,
+            "--compile": self.compiled,
+        }
+        if self.scope != "full" and (names := there(of_full)):
+            raise InvalidRequest(f"{names}: of --scope full alone; leave that out")
 
     def _require_values(self) -> None:
         if self.objective != VALUE or self.field is None:
@@ -121,6 +128,7 @@ class Asked:
             f"--scope {self.scope}": self.scope != "head",
             "--encoder-training": self.encoder_training,
             "--encoder-learning-rate": self.encoder_learning_rate,
+            "--negatives": self.negatives is not None,
             "--precision": self.precision,
             "--compile": self.compiled,
             "--null-slot": self.null_slot,

@@ -91,16 +91,18 @@ class TrainOptions(TypedDict, total=False):
     """How to train. What is left out is as the server has it.
 
     scope: "head", "query" or "full", and for the last two encoder_training ("lora" or "all") and
-    encoder_learning_rate. objective: "listwise", "judged", "in-batch", …, or "value" with field: what to
-    predict of the documents. null_slot: learn a weight for "nothing fits" too. heads, epochs, learning_rate,
-    seed. tune: whether keyword weight, k1, b and hop strength are chosen first. promote: whether it answers
-    if it did better on what was held out; accept: whatever that says. alpha: the largest p-value that counts
-    as a gain; margin: how far nDCG@10 may fall on seen or unseen documents.
+    encoder_learning_rate; for "full" negatives, how many hard ones each query has. objective: "listwise",
+    "judged", "in-batch", …, or "value" with field: what to predict of the documents. null_slot: learn a
+    weight for "nothing fits" too. heads, epochs, learning_rate, seed. tune: whether keyword weight, k1, b
+    and hop strength are chosen first. promote: whether it answers if it did better on what was held out;
+    accept: whatever that says. alpha: the largest p-value that counts as a gain; margin: how far nDCG@10 may
+    fall on seen or unseen documents.
     """
 
     scope: Literal["head", "query", "full"]
     encoder_training: Literal["lora", "all"]
     encoder_learning_rate: float
+    negatives: int
     objective: str
     field: str
     null_slot: bool

@@ -107,6 +107,11 @@ class TrainRequest(Learning):
     encoder_learning_rate: (
         Annotated[float, Field(gt=0, lt=0.1), allowed("a number between 0 and 0.1")] | None
     ) = None
+    negatives: Annotated[int, Field(ge=0, le=64), allowed("an integer from 0 to 64")] | None = Field(
+        None,
+        description="of scope full: hard negatives of each query, documents that the index as it learns has "
+        "near it and nobody knows for answers; 0 when not given",
+    )
     objective: (
         Annotated[
             Literal["listwise", "judged", "in-batch", "marginal", "approx-ndcg", "value"],
@@ -136,6 +141,8 @@ class TrainRequest(Learning):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        if self.scope != "full" and self.negatives is not None:
+            raise ValueError("negatives are of scope full; leave them out")
         if self.objective == "value" or self.field is not None:
             if self.objective != "value" or self.field is None:
                 raise ValueError('"objective": "value" and "field" belong together; give both or neither')

@@ -31,8 +31,17 @@ if TYPE_CHECKING:
         ValueOptions,
     )
 
-_OPTIONS = ("scope", "objective", "heads", "epochs", "learning_rate", "encoder_learning_rate", "seed")
-_OF_FULL = ("epochs", "learning_rate", "encoder_learning_rate", "encoder_method", "seed")
+_OPTIONS = (
+    "scope",
+    "objective",
+    "heads",
+    "epochs",
+    "learning_rate",
+    "encoder_learning_rate",
+    "negatives",
+    "seed",
+)
+_OF_FULL = ("epochs", "learning_rate", "encoder_learning_rate", "encoder_method", "negatives", "seed")
 
 Report = Callable[[Any], None]
 

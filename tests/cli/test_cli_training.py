@@ -103,7 +103,8 @@ def test_back_and_away(dsearch: Terminal, indexed: Path) -> None:  # noqa: F811
 
 def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, tmp_path: Path) -> None:  # noqa: F811
     arguments = ("--data", indexed, "--scope", "full", "--encoder-learning-rate", "0.01", "--epochs", "2")
-    code, out, err = dsearch(*TRAIN, *arguments, "--run", tmp_path / "run", "--precision", "bfloat16")
+    own = ("--precision", "bfloat16", "--negatives", "1")
+    code, out, err = dsearch(*TRAIN, *arguments, "--run", tmp_path / "run", *own)
     assert code == 0, err
     assert "v1 answers now" in out
     assert "full trained from v0, 32 queries, 2 epochs, seed 0" in dsearch("models", "-c", "t")[1]
@@ -125,7 +126,11 @@ def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, t
     [
         (("--self-supervised", "--scope", "full"), "--scope full learns from judgements alone"),
         (("--data", "{data}", "--scope", "full", "--heads", "3"), "heads=3 with --scope full"),
-        (("--data", "{data}", "--precision", "bfloat16"), "--precision and --compile are of --scope full"),
+        (("--data", "{data}", "--precision", "bfloat16"), "--precision: of --scope full alone"),
+        (
+            ("--data", "{data}", "--negatives", "0", "--compile"),
+            "--negatives, --compile: of --scope full alone",
+        ),
         (("--data", "{data}", "--scope", "full", "--batch-size", "0"), "batch_size=0; use an integer"),
     ],
 )

@@ -228,6 +228,8 @@ def test_two_systems_are_compared_query_by_query(client: TestClient, papers: Col
         ("train", {**JUDGED, "scope": "full", "objective": "listwise"}, "no objective, one head"),
         ("train", {**JUDGED, "scope": "full", "epochs": 21}, "at most 20 epochs"),
         ("train", {**JUDGED, "encoder_training": "all"}, "of scope query or full"),
+        ("train", {**JUDGED, "negatives": 2}, "negatives are of scope full"),
+        ("train", {**JUDGED, "scope": "full", "negatives": 65}, "an integer from 0 to 64"),
         ("train", {**JUDGED, "scope": "full", "encoder_learning_rate": 0.5}, "between 0 and 0.1"),
         ("train", {"queries": {"q": "x" * 9000}, "judgements": {"q": {"d": 1}}}, "8192 characters"),
         ("evaluate", {}, "give queries and judgements"),

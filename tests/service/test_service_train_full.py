@@ -32,6 +32,7 @@ BODY = {
     "scope": "full",
     "epochs": 2,
     "encoder_learning_rate": 0.01,
+    "negatives": 1,
     "accept": True,
 }
 
@@ -94,7 +95,7 @@ def test_both_encoders_learn_and_answer(client: TestClient, numbers: Collection)
     assert task["result"]["live"]
     record = client.get(f"{URL}/models").json()["models"][1]["record"]
     assert (record["scope"], record["options"]["epochs"]) == ("full", 2)
-    assert record["options"]["encoder_learning_rate"] == 0.01
+    assert (record["options"]["encoder_learning_rate"], record["options"]["negatives"]) == (0.01, 1)
     after = client.post(
         f"{URL}/search", json={"query": "question 7", "mode": "dense", "limit": 100, "explain": True}
     )
