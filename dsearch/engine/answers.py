@@ -94,7 +94,7 @@ def _passages_shown(
     """The passage that each of the first candidates was taken for; of several heads by that which adds most
     to its weight."""
     passages = layer.snapshot.passages
-    keys = None if passages is None or layer.mode == "keyword" else layer.keys_of(found, most)
+    keys = layer.keys_of(found, most)
     if keys is None or passages is None:
         return lambda query, column, document: None
     if layer.head.heads == 1:

@@ -1,6 +1,6 @@
 """What a hit's score is made of, in parts that add up to it.
 
-With one head the score is dense + keyword. With several it is (SearchLayer.ranking_score)
+With one head the score is dense + keyword. With several it is (attention/ranking.py)
 
     s(d) = t · (log Σ_h m_h a_h(d) + Σ_h m_h Z_h)         a_h(d) = exp(l_h(d) − Z_h)
 

@@ -1,7 +1,7 @@
 """Attention with all that its gradient needs, and the gradient itself: what search is over a wire.
 
     raw_h(c)   = dense_h(c) + w_h b(c)          what the softmax of head h is over, times its temperature
-    slope_h(c) = ∂ dense_h(c) / ∂ state         [encoder_dim]: q_h(state) and the score, differentiated
+    slope_h(c) = ∂ dense_h(c) / ∂ state         [encoder_dim]; see slopes.py
     ∂L/∂state  = Σ_h Σ_c ∂L/∂raw_h(c) · slope_h(c)
 
 Everything after `raw` is a softmax, a mixture and a sum that the other side can compute and differentiate by
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention import Certificate
@@ -28,8 +28,8 @@ from dsearch.attention.head import Head
 from dsearch.engine.certified import certificate_of
 from dsearch.engine.layer import SearchLayer
 from dsearch.engine.options import LayerOptions
-from dsearch.engine.rescoring import NamedScore
 from dsearch.engine.search_output import SearchOutput
+from dsearch.engine.slopes import embeddings_found, slopes_of, with_changes
 from dsearch.engine.snapshot import NONE
 from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
 from dsearch.types import Stamp
@@ -41,7 +41,6 @@ Precision = Literal["float32", "float64"]
 Part = Literal["keys", "values", "parts", "slopes"]
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
-_LARGEST_SLOPES = 65_536  # candidates whose slopes are computed at once: 100 MB a head at 384 numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +136,16 @@ def attention_parts(
         if largest_bytes is not None:
             _check_size(found, layer.head.heads, include, largest_bytes)
         if "keys" in include or "values" in include:
-            embeddings = torch.as_tensor(_embeddings(layer, found)).to(states)
+            embeddings = torch.as_tensor(embeddings_found(layer, found)).to(states)
             embeddings = embeddings.squeeze(1) if embeddings.shape[1] == 1 else embeddings
             if "keys" in include:
-                arrays["keys"] = layer.head.keys(_with_changes(layer, found, embeddings))
+                arrays["keys"] = layer.head.keys(with_changes(layer, found, embeddings))
             if "values" in include:
                 arrays["values"] = layer.head.values(embeddings)
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
     # A slot competes with all candidates of a query: whoever asks differentiates by `vjp`.
     if "slopes" in include and layer.hops == 1 and found.null_weight is None:
-        arrays["slopes"] = _slopes(layer, states, found)
+        arrays["slopes"] = slopes_of(layer, states, found)
     ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, found.positions)]
     numbers = {name: array.contiguous().numpy() for name, array in arrays.items()}
     return AttentionParts(ids, stamp, layer.hops, temperature, mixture, numbers, certificate)
@@ -236,67 +235,6 @@ def _head(collection: Collection, version: str, *, stamped: bool) -> Head:
         if stamped and number.isdecimal() and int(number) < int(next_number.removeprefix("v")):
             raise Gone(f"model {version} is gone; ask again, without the stamp") from error
         raise
-
-
-def _embeddings(
-    layer: SearchLayer, found: SearchOutput
-) -> Float32[np.ndarray, "batch any_heads candidates encoder_dim"]:
-    """The embedding by which each candidate was found, by head where heads may have taken different ones."""
-    if found.keys is None:
-        return layer.snapshot.embeddings(found.positions)[:, None]
-    return layer.snapshot.key_embeddings(found.keys)
-
-
-def _with_changes(
-    layer: SearchLayer, found: SearchOutput, embeddings: Float[Tensor, "batch ... encoder_dim"]
-) -> Float[Tensor, "batch ... encoder_dim"]:
-    """What keys are computed from: embeddings, by head or not, with changes to single documents."""
-    if layer.overlaid is None:
-        return embeddings
-    changes = layer.overlaid.at(found.positions, embeddings)
-    return embeddings + (changes if embeddings.ndim == 3 else changes[:, None])
-
-
-def _slopes(
-    layer: SearchLayer, states: Float[Tensor, "batch encoder_dim"], found: SearchOutput
-) -> Float[Tensor, "batch heads candidates encoder_dim"]:
-    """How each head's dense score of each candidate moves with the query state."""
-    batch, heads, count = found.dense.shape
-    pairs = batch * count
-    slopes = states.new_zeros(pairs, heads, states.shape[1])
-    if layer.mode != "keyword" and pairs:
-        every = _with_changes(layer, found, torch.as_tensor(_embeddings(layer, found))).numpy()
-        embeddings = every.transpose(0, 2, 1, 3).reshape(pairs, -1, states.shape[1])
-        for start in range(0, pairs, _LARGEST_SLOPES):
-            part = slice(start, min(start + _LARGEST_SLOPES, pairs))
-            of_query = torch.arange(part.start, part.stop) // count
-            slopes[part] = _slopes_of_pairs(layer, states[of_query], torch.as_tensor(embeddings[part]))
-    slopes = slopes.reshape(batch, count, heads, -1).transpose(1, 2)
-    return slopes.masked_fill(torch.as_tensor(found.positions == NONE)[:, None, :, None], 0.0)
-
-
-def _slopes_of_pairs(
-    layer: SearchLayer,
-    states: Float[Tensor, "pairs encoder_dim"],
-    embeddings: Float[Tensor, "pairs any_heads encoder_dim"],
-) -> Float[Tensor, "pairs heads encoder_dim"]:
-    """A state of its own for each candidate: then one backward a head gives all gradients apart."""
-    with torch.enable_grad():
-        states = states.clone().requires_grad_()
-        queries = layer.head.queries(states)
-        keys = layer.head.keys(embeddings.to(states)).detach().expand_as(queries)
-        if isinstance(layer.score, NamedScore) and layer.score.ranks_by_inner_product:
-            dense = (queries * keys).sum(-1)
-        else:
-            one_by_one = layer.score(queries.flatten(0, 1).unsqueeze(1), keys.flatten(0, 1).unsqueeze(1))
-            dense = one_by_one.reshape(queries.shape[:2])
-        if not dense.requires_grad:  # an exact match is a step: flat wherever it has a derivative
-            return torch.zeros_like(queries)
-        each = [
-            torch.autograd.grad(dense[:, head].sum(), states, retain_graph=True)[0]
-            for head in range(dense.shape[1])
-        ]
-    return torch.stack(each, 1)
 
 
 def _check_size(found: SearchOutput, heads: int, include: Container[Part], largest_bytes: int) -> None:

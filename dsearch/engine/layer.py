@@ -17,21 +17,21 @@ from weakref import finalize
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from dsearch.attention import POOLINGS, Score, mix, null_weights, pool, refine, temper
+from dsearch.attention import Score, mix, pool, refine
 from dsearch.attention.head import Head
 from dsearch.attention.maxp import best_passages
-from dsearch.attention.ranking import partition_by_head, ranking_score
 from dsearch.engine.leases import Lease
 from dsearch.engine.options import CANDIDATES, LayerOptions
 from dsearch.engine.overlaid import Overlaid
 from dsearch.engine.passages_beside import passages_beside
 from dsearch.engine.proposals import Legs
 from dsearch.engine.rescoring import NamedScore, checked_pooling, checked_score, checked_temperature
-from dsearch.engine.search_output import SearchOutput, Weighed
+from dsearch.engine.search_output import SearchOutput
 from dsearch.engine.snapshot import NONE, Snapshot
+from dsearch.engine.weighing import Weighing
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.types import Mode
 
@@ -185,24 +185,27 @@ class SearchLayer(nn.Module):
     def ranked(
         self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None
     ) -> SearchOutput:
-        """What `forward` finds, for those who show it: without gradients, a context (it has no numbers) and
-        keys (see `keys_of`).
+        """What `forward` finds, for those who show it: without gradients, and without a context (it has no
+        numbers).
 
         Where finding the candidates took the scores of every document, these are taken, and no embedding of
-        a candidate is read.
+        a candidate is read; then `keys_of` says which keys were taken.
         """
         with torch.no_grad():
             return self._search(query_states, texts, None, None, pooled=False)
 
     def keys_of(self, found: SearchOutput, most: int) -> Int64[np.ndarray, "batch heads shown"] | None:
-        """The keys that each head took of the first `most` candidates that `ranked` found; None as there."""
+        """The keys that each head took of the first `most` candidates that `ranked` found; None where every
+        candidate has but one, or keywords alone rank."""
+        if found.keys is not None:
+            return found.keys[:, :, :most]
         positions = found.positions[:, :most]
         beside = passages_beside(self.snapshot, positions, found.folded)
-        if beside is None:
+        if beside is None or self.mode == "keyword":
             return None
+        # They were scored where they lie, so by inner products, and no key of theirs is changed.
         every = torch.cat([self._embeddings(positions, found.folded, None), beside.embeddings], dim=1)
-        changed = self._changed(every, beside.owned(positions), None)
-        taken = best_passages(found.folded @ changed.mT, beside.owners, positions.shape[1])
+        taken = best_passages(found.folded @ every.mT, beside.owners, positions.shape[1])
         return beside.keys(positions, taken.cpu().numpy())
 
     def among(
@@ -219,64 +222,16 @@ class SearchLayer(nn.Module):
         ascending = np.take_along_axis(positions, last.argsort(axis=1, kind="stable"), 1)
         return self._search(query_states, texts, None, None, ascending)
 
-    def weigh(
-        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
-    ) -> Weighed:
-        """The weights of candidates by their scores.
+    @property
+    def weighing(self) -> Weighing:
+        """How candidates are weighed.
 
-        Args:
-            raw: t · l_h(d).
-            mask: True where there is a candidate; None: everywhere, and every score is finite.
-        """
-        if mask is None and self.pooling == "soft":  # as below, without a look for what is left out
-            head_weights = torch.softmax(raw / self.temperature, -1)
-        else:
-            open_ = None if mask is None else mask.unsqueeze(1)
-            head_weights = POOLINGS[self.pooling](temper(raw, self.temperature), open_)
-        nothing = self._null_weight(raw, mask)
-        if nothing is not None:
-            head_weights = head_weights * (1 - nothing)[:, None, None]
-        return Weighed(head_weights, mix(head_weights, self.head.mixture), nothing)
-
-    def _null_weight(
-        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
-    ) -> Float[Tensor, " batch"] | None:
-        """The weight of "nothing fits"; None where the head has no slot for it.
-
-        Nor is there any for scores, temperatures, modes and poolings that the slot has not learned: it knows
-        hybrid search alone.
+        "Nothing fits" has a weight only where its slot has learned it: in soft hybrid search by inner
+        products, at the head's own temperature.
         """
         own = self._ranks_by_inner_product and self._temperature is None
-        if self.head.null_slot is None or not own:
-            return None
-        if self.mode != "hybrid" or self.pooling != "soft":
-            return None
-        if mask is None:
-            mask = torch.ones_like(raw[:, 0], dtype=torch.bool)
-        return null_weights(self.head.null_slot, raw, mask, self.temperature, self.head.mixture)
-
-    def partition(
-        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"]
-    ) -> Float[Tensor, "batch heads"]:
-        """log Σ exp(logit) of each head over the candidates; 0 where there are none."""
-        return partition_by_head(raw, mask, self.temperature)
-
-    def ranking_score(
-        self, raw: Float[Tensor, "batch heads candidates"], partition: Float[Tensor, "batch heads"]
-    ) -> Float[Tensor, "batch candidates"]:
-        """One score for all heads, ordered exactly as soft weights, but not lost where those underflow."""
-        return ranking_score(raw, partition, self.temperature, self.head.mixture)
-
-    def _scores(
-        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
-    ) -> Float[Tensor, "batch candidates"]:
-        """What hits are ordered by, −inf where `mask` is False; of one head its own scores."""
-        if self.head.heads == 1:
-            return raw[:, 0] if mask is None else raw[:, 0].masked_fill(~mask, -torch.inf)
-        if mask is None:
-            mask = torch.ones_like(raw[:, 0], dtype=torch.bool)
-        scores = self.ranking_score(raw.masked_fill(~mask[:, None], 0.0), self.partition(raw, mask))
-        return scores.masked_fill(~mask, -torch.inf)
+        slot = own and self.mode == "hybrid" and self.pooling == "soft"
+        return Weighing(self.head, self.temperature, self.pooling, slot)
 
     def _search(
         self,
@@ -363,21 +318,21 @@ class SearchLayer(nn.Module):
         if mask is not None and not self._reaches_all:  # at −inf: outside a kernel's support
             mask = mask & (raw != -torch.inf).any(1)
             positions = np.where(mask.cpu().numpy(), positions, NONE)
-        weighed = self.weigh(raw, mask)
-        scores = self._scores(raw, mask)
+        weighing = self.weighing
+        weighed, scores = weighing.weighed(raw, mask), weighing.scores(raw, mask)
         order = _by_score_then_position(scores, positions)
         along = order[:, None].expand_as(dense)
         context, keys = folded.new_empty(len(folded), 0), None
+        if beside is not None and taken is not None:
+            keys = beside.keys(positions, taken.cpu().numpy())
+            keys = np.take_along_axis(keys, order[:, None].cpu().numpy(), 2)
         if pooled:
             assert candidates is not None
             by_candidate = candidates if values is None else _rows(values, positions).to(weighed.mixed)
             shares = weighed.mixed
-            if beside is not None and taken is not None:
-                keys = beside.keys(positions, taken.cpu().numpy())
-                keys = np.take_along_axis(keys, order[:, None].cpu().numpy(), 2)
-                if values is None:  # each head pools the passages that it took
-                    every = weighed.by_head.new_zeros(*dense.shape[:2], candidates.shape[1])
-                    shares = mix(every.scatter(2, taken, weighed.by_head), head.mixture)
+            if taken is not None and values is None:  # each head pools the passages that it took
+                every = weighed.by_head.new_zeros(*dense.shape[:2], candidates.shape[1])
+                shares = mix(every.scatter(2, taken, weighed.by_head), head.mixture)
             context = pool(shares.unsqueeze(1), by_candidate).squeeze(1)
             # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
             context = head.values(context) if values is None else context

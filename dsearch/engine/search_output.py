@@ -1,4 +1,4 @@
-"""What attention over candidates gives: the layer's answer, and the part of it that weights are."""
+"""`SearchOutput`: what attention over candidates gives."""
 
 from __future__ import annotations
 
@@ -40,17 +40,3 @@ class SearchOutput(NamedTuple):
     null_weight: Float[Tensor, " batch"] | None = None
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
-
-
-class Weighed(NamedTuple):
-    """What weights the scores of candidates give.
-
-    Attributes:
-        by_head: each head's; zeros where there is no candidate.
-        mixed: the mixture of the heads'.
-        nothing: of "nothing fits"; None without a slot for it.
-    """
-
-    by_head: Float[Tensor, "batch heads candidates"]
-    mixed: Float[Tensor, "batch candidates"]
-    nothing: Float[Tensor, " batch"] | None

@@ -79,6 +79,19 @@ def test_what_is_ranked_is_what_the_layer_finds(
     assert np.array_equal(keys, whole.keys[:, :, :10])
 
 
+def test_keys_are_those_that_the_score_took(collection: Any, encoder: HashingEncoder) -> None:
+    """Keys have lengths, which an inner product counts and a cosine does not."""
+    layer = SearchLayer(collection.snapshot, head_of(2), mode="dense", score="cosine", candidates=20)
+    states = torch.as_tensor(encoder.encode_queries(QUERIES))
+    with torch.no_grad():
+        whole = layer(states, QUERIES)
+    ranked = layer.ranked(states, QUERIES)
+    keys = layer.keys_of(ranked, 10)
+    assert keys is not None
+    assert whole.keys is not None
+    assert np.array_equal(keys, whole.keys[:, :, :10])
+
+
 def test_no_embedding_is_read_where_every_score_is_known(
     collection: Any, encoder: HashingEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
