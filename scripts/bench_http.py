@@ -4,15 +4,18 @@
     python scripts/bench_http.py                   needs the encoder's weights
     python scripts/bench_http.py --fake            an encoder of the tests in place of a real one
     python scripts/bench_http.py --beside FOLDER   another version of dsearch too, in the same rounds
+    python scripts/bench_http.py --connections 1 16 64
 
-One connection that waits for its answers; every server by turns, in many short rounds, of which the cheapest
-counts: what others do on the machine only adds, by the caches that they empty. CPU is what the
-kernel says that the threads of the server's process had: `loop` is the thread of the event loop, `others` all
-the rest. Beside dsearch, with the same settings of uvicorn: an ASGI application of six lines and a FastAPI
-route with a pydantic body, both answering what a search has answered; they say what the tools cost.
+A client that waits for its answers, on one connection or on each of many; every server by turns, in many
+short rounds, of which the cheapest counts: what others do on the machine only adds, by the caches that they
+empty. CPU is what the kernel says that the threads of the server's process had: `loop` is the thread of the
+event loop, `others` all the rest. Beside dsearch, with the same settings of uvicorn: an ASGI application of
+six lines and a FastAPI route with a pydantic body, both answering what a search has answered; they say what
+the tools cost.
 
-Searches are of one query, whose embedding is kept: no row has any encoding in it. `in process` is the same
-search without a server. What HTTP costs on top is then loop + others - in process.
+Each connection has a query of its own, whose embedding is kept: no row has any encoding in it. `in process`
+is the same search without a server, of as many queries at once as there are connections. What HTTP costs on
+top is then loop + others - in process.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +73,13 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=300)
     parser.add_argument("--requests", type=int, default=200, help="of each row and round")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--connections", type=int, nargs="+", default=[1])
     parser.add_argument("--fake", action="store_true", help="an encoder of the tests in place of a real one")
     parser.add_argument("--beside", type=Path, help="a folder with another version of dsearch")
     options = parser.parse_args()
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    found: dict[str, list[tuple[float, float, float]]] = {}
+    found: dict[tuple[int, str], list[tuple[float, float, float]]] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         homes = {name: Path(folder) / name for name in ("dsearch", "other")}  # a server has its own
         build(homes["dsearch"], options.documents, options.fake)
@@ -90,58 +95,74 @@ def main() -> None:
             )
         sample = Path(folder) / "answer.json"
         with connected(servers["dsearch"][1]) as connection:
-            sample.write_bytes(ask(connection, request_of(ROWS[-1])))
+            connection.sendall(request_of(ROWS[-1]))
+            sample.write_bytes(answer(connection))
         for name in ("asgi", "fastapi"):
             servers[name] = running.enter_context(serving(name, str(sample), tree=here))
-        alone: dict[str, list[float]] = {}
+        alone: dict[tuple[int, str], list[float]] = {}
         for _ in range(options.rounds):
-            for row in rows:
+            for many, row in product(options.connections, rows):
                 process, port = servers[row.server]
-                found.setdefault(row.name, []).append(measured(process, port, row, options.requests))
+                took = measured(process, port, row, options.requests, many)
+                found.setdefault((many, row.name), []).append(took)
         for _ in range(2):
-            for row in rows:
+            for many, row in product(options.connections, rows):
                 if row.path == SEARCH and row.body:
-                    took = in_process(homes[row.server], row.body, options, trees[row.server])
-                    alone.setdefault(row.name, []).append(took)
+                    took = in_process(homes[row.server], row.body, options, trees[row.server], many)
+                    alone.setdefault((many, row.name), []).append(took)
     show(found, alone)
 
 
-def show(found: dict[str, list[tuple[float, float, float]]], alone: dict[str, list[float]]) -> None:
+def show(
+    found: dict[tuple[int, str], list[tuple[float, float, float]]],
+    alone: dict[tuple[int, str], list[float]],
+) -> None:
     """The table."""
     print(
         f"load {', '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores; µs of CPU\n"
     )
-    print("| request | loop | others | in process | on top | answer after, µs |\n|---|---|---|---|---|---|")
-    for name, rounds in found.items():
+    print("| connections | request | loop | others | whole | in process | on top | answer after, µs |")
+    print("|" + "---|" * 8)
+    for (many, name), rounds in found.items():
         loop, others, _ = min(rounds, key=lambda one: one[0] + one[1])
         took = min(one[2] for one in rounds)
-        search = min(alone.get(name, [0.0]))
-        cells = (loop, others, search, loop + others - search, took)
-        print(f"| {name} | " + " | ".join(f"{cell:.0f}" for cell in cells) + " |")
+        search = min(alone.get((many, name), [0.0]))
+        cells = (loop, others, loop + others, search, loop + others - search, took)
+        print(f"| {many} | {name} | " + " | ".join(f"{cell:.0f}" for cell in cells) + " |")
 
 
-def measured(process: int, port: int, row: Row, count: int) -> tuple[float, float, float]:
-    """Microseconds a request: CPU of the loop's thread, of the others, and the median until the answer."""
-    request, took = request_of(row), []
-    with connected(port) as connection:
+def measured(process: int, port: int, row: Row, count: int, many: int) -> tuple[float, float, float]:
+    """Microseconds a request: CPU of the loop's thread, of the others, and the median until the answer.
+
+    With many connections each sends one request and all wait for all answers, until `count` were sent.
+    """
+    requests = [request_of(row, number) for number in range(many)]
+    took: list[float] = []
+    rounds = max(1, count // many)
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connected(port)) for _ in range(many)]
         for _ in range(WARM):
-            ask(connection, request)
+            ask(connections, requests)
         before = threads_s(process)
-        for _ in range(count):
-            sent = time.perf_counter()
-            ask(connection, request)
-            took.append(time.perf_counter() - sent)
+        for _ in range(rounds):
+            took += ask(connections, requests)
         after = threads_s(process)
     used = {thread: after[thread] - before.get(thread, 0.0) for thread in after}
     loop = used.pop(process)
-    return loop / count * 1e6, sum(used.values()) / count * 1e6, statistics.median(took) * 1e6
+    each = 1e6 / (rounds * many)
+    return loop * each, sum(used.values()) * each, statistics.median(took) * 1e6
 
 
-def request_of(row: Row) -> bytes:
-    """As it is sent."""
-    body = b"" if row.body is None else json.dumps(row.body).encode()
+def request_of(row: Row, number: int = 0) -> bytes:
+    """As connection `number` sends it."""
+    body = b"" if row.body is None else json.dumps(row.body | {"query": query_of(number)}).encode()
     head = f"{row.method} {row.path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def query_of(number: int) -> str:
+    """Those of several connections have most words in common: they cost the same."""
+    return f"{QUERY['query']} {number}"
 
 
 @contextmanager
@@ -152,9 +173,20 @@ def connected(port: int) -> Iterator[socket.socket]:
         yield connection
 
 
-def ask(connection: socket.socket, request: bytes) -> bytes:
+def ask(connections: list[socket.socket], requests: list[bytes]) -> list[float]:
+    """Seconds until each connection's answer was there, all asked at once."""
+    sent = time.perf_counter()
+    for connection, request in zip(connections, requests, strict=True):
+        connection.sendall(request)
+    took: list[float] = []
+    for connection in connections:
+        answer(connection)
+        took.append(time.perf_counter() - sent)
+    return took
+
+
+def answer(connection: socket.socket) -> bytes:
     """The body of the answer, which is 200."""
-    connection.sendall(request)
     received = b""
     while b"\r\n\r\n" not in received:
         received += connection.recv(65536)
@@ -195,10 +227,10 @@ def engine_of(home: Path, fake: bool, *, readonly: bool = False) -> Any:
     return SearchEngine(home, readonly=readonly, encoder=HashingEncoder, query_cache_bytes=_KEPT_BYTES)
 
 
-def in_process(home: Path, body: dict[str, Any], options: argparse.Namespace, tree: Path) -> float:
-    """Microseconds of CPU of a search without a server; in a process of its own."""
+def in_process(home: Path, body: dict[str, Any], options: argparse.Namespace, tree: Path, many: int) -> float:
+    """Microseconds of CPU of a search without a server, one of `many` at once; in a process of its own."""
     command = [sys.executable, __file__, "--child", "search", str(home), str(int(options.fake))]
-    command += [json.dumps(body), str(options.requests), str(options.rounds)]
+    command += [json.dumps(body), str(options.requests), str(options.rounds), str(many)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(tree))
     return float(done.stdout.split()[-1])
 
@@ -302,22 +334,25 @@ def run(app: Any, port: str) -> None:
     )
 
 
-def search(home: str, fake: str, body: str, count: str, rounds: str) -> None:
+def search(home: str, fake: str, body: str, count: str, rounds: str, many: str) -> None:
     """Print the microseconds of a search, those of the cheapest round."""
     from dsearch.threads import set_threads
 
     set_threads(1)
     asked = json.loads(body)
-    query, took = asked.pop("query"), []
+    asked.pop("query")
+    queries = [query_of(number) for number in range(int(many))]
+    times = max(1, int(count) // len(queries))
+    took: list[float] = []
     with engine_of(Path(home), fake == "1", readonly=True) as engine:
         collection = engine.collection("bench")
         for _ in range(WARM):
-            collection.search(query, **asked)
+            collection.search_batch(queries, **asked)
         for _ in range(int(rounds)):
             before = time.thread_time()
-            for _ in range(int(count)):
-                collection.search(query, **asked)
-            took.append((time.thread_time() - before) / int(count) * 1e6)
+            for _ in range(times):
+                collection.search_batch(queries, **asked)
+            took.append((time.thread_time() - before) / (times * len(queries)) * 1e6)
     print(min(took))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,16 +35,16 @@ class Searches:
             isinstance(other, Searches)
             and self.catalogue is other.catalogue
             and self.collection == other.collection
-            and self._written == other._written
+            and self.options == other.options
+            # And as written: 1 and true are equal in Python, in a filter they are not.
+            and (self._filter is None or repr(self._filter) == repr(other._filter))
         )
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
-    @cached_property
-    def _written(self) -> str:
-        # Compared as written: 1 and true are equal in Python, in a filter they are not. Not before somebody
-        # asks: a search that finds the worker idle is compared with none.
-        return repr(sorted(self.options.items()))
+    @property
+    def _filter(self) -> Any:
+        return self.options.get("filter")
 
     @classmethod
     def of(cls, catalogue: Catalogue, collection: str, asked: SearchOptions) -> Searches:
