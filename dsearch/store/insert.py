@@ -22,7 +22,8 @@ def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[tuple[
     for start in range(0, whole, _BLOCK_ROWS):
         values = chain.from_iterable(rows[start : start + _BLOCK_ROWS])
         connection.execute(_statement(into, len(rows[0]), _BLOCK_ROWS), tuple(values))
-    connection.executemany(_statement(into, len(rows[0]), 1), rows[whole:])
+    if whole < len(rows):
+        connection.executemany(_statement(into, len(rows[0]), 1), rows[whole:])
 
 
 @cache

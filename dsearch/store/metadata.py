@@ -1,7 +1,8 @@
 """What metadata may hold, and how it is stored: checked and written in one walk.
 
 The text is `digest.canonical_json`'s. Every document of an upsert comes through here, and two walks, one that
-checks and one that writes, took twice as long as this one.
+checks and one that writes, took twice as long as this one. Flat metadata of texts and small whole numbers, as
+most is, orjson writes: letter for letter the same, in a third of the time.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ import math
 from json.encoder import encode_basestring
 from typing import Any, cast
 
+import orjson
+
 MAX_METADATA_DEPTH = 32
 
 _LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**63 - 1  # what SQLite's JSON functions keep exact
 _TYPES: tuple[type, ...] = (str, int, float, bool, type(None), dict, list)
+_TEXT = frozenset({str})
+_PLAIN = frozenset({str, int, bool, type(None)})  # not float: orjson writes 1e16 where Python writes 1e+16
+_AS_HERE = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER  # which refuses integers of more than 53 bits
 
 
 class Refused(Exception):
@@ -28,7 +34,13 @@ def canonical_metadata(metadata: object) -> str:
     """
     if not isinstance(metadata, dict):
         raise Refused(f"has metadata of type {type(metadata).__name__}; use an object of JSON values")
-    return _written(cast("object", metadata), "metadata", MAX_METADATA_DEPTH) if metadata else "{}"
+    given = cast("dict[object, object]", metadata)
+    if _PLAIN.issuperset(map(type, given.values())) and _TEXT.issuperset(map(type, given)):
+        try:
+            return orjson.dumps(given, option=_AS_HERE).decode()
+        except orjson.JSONEncodeError:  # a long integer, a lone surrogate: the walk knows what to do
+            pass
+    return _written(given, "metadata", MAX_METADATA_DEPTH)
 
 
 def _written(value: Any, where: str, depth: int) -> str:

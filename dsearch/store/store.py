@@ -306,7 +306,7 @@ class Store(Reader):
             return {}
         places = range(count) if positions is None else positions
         array = prepare_embeddings(embeddings, count=len(places), dimension=self.dimension)
-        if any(not 0 <= place < count for place in places):
+        if positions is not None and any(not 0 <= place < count for place in places):
             raise InvalidRequest(f"positions {list(places)[:10]}; use 0 to {count - 1}")
         return dict(zip(places, embedding_bytes(array), strict=True))
 

@@ -130,9 +130,11 @@ def _live_versions(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[s
     found: dict[str, tuple[int, bytes]] = {}
     for start in range(0, len(ids), _LOOKED_UP):
         chunk = ids[start : start + _LOOKED_UP]
-        marks = ",".join("?" * len(chunk))
+        marks = ",".join(["(?)"] * len(chunk))  # a list behind IN would be sorted into a table first
         for id, row, digest in connection.execute(
-            f"SELECT id, row, digest FROM document WHERE id IN ({marks}) AND deleted IS NULL", chunk
+            f"WITH given (id) AS (VALUES {marks}) SELECT document.id, row, digest"
+            " FROM given CROSS JOIN document ON document.id = given.id WHERE deleted IS NULL",
+            chunk,
         ):
             found[id] = row, digest
     return found
@@ -149,6 +151,8 @@ def _stored_vector(connection: sqlite3.Connection, row: int) -> bytes | None:
 
 
 def _bury(operation: Operation, rows: Sequence[int]) -> None:
+    if not rows:
+        return
     operation.connection.executemany(
         "UPDATE document SET deleted = ? WHERE row = ?", [(operation.sequence, row) for row in rows]
     )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsearch.errors import InvalidDocument
 from dsearch.store.digest import canonical_json
 from dsearch.store.metadata import Refused, canonical_metadata
 from dsearch.types import Document
@@ -40,6 +41,30 @@ def test_what_is_written_is_canonical_json_and_comes_back(metadata):
     written = canonical_metadata(metadata)
     assert written == canonical_json(metadata)
     assert json.loads(written) == metadata
+
+
+def test_every_character_is_written_as_in_canonical_json():
+    """Flat metadata has another writer than the rest; letters and the order of keys are the same."""
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
+    for start in range(0, len(characters), 4096):
+        metadata = dict.fromkeys(characters[start : start + 4096], "x")
+        metadata["text"] = "".join(characters[start : start + 4096])
+        assert canonical_metadata(metadata) == canonical_json(metadata)
+    ends = {characters[place]: place for place in range(0, len(characters), 9973)}
+    assert canonical_metadata(ends) == canonical_json(ends)
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53), 2**63 - 1, -(2**63), 1e16, 1e-7, 0.1, -0.0, 5e-324])
+def test_numbers_are_written_as_in_canonical_json(number):
+    metadata = {"b": number, "a": "x"}
+    assert canonical_metadata(metadata) == canonical_json(metadata)
+    assert canonical_metadata({"of": metadata}) == canonical_json({"of": metadata})
+
+
+@pytest.mark.parametrize("metadata", [{"a": "\ud800"}, {"\udfff": 1}])
+def test_a_lone_surrogate_is_told_by_its_place(store, metadata):
+    with pytest.raises(InvalidDocument, match="lone surrogate at character"):
+        store.upsert([Document("d", "x", metadata=metadata)])
 
 
 def test_values_of_derived_classes_count_as_their_base():
