@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # What a model takes, and where a tokenised text has it.
 FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 
+_LEAST_WIDTH = 16  # of a padded query: most have fewer tokens
 _BATCH_TOKENS = 8192  # of a batch, so that long windows do not take memory by the square of their length
 
 
@@ -40,6 +41,9 @@ class CompiledEncoder:
         identity: what it is; its back end and precision say who runs it.
         reference: gives the torch encoder that was exported.
         batch_size: texts run at a time, fewer when they are long.
+        few_shapes: pad a text that comes alone, as queries do, to 16, 32, 64, … tokens within the window: for
+            a back end that prepares itself anew whenever the shape is not that of the call before, which
+            takes longer than a few more tokens. In a batch padding costs more.
     """
 
     def __init__(
@@ -53,12 +57,13 @@ class CompiledEncoder:
         identity: EncoderIdentity,
         reference: Callable[[], Encoder],
         batch_size: int = 32,
+        few_shapes: bool = False,
     ):
         self._run = run
         self._cut, self._whole = _tokenizer(tokenizer), _tokenizer(tokenizer)
         self._cut.enable_truncation(identity.max_tokens)
         self._inputs, self._padding, self._prompts = tuple(inputs), padding, dict(prompts)
-        self._identity, self.batch_size = identity, batch_size
+        self._identity, self.batch_size, self._few_shapes = identity, batch_size, few_shapes
         self._load_reference = reference
         self._loading = threading.Lock()
         self._reference: Encoder | None = None
@@ -109,6 +114,8 @@ class CompiledEncoder:
 
     def _padded(self, encoded: Sequence[Any]) -> Tokens:
         width = max(1, *(len(one) for one in encoded))
+        if self._few_shapes and len(encoded) == 1:
+            width = max(width, min(_next_width(width), self._identity.max_tokens))
         arrays: dict[str, Int64[np.ndarray, "texts tokens"]] = {}
         for name in self._inputs:
             filler = self._padding if name == "input_ids" else 0
@@ -116,6 +123,10 @@ class CompiledEncoder:
             for place, one in enumerate(encoded):
                 arrays[name][place, : len(one)] = getattr(one, FIELDS[name])
         return arrays
+
+
+def _next_width(width: int) -> int:
+    return max(_LEAST_WIDTH, 1 << (width - 1).bit_length())
 
 
 def _tokenizer(content: str) -> Any:

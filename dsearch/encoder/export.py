@@ -160,6 +160,7 @@ def _open(
         ),
         reference=asked.load,
         batch_size=batch_size,
+        few_shapes=backend.name == OPENVINO,
     )
 
 

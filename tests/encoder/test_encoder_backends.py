@@ -33,7 +33,7 @@ from dsearch.encoder import (
 )
 from dsearch.encoder.agreement import agrees
 from dsearch.encoder.compiled import CompiledEncoder
-from dsearch.encoder.runtimes import Run
+from dsearch.encoder.runtimes import Run, Tokens
 from dsearch.errors import EncoderMismatch, EncoderUnavailable, InvalidRequest, MissingExtra
 
 TEXTS = ["question 1 red", "", "answer 7", " ".join(WORDS * 4), "apple bread honey honey", "nobody knows"]
@@ -98,6 +98,34 @@ def test_a_shorter_window_cuts_as_torch_does(home: Home) -> None:
     assert not np.allclose(other.encode_documents(TEXTS), home.load("onnx").encode_documents(TEXTS))
     with pytest.raises(InvalidRequest, match=r"max_tokens=33; .* takes 1 to 32"):
         home.load("onnx", max_tokens=33)
+
+
+def test_openvino_meets_few_shapes_of_texts_that_come_alone(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("openvino")
+    shapes: list[tuple[int, ...]] = []
+    session = export._session  # pyright: ignore[reportPrivateUsage]
+
+    def noting(backend: Backend, folder: Path) -> Run:
+        run = session(backend, folder)
+
+        def noted(tokens: Tokens) -> np.ndarray:
+            shapes.append(tokens["input_ids"].shape)
+            return run(tokens)
+
+        return noted
+
+    monkeypatch.setattr(export, "_session", noting)
+    exact, padded = home.load("torch"), home.load("openvino", "float32")
+    shapes.clear()  # of comparing the two, if it was exported just now
+    texts = [" ".join((WORDS * 3)[:count]) for count in (1, 5, 9, 18, 25)]
+    alone = np.concatenate([padded.encode_queries([text]) for text in texts])
+    assert shapes == [(1, 16), (1, 16), (1, 16), (1, 32), (1, 32)]
+    np.testing.assert_allclose(alone, exact.encode_queries(texts), atol=1e-5)
+    padded.encode_documents(texts[:2])  # padding costs more in a batch
+    home.load("openvino", "float32", max_tokens=20).encode_queries(texts[-1:])  # nothing beyond the window
+    assert shapes[5:] == [(2, 7), (1, 20)]
 
 
 def test_a_second_start_exports_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
