@@ -27,6 +27,7 @@ RECALL_AT = 10
 RECALL_TARGET = 0.99
 
 _QUERIES = 400
+_QUERIES_OF_EXACT = 40  # of an index that compares every key as it is: its recall is known, its speed is not
 _TIMED_QUERIES = 100
 _TIMED_S = 1.0
 _MIXED = 5  # keys a made query
@@ -68,7 +69,8 @@ def tuned(
     """`index` with the cheapest parameters whose recall@10 reaches `target`, and what was measured with them.
 
     Where none reaches it, the smallest that come near the best recall are taken: `Measured` shows the
-    difference. An index that compares every key has no parameters and is only measured; None without keys.
+    difference. An index that compares every key has no parameters and is only measured, an exact one by few
+    queries; None without keys.
 
     Args:
         index: over `keys`, or over their projections.
@@ -79,9 +81,10 @@ def tuned(
     """
     if len(index) == 0:
         return index, None
+    most = _QUERIES_OF_EXACT if index.kind == "Flat" else _QUERIES
     if queries is None or len(queries) == 0:
-        queries = sample_queries(keys, projection)
-    queries = np.ascontiguousarray(queries[:_QUERIES], np.float32)
+        queries = sample_queries(keys, projection, most)
+    queries = np.ascontiguousarray(queries[:most], np.float32)
     truth = exact_neighbours(keys, queries, projection)
     if index.parameters:
         index = index.using(_search(index, queries, truth, target))
