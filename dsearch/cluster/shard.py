@@ -34,7 +34,7 @@ from dsearch.engine.covering import whole_log_partition
 from dsearch.engine.fresh import Fresh
 from dsearch.engine.highlighting import highlighter
 from dsearch.engine.narrowing import NarrowedStates
-from dsearch.engine.proposals import propose
+from dsearch.engine.proposals import Legs
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import CorruptData
 from dsearch.index import CorpusStatistics, Generation, ParsedQuery
@@ -93,21 +93,17 @@ class Shard:
             state = self._narrowed.narrowed(self.state, question.filter).weighed(question.weighting)
             if question.required or question.excluded:
                 state = state.holding(ParsedQuery("", question.required, question.excluded))
-            folded = torch.as_tensor(question.folded)
-            positions = np.ascontiguousarray(
-                propose(state, folded, question.texts, mode=question.mode, candidates=question.candidates)
-            )
+            legs = Legs(state, question.texts, mode=question.mode, candidates=question.candidates)
+            positions = np.ascontiguousarray(legs.propose(torch.as_tensor(question.folded)))
             dense, keys = _dense(state, question, positions)
-            keyword = np.zeros(positions.shape, np.float32)
-            if question.texts is not None and question.mode != "dense":
-                keyword = state.keyword_scores(question.texts, positions)
+            keyword = legs.keyword_scores(positions)
             return Proposal(
                 documents=state.documents,
                 positions=np.where(positions == NONE, NONE, positions + self.manifest.offset),
                 dense=dense,
-                keyword=keyword,
+                keyword=np.zeros(positions.shape, np.float32) if keyword is None else keyword,
                 keys=keys,
-                partition=_partition(state, question) if question.partition else None,
+                partition=_partition(state, question, legs) if question.partition else None,
             )
 
     def pool(self, pooling: Pooling) -> Pooled:
@@ -193,7 +189,7 @@ def _dense(
     return every.gather(2, taken).numpy(), np.where(positions[:, None] == NONE, NONE, keys)
 
 
-def _partition(state: Snapshot, question: Question) -> Float32[np.ndarray, "batch heads"]:
+def _partition(state: Snapshot, question: Question, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
     return whole_log_partition(
         state,
         torch.as_tensor(question.folded),
@@ -201,4 +197,6 @@ def _partition(state: Snapshot, question: Question) -> Float32[np.ndarray, "batc
         mode=question.mode,
         keyword_weight=torch.as_tensor(question.keyword_weight),
         temperature=torch.tensor(question.temperature),
+        dense_of_all=legs.dense_of_all,
+        keyword_of_all=legs.keyword_of_all,
     ).numpy()
