@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
 
+from dsearch.corpus import strict_json
 from dsearch.corpus.lines import ByteStream, decoded_lines
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Fields, Place, to_document
-
-# 2^64 has twenty digits. orjson rounds an integer beyond it to a float, so that two of them become one (and
-# refuses what no float holds); Python's reader keeps it whole, to be refused by whoever cannot store it.
-_LONG_NUMBER = re.compile(r"[0-9]{20}")
 
 
 def read_jsonl(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
@@ -42,9 +38,10 @@ def json_objects(
         if not line.strip():
             continue
         try:
-            record = orjson.loads(line)
-            if _LONG_NUMBER.search(line):
-                record = json.loads(line)
+            record = strict_json.parse(line)
+        except strict_json.AmbiguousJson as error:
+            problems.add(name, number, str(error))
+            continue
         except orjson.JSONDecodeError as error:
             problems.add(name, number, _malformed(line, error))
             continue

@@ -167,7 +167,10 @@ def _number(given: Any) -> float:
 
 
 def _shown(given: Any) -> str:
-    shown = repr(given)
+    try:
+        shown = repr(given)
+    except RecursionError:  # a list of lists in the cell of a table
+        return f"a {type(given).__name__} that nests too deep"
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 

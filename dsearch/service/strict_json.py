@@ -1,19 +1,15 @@
-"""JSON that every reader understands alike (the safe part of RFC 8259, I-JSON of RFC 7493).
-
-NaN, infinities, lone surrogates and bytes that are no UTF-8 are no JSON; a name twice in one object means
-something else to each parser; deep nesting is only ever an attack here.
-"""
+"""The JSON of requests: the safe part of RFC 8259 (I-JSON, RFC 7493), by the rules that files are read by."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import orjson
 
+from dsearch.corpus import strict_json
 from dsearch.service.errors import InvalidJson
 
-MAX_DEPTH = 64
+MAX_DEPTH = strict_json.MAX_DEPTH
 
 
 def parse(body: bytes) -> Any:
@@ -23,43 +19,13 @@ def parse(body: bytes) -> Any:
         InvalidJson: says what is wrong and where.
     """
     try:
-        orjson.loads(body)  # grammar, UTF-8, finite numbers, whole surrogate pairs
+        return strict_json.parse(body.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidJson(
+            f"not JSON: byte {error.start + 1} is not UTF-8; send UTF-8 JSON (RFC 8259)"
+        ) from None
     except orjson.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise InvalidJson(f"not JSON: {error.msg} at {where}; send UTF-8 JSON (RFC 8259)") from None
-    try:
-        value = _READER.decode(body.decode())
-    except RecursionError:
-        raise InvalidJson(f"this JSON nests too deep; use at most {MAX_DEPTH} levels") from None
-    except ValueError as error:  # an integer of more digits than Python converts
-        raise InvalidJson(f"not JSON that can be read: {error}") from None
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:  # fewer cannot nest deeper
-        _require_shallow(value)
-    return value
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidJson(f"the name {twice[:80]!r} stands twice in one object; give each name once")
-    return made
-
-
-_READER = json.JSONDecoder(object_pairs_hook=_without_duplicates)
-
-
-def _require_shallow(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, list | dict)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return
-    if any(isinstance(inner, list | dict) for inner in level):
-        raise InvalidJson(f"this JSON nests more than {MAX_DEPTH} levels deep; use at most {MAX_DEPTH}")
+    except strict_json.AmbiguousJson as error:
+        raise InvalidJson(str(error)) from None

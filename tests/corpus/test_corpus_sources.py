@@ -282,6 +282,15 @@ def test_values_in_cells(tmp_path):
     ]
 
 
+def test_lists_without_end_in_a_cell(tmp_path):
+    (tmp_path / "a.csv").write_text(f"id,text,value\n1,a,{'[' * 1000}{']' * 1000}\n2,b,1\n")
+    documents, problems = gathered(tmp_path / "a.csv")
+    assert [document.id for document in documents] == ["2"]
+    assert problems[0].endswith(
+        "a.csv:2: value a list that nests too deep is not a finite number or a list of them"
+    )
+
+
 def test_what_the_store_would_refuse_is_told_with_its_line(tmp_path):
     (tmp_path / "a.jsonl").write_text(
         '{"_id": "a", "text": "x"}\n'
