@@ -20,6 +20,7 @@ import orjson
 
 MAX_DEPTH = 64
 
+_TOO_DEEP = f"this JSON nests more than {MAX_DEPTH} levels deep; use at most {MAX_DEPTH}"
 _ESCAPED_COLON = "\\u003"  # and its neighbours
 _LARGE = 2.0**63
 _PLAIN = frozenset({int, bool, type(None)})
@@ -41,7 +42,10 @@ def parse(text: str) -> Any:
     colons = _colons(value, MAX_DEPTH)
     if text.count(":") == colons and ("\\" not in text or _ESCAPED_COLON not in text):
         return value
-    return _READER.decode(text)
+    try:
+        return _READER.decode(text)
+    except RecursionError:  # in what stood under a name the first time, which `value` has no longer
+        raise AmbiguousJson(_TOO_DEEP) from None
 
 
 def _colons(value: Any, depth: int) -> float:
@@ -59,7 +63,7 @@ def _colons(value: Any, depth: int) -> float:
     if kind is not dict and kind is not list:
         return 0
     if depth == 0:
-        raise AmbiguousJson(f"this JSON nests more than {MAX_DEPTH} levels deep; use at most {MAX_DEPTH}")
+        raise AmbiguousJson(_TOO_DEEP)
     if kind is dict:
         count = len(value) + "".join(value).count(":")
         for item in value.values():

@@ -102,3 +102,9 @@ def test_the_depth_limit_is_exact(opening: str) -> None:
     for depth in (MAX_DEPTH + 1, 990, 1020):
         with pytest.raises(AmbiguousJson, match="more than 64 levels deep; use at most 64"):
             parse(opening * depth + inner + closing * depth)
+
+
+@pytest.mark.parametrize("depth", [100, 990, 1020])
+def test_what_a_second_name_hides_is_refused_however_deep(depth: int) -> None:
+    with pytest.raises(AmbiguousJson, match=r"stands twice in one object|more than 64 levels deep"):
+        parse('{"a": ' + "[" * depth + "]" * depth + ', "a": 1}')
