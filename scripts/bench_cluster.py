@@ -5,7 +5,8 @@
     python scripts/bench_cluster.py --documents 200000 --http
 
 Random unit embeddings are given, so nothing is encoded. Hybrid queries, four at a time, go through the merge
-of this process to shard actors; `CPU a shard` is what one of them spends on a query. With --http keyword
+of this process to shard actors; `CPU a shard` is what one of them spends on a query, and `for nothing` what
+it would on as many calls that do nothing (one proposes, one shows the shard's hits). With --http keyword
 queries go through Ray Serve, one at a time, beside its own answer of a route that does nothing. All shards
 share the cores of this machine: more of them make a query cheaper for each, not the machine faster.
 """
@@ -86,7 +87,7 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
     by_text = dict(zip(asked, states, strict=True))
     known = coordinator(start=True)
     figures: list[dict[str, Any]] = []
-    print("| shards | queries/s | p50 | p99 | CPU a shard |\n|---|---|---|---|---|")
+    print("| shards | queries/s | p50 | p99 | CPU a shard | for nothing |\n|---|---|---|---|---|---|")
     for shards in options.shards:
         release = split(made.store, made.snapshot.generation, folder / f"release-{shards}", shards)
         published = known.publish.remote(
@@ -102,11 +103,14 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
         actors = [ray.get_actor(names[0], namespace=NAMESPACE) for names in live.actors]
         ask = partial(search.search, model="v0", chosen=SearchChoices(limit=10, coverage=False))
         ask(asked[:1])
-        before = sum(ray.get([actor.cpu_s.remote() for actor in actors]))
+        before = _cpu_s(ray, actors)
         started = time.perf_counter()
         times = _ask(asked, options.at_once, lambda query, ask=ask: ask([query]))
         wall_s = time.perf_counter() - started
-        cpu_s = sum(ray.get([actor.cpu_s.remote() for actor in actors])) - before
+        cpu_s = _cpu_s(ray, actors) - before
+        before = _cpu_s(ray, actors)
+        _ask([*asked, *asked], options.at_once, partial(_call_for_nothing, ray, actors))
+        nothing_s = _cpu_s(ray, actors) - before
         figures.append(
             {
                 "shards": shards,
@@ -114,12 +118,13 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
                 "p50_ms": statistics.median(times),
                 "p99_ms": statistics.quantiles(times, n=100)[98],
                 "cpu_per_shard_ms": cpu_s / shards / len(asked) * 1000,
+                "cpu_for_nothing_ms": nothing_s / shards / len(asked) * 1000,
             }
         )
         one = figures[-1]
         print(
             f"| {shards} | {one['queries_per_s']:.0f} | {one['p50_ms']:.1f} ms | {one['p99_ms']:.1f} ms | "
-            f"{one['cpu_per_shard_ms']:.2f} ms |",
+            f"{one['cpu_per_shard_ms']:.2f} ms | {one['cpu_for_nothing_ms']:.2f} ms |",
             flush=True,
         )
     if options.http:
@@ -127,6 +132,14 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
     ray.get(known.withdraw.remote())
     engine.close()
     return figures
+
+
+def _cpu_s(ray: Any, actors: list[Any]) -> float:
+    return sum(ray.get([actor.cpu_s.remote() for actor in actors]))
+
+
+def _call_for_nothing(ray: Any, actors: list[Any], _: str) -> None:
+    ray.get([actor.ready.remote() for actor in actors])
 
 
 def _ask(asked: list[str], at_once: int, search: Any) -> list[float]:

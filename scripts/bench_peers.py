@@ -3,12 +3,14 @@
 
     python scripts/bench_peers.py                      dsearch beside sentence-transformers
     python scripts/bench_peers.py --peers PYTHON       txtai and chromadb too, from another environment
+    python scripts/bench_peers.py --short --documents 2000
 
-The same model, the same entries of Python's documentation, one thread each, every system in a process of its
-own. CPU milliseconds of a query (no query twice; ten hits with their texts) and documents a CPU second;
-`overlap` is the share of the ten that sentence-transformers finds by cosine. Rounds go by turns; medians.
-What cannot be run, or not in --limit seconds, is said so, and what was measured is kept. PYTHON has:
-pip install sentence-transformers faiss-cpu txtai chromadb
+The same model, the same entries of Python's documentation (with --short single lines of them: 30 to 200
+characters, where padding and what is around the encoder count), one thread each, every system in a process
+of its own. CPU milliseconds of a query (no query twice; ten hits with their texts) and documents a CPU
+second; `overlap` is the share of the ten that sentence-transformers finds by cosine. Rounds go by turns;
+medians. What cannot be run, or not in --limit seconds, is said so, and what was measured is kept. PYTHON
+has: pip install sentence-transformers faiss-cpu txtai chromadb
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from by_turns import ONE_THREAD, by_turns, medians
 OURS = ("dsearch torch", "dsearch onnx", "dsearch openvino", "dsearch onnx:int8")
 THEIRS = ("sentence-transformers", "txtai", "chromadb")
 QUERIES = 40
+SHORT = 30, 200  # characters
 
 Search = Callable[[str], list[str]]
 
@@ -36,6 +39,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--documents", type=int, default=400)
+    parser.add_argument("--short", action="store_true", help="lines in place of whole entries")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", default=sys.executable, help="the Python of an environment with peers")
     parser.add_argument("--systems", nargs="+", choices=(*OURS, *THEIRS), default=[*OURS, *THEIRS])
@@ -65,6 +69,9 @@ def compared(options: argparse.Namespace) -> dict[str, dict[str, float | str]]:
 
     draw = np.random.default_rng(0)
     found = [one.content for one in python_documents()]
+    if options.short:
+        lines = dict.fromkeys(line.strip() for text in found for line in text.splitlines())
+        found = [line for line in lines if SHORT[0] <= len(line) <= SHORT[1]]
     texts = [found[int(one)] for one in draw.permutation(len(found))[: options.documents]]
     words = sorted({word for text in texts for word in text.split() if word.isalpha()})
     queries = [" ".join(draw.choice(words, 6)) for _ in range(QUERIES)]
