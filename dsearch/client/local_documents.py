@@ -12,7 +12,7 @@ from dsearch.client.asking import BATCH_DOCUMENTS, SHOWN_PROBLEMS
 from dsearch.client.options import Filter
 from dsearch.engine import PassageOptions, SearchEngine, statistics
 from dsearch.errors import DocumentNotFound, DsearchError, InvalidDocument, InvalidRequest
-from dsearch.store.validate import prepare
+from dsearch.store import Checked
 from dsearch.types import Document
 
 
@@ -81,14 +81,13 @@ class LocalDocuments:
         seen: dict[str, int] = {}
         numbered = iter(enumerate(documents, start=1))
         while batch := list(islice(numbered, BATCH_DOCUMENTS)):
-            good: list[Document] = []
+            good = Checked()
             for number, given in batch:
                 try:
-                    good.append(_checked(given, number, seen))
+                    _add(good, given, number, seen)
                 except DsearchError as error:
                     refused += 1
-                    detail = str(error).replace("document 0 (", "the document (", 1)
-                    problems.append(answers.Refused(number, error.code, detail))
+                    problems.append(answers.Refused(number, error.code, str(error)))
             if good:
                 receipt = opened.upsert(good)
                 inserted, updated = inserted + receipt.inserted, updated + receipt.updated
@@ -144,11 +143,11 @@ class LocalDocuments:
         return answers.DocumentPage(page, page[-1].id if len(found) > limit else None)
 
 
-def _checked(given: Document | Mapping[str, Any], number: int, seen: dict[str, int]) -> Document:
-    """A document that the store takes.
+def _add(good: Checked, given: Document | Mapping[str, Any], number: int, seen: dict[str, int]) -> None:
+    """Take a document into the batch that is stored next.
 
     Raises:
-        InvalidDocument: it does not, or one of this id came before.
+        InvalidDocument: it cannot be stored, or one of this id came before.
     """
     if isinstance(given, Document):
         document = given
@@ -157,14 +156,13 @@ def _checked(given: Document | Mapping[str, Any], number: int, seen: dict[str, i
         if unknown := [str(name) for name in given if name not in known]:
             raise InvalidDocument(f"unknown field {unknown[0][:80]!r}; use {', '.join(known)}")
         document = Document(**{"id": "", "text": "", **given})
-    prepare([document])
-    if document.id in seen:
+    if isinstance(document.id, str) and document.id in seen:  # what is no text is told below
         raise InvalidDocument(
             f"id {document.id[:80]!r} stands on line {seen[document.id]} too, which was stored; "
             "send each id once"
         )
+    good.add(document)
     seen[document.id] = number
-    return document
 
 
 def _made(kind: type[Any], content: Mapping[str, Any]) -> Any:

@@ -18,8 +18,7 @@ from dsearch.service.catalogue import Catalogue
 from dsearch.service.errors import BodyTooLarge
 from dsearch.service.problems import field_errors, in_body
 from dsearch.service.requests import DocumentGiven
-from dsearch.store.validate import prepare
-from dsearch.types import Document
+from dsearch.store import Checked
 
 BLOCK_LINES = 256
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -46,10 +45,10 @@ class Ingest:
 
     def take(self, lines: Sequence[Line]) -> None:
         """Store a block: durable and searchable on return."""
-        documents: list[Document] = []
+        documents = Checked()
         for number, line in lines:
             try:
-                documents.append(self._document(number, line))
+                self._add(number, line, documents)
             except ValidationError as error:
                 self._refuse(number, "invalid_document", field_errors(in_body(error))[0]["detail"])
             except DsearchError as error:
@@ -80,19 +79,16 @@ class Ingest:
             "problems": self.problems,
         }
 
-    def _document(self, number: int, line: bytes) -> Document:
+    def _add(self, number: int, line: bytes, documents: Checked) -> None:
         document = DocumentGiven.model_validate(strict_json.parse(line)).document()
         if document.id in self._lines:
             raise _twice(document.id, self._lines[document.id])
-        prepare([document])  # what the store would refuse; it would refuse the whole block with it
+        documents.add(document)
         self._lines[document.id] = number
-        return document
 
     def _refuse(self, line: int, code: str, detail: str) -> None:
         self.refused += 1
         if len(self.problems) < SHOWN_PROBLEMS:
-            # "document 0": the store counts within what it was given, here one line.
-            detail = detail.replace("document 0 (", "the document (", 1)
             self.problems.append({"line": line, "code": code, "detail": detail})
 
 

@@ -36,11 +36,12 @@ from .records import (
     WriteReceipt,
 )
 from .store import Store
-from .validate import refusal, validate_name
+from .validate import Checked, refusal, validate_name
 
 __all__ = [
     "BackupReport",
     "Changes",
+    "Checked",
     "Counts",
     "Event",
     "FacetValue",

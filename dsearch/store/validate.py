@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, cast, overload
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -63,8 +63,52 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+class Checked(Sequence[Document]):
+    """Documents of one batch, each checked when it is added: `Store.upsert` does not check them again.
+
+    For whoever reads documents one by one and must tell a bad one from the rest of its batch. What is stored
+    is what was checked, whatever becomes of a document's metadata in between.
+    """
+
+    def __init__(self) -> None:
+        self._documents: list[Document] = []
+        self._prepared: dict[str, Prepared] = {}
+
+    def add(self, document: Document) -> None:
+        """Check a document and take it; raises InvalidDocument, also when the batch has its id already."""
+        try:
+            prepared = _prepare(document)
+            if document.id in self._prepared:
+                raise Refused("stands in this batch twice; send each id once")
+        except Refused as refused:
+            raise InvalidDocument(f"the document (id {_shown(document)!r}) {refused}") from None
+        self._documents.append(document)
+        self._prepared[document.id] = prepared
+
+    @property
+    def prepared(self) -> list[Prepared]:
+        """The documents as they are stored."""
+        return list(self._prepared.values())
+
+    @overload
+    def __getitem__(self, index: int) -> Document: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Document]: ...
+    def __getitem__(self, index: int | slice) -> Document | list[Document]:
+        return self._documents[index]
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+
 def prepare(documents: Sequence[Document]) -> list[Prepared]:
-    """Check all documents of a batch and bring them into their stored form; raises InvalidDocument."""
+    """Check all documents of a batch, unless they were, and bring them into their stored form.
+
+    Raises:
+        InvalidDocument: with the position and the id of the first that cannot be stored.
+    """
+    if isinstance(documents, Checked):
+        return documents.prepared
     prepared: list[Prepared] = []
     first: dict[str, int] = {}
     for position, document in enumerate(documents):
@@ -73,9 +117,7 @@ def prepare(documents: Sequence[Document]) -> list[Prepared]:
             if document.id in first:
                 raise Refused(f"is also document {first[document.id]} of this batch; send each id once")
         except Refused as refused:
-            id = str(document.id)
-            shown = id if len(id) <= 80 else id[:80] + "…"
-            raise InvalidDocument(f"document {position} (id {shown!r}) {refused}") from None
+            raise InvalidDocument(f"document {position} (id {_shown(document)!r}) {refused}") from None
         first[document.id] = position
         prepared.append(checked)
     return prepared
@@ -122,6 +164,11 @@ def embedding_bytes(embeddings: Float32[np.ndarray, "rows dimension"]) -> list[b
     """Each embedding as it is stored, of an array that `finite_float32` gave."""
     whole = np.dtype((np.void, embeddings.itemsize * embeddings.shape[1]))
     return cast("list[bytes]", embeddings.view(whole).ravel().tolist())
+
+
+def _shown(document: Document) -> str:
+    id = str(document.id)
+    return id if len(id) <= 80 else id[:80] + "…"
 
 
 def _prepare(document: Document) -> Prepared:

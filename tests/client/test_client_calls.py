@@ -14,6 +14,7 @@ from service_fakes import documents
 from dsearch.client import Client, LocalEngine
 from dsearch.client.operations import Operations
 from dsearch.errors import Conflict, DsearchError
+from dsearch.store import validate
 from dsearch.types import Document, Stamp
 
 QUERIES = ["river stone", "attention music head"]
@@ -326,3 +327,16 @@ def test_errors_are_alike(
         assert str(error.value)
         kinds[api] = type(error.value)
     assert kinds["http"] is kinds["async"] is kinds["local"]
+
+
+def test_a_local_upsert_checks_each_document_once(
+    local: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[object] = []
+    check = validate._prepare
+    monkeypatch.setattr(validate, "_prepare", lambda one: checked.append(one.id) or check(one))
+    local.create_collection("checked")
+    given: list[Any] = [{"id": "a", "text": "cat"}, {"id": ["b"], "text": "x"}, {"id": "c", "text": "dog"}]
+    written = local.upsert("checked", given)
+    assert (written.inserted, written.refused, checked) == (2, 1, ["a", ["b"], "c"])
+    assert "the document (id \"['b']\") has a list as its id; use a string" in written.problems[0].detail

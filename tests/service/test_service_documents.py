@@ -15,6 +15,7 @@ from dsearch.engine import Collection
 from dsearch.service import routes_documents, strict_route
 from dsearch.service.answers_collections import CollectionDescribed, CollectionList, ModelList, Promoted
 from dsearch.service.answers_documents import Deleted, DocumentPage, DocumentStored, Written
+from dsearch.store import validate
 
 URL = "/v1/collections/notes"
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -160,6 +161,14 @@ def test_of_a_stream_every_good_line_is_stored(notes: TestClient) -> None:
     assert "id 'a' stands on line 1 too" in refused[6].detail
     assert "'id' stands twice in one object" in refused[10].detail
     assert [one["id"] for one in notes.get(f"{URL}/documents").json()["documents"]] == ["a", "f", "z"]
+
+
+def test_each_line_is_checked_once(notes: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    check = validate._prepare
+    monkeypatch.setattr(validate, "_prepare", lambda one: checked.append(one.id) or check(one))
+    answered = stream(notes, '{"id": "a", "text": "cat"}', '{"id": "b"}', '{"id": "c", "text": "dog"}')
+    assert (answered.json()["inserted"], checked) == (2, ["a", "b", "c"])
 
 
 def test_a_long_stream_is_stored_block_by_block(notes: TestClient) -> None:

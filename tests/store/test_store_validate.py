@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dsearch.errors import InvalidDocument, InvalidRequest
-from dsearch.store import Counts, validate_name
+from dsearch.store import Checked, Counts, validate, validate_name
 from dsearch.types import Document
 
 GOOD = Document("good", "text")
@@ -87,3 +87,46 @@ def test_names_that_may_be_folders(name):
 def test_names_that_may_not(name):
     with pytest.raises(InvalidRequest, match="use 1 to 64 of the characters"):
         validate_name(name)
+
+
+@pytest.fixture
+def checks(monkeypatch) -> list[str]:
+    """The ids of the documents that are checked, check by check."""
+    seen: list[str] = []
+    check = validate._prepare
+    monkeypatch.setattr(validate, "_prepare", lambda document: seen.append(document.id) or check(document))
+    return seen
+
+
+def test_checked_documents_are_not_checked_again(store, checks):
+    batch = Checked()
+    for id in "ab":
+        batch.add(Document(id, "text", metadata={"n": 1}, value=2))
+    receipt = store.upsert(batch)
+    assert (receipt.inserted, receipt.rows, checks) == (2, (1, 2), ["a", "b"])
+    assert [store.get(id) for id in "ab"] == list(batch)
+    assert store.upsert(list(batch)).unchanged == 2
+    assert checks == ["a", "b", "a", "b"]
+    assert store.upsert(Checked()).inserted == 0
+
+
+def test_a_bad_document_is_told_when_it_is_added_and_costs_only_itself(store):
+    batch = Checked()
+    batch.add(GOOD)
+    with pytest.raises(InvalidDocument, match=r"^the document \(id 'a'\) has nan at metadata\.k"):
+        batch.add(Document("a", "x", metadata={"k": math.nan}))
+    with pytest.raises(InvalidDocument, match=r"^the document \(id 'good'\) stands in this batch twice"):
+        batch.add(Document("good", "other"))
+    with pytest.raises(InvalidDocument, match=r"has a list as its id"):
+        batch.add(Document(["a"], "x"))
+    assert list(batch) == [GOOD]
+    assert (store.upsert(batch).inserted, store.get("good")) == (1, GOOD)
+
+
+def test_what_is_stored_is_what_was_checked(store):
+    batch, metadata = Checked(), {"k": 1}
+    batch.add(Document("a", "x", metadata=metadata))
+    metadata["k"] = math.nan
+    store.upsert(batch)
+    assert store.get("a").metadata == {"k": 1}
+    assert store.verify().ok
