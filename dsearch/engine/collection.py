@@ -6,6 +6,7 @@ one head for a whole request; a write or a promotion replaces them by one assign
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from dsearch.engine.indexing import (
     Ingested,
     OnProgress,
     encode_pending,
+    generation_folder,
     store_documents,
 )
 from dsearch.engine.keys import KeyOptions
@@ -222,7 +224,10 @@ class Collection(CollectionReader):
         try:
             _ = self.snapshot
         except (CorruptData, UnsupportedFormat):
+            damaged = self.store.live_generation()
             self.refresh(on_progress)
+            if damaged is not None:  # nobody can have it open
+                shutil.rmtree(generation_folder(self.store, damaged.number), ignore_errors=True)
             strike_missing(self.store)
             return True
         return False

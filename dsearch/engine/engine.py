@@ -234,9 +234,13 @@ class SearchEngine:
         models; and the feedback.
 
         Raises:
-            CollectionNotFound, Conflict (something lies at `path`), CorruptData (a model is damaged),
-            InsufficientStorage.
+            CollectionNotFound, Conflict (something lies at `path`, or it is in this home), CorruptData (a
+            model is damaged), InsufficientStorage.
         """
+        if path.resolve().is_relative_to(self.home.path.resolve()):
+            raise Conflict(
+                f"{path} is in {self.home.path}, where every folder is a collection's; give a place outside"
+            )
         return back_up(self.collection(name).store, path)
 
     def restore(self, backup: Path, on_progress: OnProgress | None = None) -> Collection:
@@ -250,6 +254,11 @@ class SearchEngine:
         """
         self._require_writable()
         name = validate_name(name_of_backup(backup))
+        if name in self.names():
+            raise CollectionExists(
+                f"collection {name!r} exists in {self.home.path}, and a backup keeps its name; restore it "
+                "into another home, or delete that collection first"
+            )
         self._require_free(name)
         restore(self.home.folder(name), backup)
         restored = self.collection(name)

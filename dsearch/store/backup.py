@@ -56,7 +56,7 @@ def restore(path: Path, copy: Path) -> None:
         raise CollectionExists(f"{path} stands already; restore to another name, or delete that one first")
     path.parent.mkdir(parents=True, exist_ok=True)
     with readable_errors(path), aside(path.parent) as folder:
-        shutil.copytree(copy, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(_SHARED_MEMORY))
+        shutil.copytree(copy, folder, dirs_exist_ok=True, ignore=_left_out)
         _check(folder, copy)
         sync_all(folder)
         publish(folder, path)
@@ -99,6 +99,20 @@ def sync_all(folder: Path) -> None:
             with open(path, "rb") as file:
                 sync_file(file.fileno())
     sync_folder(folder)
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """What is not copied of a backup's folder; raises CorruptData for what no backup has.
+
+    A link would bring in files from elsewhere, a pipe would be waited for.
+    """
+    for path in (Path(folder) / name for name in names):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise CorruptData(
+                f"{path} is neither a file nor a folder, so not of a backup; nothing was restored: "
+                "remove it, or use another backup"
+            )
+    return {_SHARED_MEMORY}
 
 
 def _check(folder: Path, copy: Path) -> None:

@@ -151,9 +151,8 @@ def test_a_generation_that_is_lost_is_built_again(
         made = other.restore(tmp_path / "copy")
         assert {hit.id for hit in made.search("apple cheese", limit=20).hits} == {hit.id for hit in before}
         assert lost == "whole" or made.snapshot.generation.number > int(folder.name)
-    if lost == "whole":
-        with restored(tmp_path, encoder) as other:
-            assert other.verify("food").ok
+    with restored(tmp_path, encoder) as other:
+        assert other.verify("food").ok
 
 
 def test_a_damaged_generation_is_left_out_of_a_backup(
@@ -197,13 +196,24 @@ def test_damage_of_what_cannot_be_computed_again_is_refused(
         other.restore(tmp_path / "copy").head("v2")
 
 
+def test_a_backup_among_collections_is_refused(
+    engine: SearchEngine, trained: Collection, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(engine.home.path)
+    before = sorted(engine.home.path.rglob("*"))
+    for path in (engine.home.path / "copy", trained.store.path / "copy", tmp_path / "link" / "copy"):
+        with pytest.raises(Conflict, match="where every folder is a collection's; give a place outside"):
+            engine.backup("food", path)
+    assert sorted(engine.home.path.rglob("*")) == before
+
+
 def test_what_stands_in_the_way_is_refused(
     engine: SearchEngine, trained: Collection, tmp_path: Path, encoder: HashingEncoder
 ) -> None:
     engine.backup("food", tmp_path / "copy")
     with pytest.raises(Conflict, match="give each backup a folder of its own"):
         engine.backup("food", tmp_path / "copy")
-    with pytest.raises(CollectionExists):
+    with pytest.raises(CollectionExists, match="a backup keeps its name; restore it into another home"):
         engine.restore(tmp_path / "copy")
     with pytest.raises(CollectionNotFound, match="no backup in"):
         engine.restore(tmp_path / "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -127,6 +128,32 @@ def test_a_damaged_backup_is_not_restored(store, tmp_path, damage):
     with pytest.raises(CorruptData):
         Store.restore(tmp_path / "new", tmp_path / "b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "home", "older"]
+
+
+@pytest.mark.parametrize("kind", ["link", "link to a folder", "link to nothing", "pipe"])
+@pytest.mark.parametrize("place", [".", "models/v1"])
+def test_what_no_backup_has_is_not_followed(store, tmp_path, kind, place):
+    store.upsert([Document("a", "text of a")])
+    store.backup(tmp_path / "b")
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "file").write_text("not of the backup")
+    strange = tmp_path / "b" / place / "strange"
+    strange.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(strange)
+    else:
+        strange.symlink_to(
+            {"link": tmp_path / "secret" / "file", "link to a folder": tmp_path / "secret"}.get(
+                kind, "nowhere"
+            )
+        )
+    with pytest.raises(CorruptData, match="strange is neither a file nor a folder, so not of a backup"):
+        Store.restore(tmp_path / "new", tmp_path / "b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "home", "secret"]
+    strange.unlink()
+    Store.restore(tmp_path / "new", tmp_path / "b")
+    with Store.open(tmp_path / "new") as opened:
+        assert opened.get("a").text == "text of a"
 
 
 def test_a_copied_folder_with_its_log_is_a_backup_too(store, folder, tmp_path):
