@@ -3,6 +3,7 @@
 
     python scripts/bench_crowded.py            two busy processes a core
     python scripts/bench_crowded.py --crowd 4
+    python scripts/bench_crowded.py --threads 1
 
 One query after the other, in process, every system in a process of its own with the threads that it sets by
 itself; neighbours compute without pause, so that a core is shared by as many and one. Whoever waits for work
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--crowd", type=int, default=2, help="busy processes a core (default: %(default)s)")
     parser.add_argument("--documents", type=int, default=200)
     parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--threads", type=int, help="of dsearch; by itself as many as there are cores")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -61,8 +63,10 @@ def measured(options: argparse.Namespace) -> tuple[tuple[float, float], tuple[fl
 
     texts = [one.content for one in python_documents()[: options.documents]]
     with tempfile.TemporaryDirectory() as folder:
-        build = of_sentence_transformers if options.one == SYSTEMS[-1] else of_dsearch
-        search = build(options.one, texts, folder)
+        if options.one == SYSTEMS[-1]:
+            search = of_sentence_transformers(texts)
+        else:
+            search = of_dsearch(options.one, texts, folder, options.threads)
         queries = [" ".join(text.split()[:8]) for text in texts]
         for query in queries[:20]:
             search(query)
@@ -94,10 +98,10 @@ def neighbours(count: int):
             one.wait()
 
 
-def of_dsearch(system: str, texts: list[str], folder: str) -> Search:
+def of_dsearch(system: str, texts: list[str], folder: str, threads: int | None) -> Search:
     from dsearch.threads import set_threads
 
-    set_threads()
+    set_threads(threads)
     from dsearch.encoder import DEFAULT_ENCODER, load_encoder
     from dsearch.engine import PassageOptions, SearchEngine
     from dsearch.types import Document
@@ -108,7 +112,7 @@ def of_dsearch(system: str, texts: list[str], folder: str) -> Search:
     return lambda query: collection.search(query, mode="dense")
 
 
-def of_sentence_transformers(system: str, texts: list[str], folder: str) -> Search:
+def of_sentence_transformers(texts: list[str]) -> Search:
     import faiss
     from sentence_transformers import SentenceTransformer
 
