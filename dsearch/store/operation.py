@@ -48,6 +48,11 @@ class Operation:
         """Whether there is anything to commit."""
         return self._changed
 
+    @property
+    def reached(self) -> int:
+        """The sequence of `outcome`."""
+        return self.sequence if self._changed else self._before.sequence
+
     def outcome(self) -> State:
         """The state that the collection has when this is committed."""
         if not self._changed:

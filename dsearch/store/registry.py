@@ -90,7 +90,7 @@ def delete_model(operation: Operation, version: str) -> int:
 def make_live(operation: Operation, kind: Kind, number: int) -> int:
     """Make a registered generation or model live; does nothing when it is. Returns the operation's number."""
     if live(operation.connection, kind) == number:
-        return operation.outcome().sequence
+        return operation.reached
     operation.connection.execute("INSERT INTO live VALUES (?, ?, ?)", (operation.sequence, kind, number))
     operation.add_fact(record_fact(b"live", operation.sequence, kind, number))
     return operation.sequence

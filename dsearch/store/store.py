@@ -247,7 +247,7 @@ class Store(Reader):
         """
         with self._writer.operation() as operation:
             rows = retention.purge(operation)
-            sequence, kept = operation.outcome().sequence, operation.tombstones
+            sequence, kept = operation.reached, operation.tombstones
         return PurgeReport(sequence, rows, kept, overwritten=self._writer.vacuum())
 
     def backup(self, path: Path, add_files: backup.AddFiles | None = None) -> BackupReport:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple, cast, overload
 
 import numpy as np
@@ -25,6 +26,7 @@ MAX_TEXT_BYTES = 1024 * 1024
 MAX_METADATA_BYTES = 1024 * 1024
 MAX_VALUE_NUMBERS = 65_536
 
+_FLOAT32 = np.dtype("<f4")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 
 
@@ -151,10 +153,13 @@ def finite_float32(array: Shaped[np.ndarray, "rows dimension"]) -> Float32[np.nd
     """Embeddings as little-endian float32; raises InvalidRequest for NaN, infinity and what is no number."""
     if array.dtype.kind not in "fiu":
         raise InvalidRequest(f"embeddings of type {array.dtype}; give float32")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
-        array = np.ascontiguousarray(array, dtype="<f4")
+    if array.dtype == _FLOAT32:
+        array = np.ascontiguousarray(array)
+    else:
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
+            array = np.ascontiguousarray(array, dtype=_FLOAT32)
     finite = np.isfinite(array)
-    if not finite.all():
+    if not np.logical_and.reduce(finite, axis=None):
         first = int(np.argmin(finite.all(axis=1)))
         raise InvalidRequest(f"embedding {first} has NaN or infinite numbers; encode that document again")
     return array
@@ -162,8 +167,13 @@ def finite_float32(array: Shaped[np.ndarray, "rows dimension"]) -> Float32[np.nd
 
 def embedding_bytes(embeddings: Float32[np.ndarray, "rows dimension"]) -> list[bytes]:
     """Each embedding as it is stored, of an array that `finite_float32` gave."""
-    whole = np.dtype((np.void, embeddings.itemsize * embeddings.shape[1]))
+    whole = _bytes_type(embeddings.itemsize * embeddings.shape[1])
     return cast("list[bytes]", embeddings.view(whole).ravel().tolist())
+
+
+@cache
+def _bytes_type(length: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, length))
 
 
 def _shown(document: Document) -> str:

@@ -80,7 +80,7 @@ def upsert(
     insert_rows(operation.connection, "pending", pending)
     operation.documents += inserted
     return WriteReceipt(
-        sequence=operation.outcome().sequence,
+        sequence=operation.reached,
         inserted=inserted,
         updated=updated,
         unchanged=len(documents) - len(new),
@@ -100,7 +100,7 @@ def delete_rows(operation: Operation, rows: Sequence[int]) -> WriteReceipt:
     """Tombstone rows, all of which are live."""
     _bury(operation, rows)
     operation.documents -= len(rows)
-    return WriteReceipt(sequence=operation.outcome().sequence, deleted=len(rows), rows=tuple(rows))
+    return WriteReceipt(sequence=operation.reached, deleted=len(rows), rows=tuple(rows))
 
 
 def set_embeddings(
@@ -122,7 +122,7 @@ def set_embeddings(
             raise NotFound(f"row {row} was never given out; rows are 1 to {operation.last_row}")
     _insert_embeddings(operation, waiting)
     passages_table.insert(operation, [(row, passages[row]) for row, _ in waiting if row in passages])
-    return operation.outcome().sequence
+    return operation.reached
 
 
 def _live_versions(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
