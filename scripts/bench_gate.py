@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--whole", type=int, default=20)
     parser.add_argument("--resamplings", type=int, default=100)
     parser.add_argument("--poisoned", type=int, default=20)
-    parser.add_argument("--epochs", type=int, help="of heads that learn [by the number of queries]")
+    parser.add_argument("--epochs", type=int, default=TrainingOptions().epochs, help="of heads that learn")
     parser.add_argument("--null-epochs", type=int, default=2, help="of heads that have nothing to learn")
     parser.add_argument(
         "--log", type=Path, help="JSON lines, one for each trial; gone on with if it is there"
@@ -247,7 +247,7 @@ class Fold:
 class Trials:
     """Every kind of trial by its seed, which also says which fold is held out."""
 
-    def __init__(self, examples: Examples, epochs: int | None, null_epochs: int):
+    def __init__(self, examples: Examples, epochs: int, null_epochs: int):
         self._examples = examples
         self._epochs, self._null_epochs = epochs, null_epochs
         self._parts = split_folds(examples, FOLDS, seed=0)

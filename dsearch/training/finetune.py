@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -21,7 +21,7 @@ from dsearch.training.gate import Gate, GateReport, judge, overlap_of_canaries
 from dsearch.training.headroom import Headroom, headroom
 from dsearch.training.lessons import lessons_of
 from dsearch.training.loop import OnTraining
-from dsearch.training.options import TrainingOptions, epochs_of
+from dsearch.training.options import TrainingOptions
 from dsearch.training.runfolder import RunFolder
 from dsearch.training.selection import CrossFitted, Served, cross_fitted
 from dsearch.training.shrinkage import part_of_the_way, reweighed
@@ -134,8 +134,6 @@ def finetune(
         raise InvalidRequest("scope='query' trains the query encoder; give encoder=collection.encoder")
     started = time.monotonic()
     examples = examples.remembering()
-    whole = epochs_of(options, len(examples))
-    options = replace(options, epochs=whole)  # of every training: those without a fold have fewer examples
     trainings = Trainings(
         examples,
         options,
@@ -154,7 +152,7 @@ def finetune(
     trials = _trials(examples, options, start, on_progress)
     choice = None if trials is None else trials.choose()
     begin = start if choice is None else head_of(choice.setting, examples.states.shape[1])
-    checkpoints = checkpoints_of(whole)
+    checkpoints = checkpoints_of(options.epochs)
     folds = trainings.held_out_folds(checkpoints, trials)
     crossed = cross_fitted(folds, checkpoints=len(checkpoints), seed=options.seed)
     epochs, served = [0, *checkpoints][crossed.kept.checkpoint], crossed.kept.served

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,6 @@ from dsearch.errors import InvalidRequest
 from dsearch.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 
 SCOPES = ("head", "query")
-MOST_EPOCHS = 30
-_FEW_EXAMPLES = 360
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +17,7 @@ class HeadOptions:
     """What every training of a head has, whatever it learns from.
 
     Attributes:
-        epochs: passes over the examples; fewer are kept where held-out ones say so clearly. None: as many as
-            `epochs_of` has for so many examples.
+        epochs: passes over the examples; fewer are kept where held-out ones say so clearly.
         batch_size: examples a step.
         learning_rate: of the projections, Adam; the scalars learn three times as fast.
         retention: weight of the term that keeps the ranking of stored documents taken as queries.
@@ -35,7 +31,7 @@ class HeadOptions:
         seed: of every random choice.
     """
 
-    epochs: int | None = None
+    epochs: int = 30
     batch_size: int = 64
     learning_rate: float = 1e-3
     retention: float = 3.0
@@ -48,9 +44,7 @@ class HeadOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.epochs is not None:
-            require_at_least_one(self, "epochs")
-        require_at_least_one(self, "batch_size", "retention_batch", "heads")
+        require_at_least_one(self, "epochs", "batch_size", "retention_batch", "heads")
         require_rates(self, "learning_rate")
         require_weights(self, "retention", "decay")
         if not (self.folds == 0 or 2 <= self.folds <= 20):
@@ -112,17 +106,6 @@ class ValueOptions(HeadOptions):
         require_at_least_one(self, "most_examples")
 
 
-def epochs_of(options: HeadOptions, examples: int) -> int:
-    """The passes over so many examples: those that were chosen, else 30, above 360 examples fewer.
-
-    Above, as many as let the steps grow like the root of the number of examples. On folds of training
-    queries 20 epochs in place of 30 gave the same head of SciFact's 540, and a worse one of Cranfield's 120.
-    """
-    if options.epochs is not None:
-        return options.epochs
-    return min(MOST_EPOCHS, max(1, round(MOST_EPOCHS * math.sqrt(_FEW_EXAMPLES / max(examples, 1)))))
-
-
 def query_options(**chosen: Any) -> TrainingOptions:
     """The defaults of scope `query`: fewer epochs, since the encoder costs more than the rest.
 
@@ -155,7 +138,7 @@ def feedback_options(**chosen: Any) -> TrainingOptions:
     Clicks say nothing of what was not shown. Over the whole corpus, training on simulated clicks lost .02 on
     queries of Cranfield that nobody had clicked on, over the clicked documents .006 to .011.
     """
-    return TrainingOptions(**{"objective": "judged", "epochs": MOST_EPOCHS, "tune": False, **chosen})
+    return TrainingOptions(**{"objective": "judged", "tune": False, **chosen})
 
 
 def require_at_least_one(options: object, *names: str) -> None:

@@ -7,13 +7,12 @@ not learn from; the one that answers learned from all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from dsearch.attention.head import Head
 from dsearch.training.examples import Examples
 from dsearch.training.finetune import Trained
 from dsearch.training.loop import Watch
-from dsearch.training.options import TrainingOptions, epochs_of
+from dsearch.training.options import TrainingOptions
 from dsearch.training.shrinkage import part_of_the_way, reweighed
 from dsearch.training.trainer import new_head, train_student
 
@@ -39,7 +38,6 @@ def trained_without(
     """
     rest = examples.subset(sorted(set(range(len(examples))) - set(held_out)))
     start = reweighed(trained.head, 1 / trained.keyword_factor)
-    options = replace(options, epochs=epochs_of(options, len(examples)))  # the schedule that `trained` had
     student = train_student(rest, options, start=start, epochs=trained.epochs, device=device, watch=watch)
     beginning = new_head(examples.states.shape[1], options, start)
     head = part_of_the_way(beginning, student.head, trained.share)

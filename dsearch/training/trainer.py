@@ -29,7 +29,7 @@ from dsearch.training.loop import (
     run_course,
 )
 from dsearch.training.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
-from dsearch.training.options import HeadOptions, TrainingOptions, epochs_of
+from dsearch.training.options import HeadOptions, TrainingOptions
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import KeywordScores, corpus_embeddings
 from dsearch.training.relevance import padded
@@ -61,7 +61,7 @@ def train_head(
         examples: queries and their documents.
         options: how.
         start: keyword weight, k1 and b, and hop strength are taken from it; only the first learns.
-        epochs: stop after so many, on the schedule of `epochs_of` the options; all of them when None.
+        epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.
         device: where the arithmetic runs; the corpus' embeddings are moved there.
         on_epoch: told after each epoch; training stops when it returns False.
 
@@ -95,7 +95,7 @@ def train_student(
         options: how.
         encoder: of the queries; it stays as it is. The stored query embeddings are used when None.
         start: keyword weight, k1 and b, and hop strength are taken from it; only the first learns.
-        epochs: stop after so many, on the schedule of `epochs_of` the options; all of them when None.
+        epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.
         device: where the arithmetic of the head runs; an encoder's runs where the encoder is.
         watch: who follows, and where checkpoints are kept.
         on_epoch: told after each epoch; training stops when it returns False.
@@ -115,8 +115,7 @@ def train_student(
     examples = examples.weighed(start)
     student = _new_student(examples, options, encoder, start, device)
     steps = (task or _FrozenDocuments)(examples, options, student, device)
-    whole = epochs_of(options, len(examples))
-    course = Course(len(examples), options.batch_size, whole, options.seed, epochs)
+    course = Course(len(examples), options.batch_size, options.epochs, options.seed, epochs)
 
     def told(epoch: Epoch) -> bool:
         return on_epoch is None or on_epoch(epoch, student)
@@ -169,7 +168,7 @@ class _FrozenDocuments(NothingFurther):
         self._batches = _Batches(examples, device)
         self._objective = OBJECTIVES[options.objective]
         self._keyword = KeywordScores(examples, device) if options.keywords else None
-        steps = -(-len(examples) // options.batch_size) * epochs_of(options, len(examples))
+        steps = -(-len(examples) // options.batch_size) * options.epochs
         draws = steps * options.retention_batch if options.retention else 0
         whole = draws >= len(self._kept)
         self._frozen = examples.once(("frozen", device, whole), lambda: FrozenAttention(self._kept, draws))

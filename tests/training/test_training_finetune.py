@@ -23,8 +23,6 @@ from dsearch.training import (
 )
 from dsearch.training.holdout import Answers, HeldOut, split_folds
 from dsearch.training.objectives import OBJECTIVES, retention
-from dsearch.training.options import epochs_of
-from dsearch.training.retraining import trained_without
 from dsearch.training.selection import FoldAnswers, kept_checkpoint
 from dsearch.training.trainer import TrainingDiverged
 from dsearch.types import Document
@@ -220,40 +218,6 @@ def test_epochs_are_cut_only_on_clear_evidence() -> None:
     assert kept_checkpoint(level, seen) == 9
     falling = np.concatenate([np.full((1, 200), 0.9), np.full((9, 200), 0.3)]) + 0.1 * noise
     assert kept_checkpoint(falling, seen) == 0
-
-
-def test_many_examples_are_passed_over_fewer_times() -> None:
-    def passes(examples: int, **chosen: int) -> int:
-        return epochs_of(TrainingOptions(**chosen), examples)  # type: ignore[arg-type]
-
-    assert [passes(examples) for examples in (0, 1, 180, 360)] == [30] * 4
-    assert [passes(examples) for examples in (809, 10_570, 10**9)] == [20, 6, 1]
-    assert passes(10_570, epochs=30) == 30
-
-
-def test_every_training_of_a_run_has_the_schedule_of_all_examples(
-    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without a fold there are fewer examples, which alone would be passed over more often."""
-    monkeypatch.setattr("dsearch.training.options._FEW_EXAMPLES", 1)
-    data, options = examples(synonyms), TrainingOptions(tune=False)
-    of: set[tuple[str, int]] = set()
-    trained = finetune(data, options, on_epoch=lambda stage, epoch: of.add((stage, epoch.of)))
-    assert of == {("validate", 4), ("train", 4)}
-    assert trained.record["options"]["epochs"] == 4
-
-    scheduled: list[int | None] = []
-    retraining = import_module("dsearch.training.retraining")
-    learn = retraining.train_student
-
-    def watched(of: Examples, how: TrainingOptions, **more: object) -> object:
-        scheduled.append(how.epochs)
-        return learn(of, how, **more)
-
-    monkeypatch.setattr(retraining, "train_student", watched)
-    trained_without(trained, data, list(range(30)), options)
-    assert scheduled == [4]
 
 
 @pytest.mark.parametrize(
