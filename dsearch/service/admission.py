@@ -21,7 +21,7 @@ from starlette.types import Message, Receive
 from dsearch.service.lag import Lag
 
 BURST = 64
-TWO_BATCHES = 28  # of fourteen; with twelve a seventh less was answered than by two of sixteen
+TWO_BATCHES = 40  # of twenty, with room for what refusals cost; of fourteen a tenth less was answered
 SHORT_S = 0.04  # of waiting disturbs nobody: where it is more than two batches, more are let in
 LONG_S = 1.0  # of waiting is too long: where it is less than a burst, fewer are let in
 LEAST, MOST = 8, 256
