@@ -15,8 +15,10 @@ tasks.py        long work, one after the other     task_store.py   what survives
 task_jobs.py    what tasks compute, elsewhere       made.py         what they made, on its way back
 opening.py      a home that is only read            server.py       uvicorn, and an end without losses
 straight.py     requests go to their route          one_write.py    head and body in one piece
+admission.py    who is let in                       refusal.py      the answer to who is not
 feedback.py     events get their pages              impressions.py  pages answered lately, in memory
 answers.py      what they get                       respond.py      answers as JSON bytes
+lag.py          how late the event loop is          answer_headers.py  what every answer carries
 ui/             the page: static, no build step
 """
 

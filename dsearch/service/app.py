@@ -160,6 +160,7 @@ def create_app(
         metrics=service.metrics,
         leaving=lambda: service.leaving,
         admission=service.admission,
+        refusal=service.refusal,
     )
     return app
 

@@ -15,51 +15,24 @@ from collections.abc import Callable, Collection
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsearch.errors import DsearchError
 from dsearch.service import logs
 from dsearch.service.admission import Admission
-from dsearch.service.errors import HostNotAllowed, OriginNotAllowed, Overloaded
+from dsearch.service.answer_headers import add_headers
+from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
 from dsearch.service.metrics import Metrics
 from dsearch.service.problems import problem, problem_of
+from dsearch.service.refusal import Refusal
 from dsearch.service.telemetry import Spans
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 ANY_HOST = "*"
 
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",  # the icons inside the stylesheet of /docs
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-
-# As they are sent: made into bytes once, not for every answer.
-_UNLESS_GIVEN = [
-    (name.lower().encode("ascii"), value.encode("ascii"))
-    for name, value in {**HEADERS, "Cache-Control": "no-store"}.items()
-]
-_NAMES = frozenset((*(name for name, _ in _UNLESS_GIVEN), b"x-request-id", b"connection"))
 _LOOKED_AT = (b"host", b"origin", b"x-request-id")
 _KNOWN_HOSTS = 64  # ways to write an allowed Host header that are looked up and not taken apart
 
-_REFUSED = "more is being answered than can be in time; try again after the seconds in Retry-After"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -75,7 +48,8 @@ class Guard:
         origins: other sites whose pages may use it, such as "https://search.example".
         metrics: told of every answer.
         leaving: whether the server is about to stop: connections are then closed with their answer.
-        admission: says who is refused before anything is done; everybody is let in when None.
+        admission: counts who is let in.
+        refusal: for those who are not, before anything is done; without it everybody is let in.
     """
 
     def __init__(
@@ -86,6 +60,7 @@ class Guard:
         metrics: Metrics | None = None,
         leaving: Callable[[], bool] = lambda: False,
         admission: Admission | None = None,
+        refusal: Refusal | None = None,
     ):
         self.app = app
         self.hosts = frozenset(host.lower() for host in hosts)
@@ -95,18 +70,19 @@ class Guard:
         self._admission = admission
         self._known_hosts: set[str] = set()
         self._spans = Spans()
-        self._refusal = _prepared(problem_of(Overloaded(_REFUSED)))
+        self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI has it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if self._admission is None:
+        if self._admission is None or self._refusal is None:
             await self._answer(scope, receive, send)
             return
-        if self._admission.refuses(scope["path"]):
-            await self._refuse(scope, send)
+        if (refused := self._refusal.messages(scope)) is not None:
+            for message in refused:
+                await send(message)
             return
         place = self._admission.let_in(scope["path"], receive)
         try:
@@ -149,20 +125,6 @@ class Guard:
                 raise  # the server cuts the connection, so that half an answer is not taken for a whole
             detail = f"an unexpected error; the server's log has it under the request id {request_id}"
             await problem("internal_error", detail, request_id=request_id)(scope, receive, send)
-
-    async def _refuse(self, scope: Scope, send: Send) -> None:
-        """Answer with what was written down beforehand: a refusal has to cost next to nothing."""
-        self._metrics.refused()
-        start, body = self._refusal
-        headers = [*start["headers"], (b"x-request-id", secrets.token_hex(16).encode())]
-        if self._leaving():
-            headers.append((b"connection", b"close"))
-        await send({**start, "headers": headers})
-        await send(body)
-        if logs.access.isEnabledFor(logging.INFO):
-            logs.access.info(
-                "refused", extra={"fields": {"method": scope["method"], "status": start["status"]}}
-            )
 
     def _note(self, answering: _Answering) -> None:
         scope, status = answering.scope, answering.status
@@ -218,7 +180,7 @@ class _Answering:
         """As ASGI's `send`."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            _add_headers(message, self.request_id, close=self._leaving())
+            add_headers(message, self.request_id, close=self._leaving())
         await self._send(message)
 
 
@@ -240,26 +202,3 @@ def _name(host: str) -> str:
 def _route(scope: Scope) -> str:
     """The route as it is declared, without what is in its place: ids are nobody else's business."""
     return getattr(scope.get("route"), "path", "") or "none"
-
-
-def _prepared(response: Response) -> tuple[Message, Message]:
-    """The messages of an answer, without what differs from one request to the next."""
-    start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
-    _add_headers(start, "", close=False)
-    start["headers"] = [header for header in start["headers"] if header[0] != b"x-request-id"]
-    return start, {"type": "http.response.body", "body": response.body}
-
-
-def _add_headers(start: Message, request_id: str, *, close: bool) -> None:
-    given = start["headers"]
-    there = {name.lower() for name, _ in given}
-    if there.isdisjoint(_NAMES):
-        headers = [*given, *_UNLESS_GIVEN]
-    else:
-        replaced = (b"x-request-id", b"connection") if close else (b"x-request-id",)
-        headers = [header for header in given if header[0].lower() not in replaced]
-        headers += [header for header in _UNLESS_GIVEN if header[0] not in there]
-    headers.append((b"x-request-id", request_id.encode("ascii")))
-    if close:
-        headers.append((b"connection", b"close"))
-    start["headers"] = headers

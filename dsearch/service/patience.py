@@ -17,6 +17,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dsearch.errors import InvalidRequest
 from dsearch.service.one_write import OneWrite
+from dsearch.service.refusal import Refusal
 
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
@@ -52,13 +53,19 @@ class Patience:
         return min(1.0, self.header_s / 4, self.window_s / 4)
 
 
-def patient_protocol(patience: Patience) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol, with connections that can be asked whether they are too slow."""
+def patient_protocol(patience: Patience, refusal: Refusal | None = None) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, with connections that can be asked whether they are too slow.
+
+    Args:
+        patience: with clients.
+        refusal: to requests that a connection answers by itself; None: the application answers all.
+    """
 
     class Patient(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
         cycle: Any
         transport: Any
         flow: Any
+        pipeline: Any
         connections: set[Any]
 
         def connection_made(self, transport: Any) -> None:
@@ -87,6 +94,19 @@ def patient_protocol(patience: Patience) -> type[asyncio.Protocol]:
                 self._headers_since, self._header_bytes = None, 0
                 if was_between:
                     self._window_since, self._window_bytes = time.monotonic(), 0
+
+        def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+            refused = None
+            # Not to a client that does not read, nor before others that wait: these take turns as tasks.
+            if refusal is not None and cycle.keep_alive and not (self.flow.write_paused or self.pipeline):
+                refused = refusal.written(cycle.scope, cycle.default_headers)
+            if refused is None:
+                super()._start_asgi_task(cycle, app)  # pyright: ignore[reportAttributeAccessIssue]
+                return
+            self.transport.write(refused)
+            cycle.response_complete = True
+            self._headers_since, self._header_bytes = None, 0  # they were there
+            self.on_response_complete()
 
         def on_response_complete(self) -> None:
             self.transport.flush()  # to HEAD there was no body

@@ -59,7 +59,7 @@ def run_server(
         app,
         host=host,
         port=port,
-        http=patient_protocol(patience),
+        http=patient_protocol(patience, app.state.service.refusal),
         loop="asyncio",  # what all was measured with; else uvloop would run it wherever an extra brings that
         log_config=None,
         log_level="warning",

@@ -23,6 +23,7 @@ from dsearch.service.lag import Lag
 from dsearch.service.metrics import Metrics
 from dsearch.service.opening import OpenEngine, open_default
 from dsearch.service.readings import readings_of
+from dsearch.service.refusal import Refusal
 from dsearch.service.tasks import Tasks
 from dsearch.service.worker import Worker
 
@@ -91,6 +92,7 @@ class Service:
         self.leaving = False
         self.lag = Lag()
         self.admission = Admission(lambda: self.searching.pace_s, self.lag)
+        self.refusal = Refusal(self.admission, lambda: self.leaving, self.metrics)
         engine.query_cache.on_encode = self.metrics.encoded
         self.metrics.read(
             lambda: readings_of(
