@@ -52,6 +52,7 @@ class Row:
     method: str
     path: str
     body: dict[str, Any] | None = None
+    status: int = 200
 
 
 SEARCH = "/v1/collections/bench/search"
@@ -64,6 +65,7 @@ ROWS = [
         for mode in ("dense", "hybrid")
     ),
 ]
+REFUSED = Row("dsearch, refused", "dsearch, full", "POST", SEARCH, QUERY, 503)
 
 
 def main() -> None:
@@ -86,17 +88,20 @@ def main() -> None:
         shutil.copytree(homes["dsearch"], homes["other"])
         here = Path(__file__).parents[1]
         trees = {"dsearch": here, **({"other": options.beside.resolve()} if options.beside else {})}
-        rows = [*ROWS, *(replace(row, name=f"other, {row.name}", server="other") for row in ROWS[2:])]
-        rows = [row for row in rows if row.server != "other" or "other" in trees]
+        rows = [*ROWS, REFUSED]
+        if "other" in trees:
+            others = (replace(row, server=row.server.replace("dsearch", "other")) for row in rows[2:])
+            rows += [replace(row, name=f"other, {row.name}") for row in others]
         servers: dict[str, tuple[int, int]] = {}
         for name, tree in trees.items():
-            servers[name] = running.enter_context(
-                serving("dsearch", str(homes[name]), str(int(options.fake)), tree=tree)
-            )
+            for server, kind in (name, "dsearch"), (f"{name}, full", "full"):
+                servers[server] = running.enter_context(
+                    serving(kind, str(homes[name]), str(int(options.fake)), tree=tree)
+                )
         sample = Path(folder) / "answer.json"
         with connected(servers["dsearch"][1]) as connection:
             connection.sendall(request_of(ROWS[-1]))
-            sample.write_bytes(answer(connection))
+            sample.write_bytes(answer(connection, 200))
         for name in ("asgi", "fastapi"):
             servers[name] = running.enter_context(serving(name, str(sample), tree=here))
         alone: dict[tuple[int, str], list[float]] = {}
@@ -107,7 +112,7 @@ def main() -> None:
                 found.setdefault((many, row.name), []).append(took)
         for _ in range(2):
             for many, row in product(options.connections, rows):
-                if row.path == SEARCH and row.body:
+                if row.body and row.path == SEARCH and row.server in homes:
                     took = in_process(homes[row.server], row.body, options, trees[row.server], many)
                     alone.setdefault((many, row.name), []).append(took)
     show(found, alone)
@@ -142,10 +147,10 @@ def measured(process: int, port: int, row: Row, count: int, many: int) -> tuple[
     with ExitStack() as stack:
         connections = [stack.enter_context(connected(port)) for _ in range(many)]
         for _ in range(WARM):
-            ask(connections, requests)
+            ask(connections, requests, row.status)
         before = threads_s(process)
         for _ in range(rounds):
-            took += ask(connections, requests)
+            took += ask(connections, requests, row.status)
         after = threads_s(process)
     used = {thread: after[thread] - before.get(thread, 0.0) for thread in after}
     loop = used.pop(process)
@@ -173,25 +178,25 @@ def connected(port: int) -> Iterator[socket.socket]:
         yield connection
 
 
-def ask(connections: list[socket.socket], requests: list[bytes]) -> list[float]:
+def ask(connections: list[socket.socket], requests: list[bytes], status: int) -> list[float]:
     """Seconds until each connection's answer was there, all asked at once."""
     sent = time.perf_counter()
     for connection, request in zip(connections, requests, strict=True):
         connection.sendall(request)
     took: list[float] = []
     for connection in connections:
-        answer(connection)
+        answer(connection, status)
         took.append(time.perf_counter() - sent)
     return took
 
 
-def answer(connection: socket.socket) -> bytes:
-    """The body of the answer, which is 200."""
+def answer(connection: socket.socket, status: int) -> bytes:
+    """The body of the answer, which has this status."""
     received = b""
     while b"\r\n\r\n" not in received:
         received += connection.recv(65536)
     head, _, body = received.partition(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1.1 200"):
+    if not head.startswith(b"HTTP/1.1 %d" % status):
         raise SystemExit(f"{head[:100]!r} {body[:300]!r}")
     length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
     while len(body) < length:
@@ -286,6 +291,17 @@ def serve_dsearch(port: str, home: str, fake: str) -> None:
         run_server(create_app(engine), port=int(port))
 
 
+def serve_full(port: str, home: str, fake: str) -> None:
+    """Our service, under a load that leaves no place for anybody."""
+    from dsearch.service import create_app
+    from dsearch.service.server import run_server
+
+    with engine_of(Path(home), fake == "1", readonly=True) as engine:
+        app = create_app(engine)
+        app.state.service.admission.searches = 1 << 40
+        run_server(app, port=int(port))
+
+
 def serve_asgi(port: str, sample: str) -> None:
     """The least that can be answered."""
     answer = Path(sample).read_bytes()
@@ -356,7 +372,13 @@ def search(home: str, fake: str, body: str, count: str, rounds: str, many: str) 
     print(min(took))
 
 
-CHILDREN = {"dsearch": serve_dsearch, "asgi": serve_asgi, "fastapi": serve_fastapi, "search": search}
+CHILDREN = {
+    "dsearch": serve_dsearch,
+    "full": serve_full,
+    "asgi": serve_asgi,
+    "fastapi": serve_fastapi,
+    "search": search,
+}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
