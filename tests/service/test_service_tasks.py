@@ -321,8 +321,13 @@ def test_a_stopped_server_goes_on_with_its_tasks(
         watched: list[Any] = []
         watcher = threading.Thread(target=lambda: watched.extend(events(client, first)))
         watcher.start()
-        time.sleep(0.3)
-        client.app.state.service.leave()  # type: ignore[attr-defined]
+        service = client.app.state.service  # type: ignore[attr-defined]
+        until = time.monotonic() + 60
+        while not (service.watchers and service.tasks.events(first, 0)[1]):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(1)  # in which it is told
+        service.leave()
         watcher.join(20)  # streams end with the server
         assert [kind for _, kind, _ in watched] == ["progress"]
     monkeypatch.setattr(task_work, "evaluate_job", answer_at_once)
