@@ -20,15 +20,19 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from dsearch.attention import Score, mix, pool, refine
+from dsearch.attention import Score, pool, refine
 from dsearch.attention.head import Head
-from dsearch.attention.maxp import best_passages
 from dsearch.engine.leases import Lease
 from dsearch.engine.options import CANDIDATES, LayerOptions
 from dsearch.engine.overlaid import Overlaid
-from dsearch.engine.passages_beside import passages_beside
 from dsearch.engine.proposals import Legs
-from dsearch.engine.rescoring import NamedScore, checked_pooling, checked_score, checked_temperature
+from dsearch.engine.rescoring import (
+    checked_pooling,
+    checked_score,
+    checked_temperature,
+    ranks_by_inner_product,
+)
+from dsearch.engine.scoring import EmbedRows, Scoring
 from dsearch.engine.search_output import SearchOutput
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.engine.weighing import Weighing
@@ -36,8 +40,6 @@ from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.types import Mode
 
 HOP_CANDIDATES = 10  # what a hop pools: the best few speak for the query, the rest for the corpus
-
-EmbedRows = Callable[[Int64[np.ndarray, "batch candidates"]], Float[Tensor, "batch candidates encoder_dim"]]
 
 
 class SearchLayer(nn.Module):
@@ -199,14 +201,7 @@ class SearchLayer(nn.Module):
         candidate has but one, or keywords alone rank."""
         if found.keys is not None:
             return found.keys[:, :, :most]
-        positions = found.positions[:, :most]
-        beside = passages_beside(self.snapshot, positions, found.folded)
-        if beside is None or self.mode == "keyword":
-            return None
-        # They were scored where they lie, so by inner products, and no key of theirs is changed.
-        every = torch.cat([self._embeddings(positions, found.folded, None), beside.embeddings], dim=1)
-        taken = best_passages(found.folded @ every.mT, beside.owners, positions.shape[1])
-        return beside.keys(positions, taken.cpu().numpy())
+        return self._scoring(None).best_keys(found.folded, found.positions[:, :most])
 
     def among(
         self,
@@ -233,6 +228,10 @@ class SearchLayer(nn.Module):
         slot = own and self.mode == "hybrid" and self.pooling == "soft"
         return Weighing(self.head, self.temperature, self.pooling, slot)
 
+    def _scoring(self, embed: EmbedRows | None) -> Scoring:
+        score = None if self.mode == "keyword" else self.score
+        return Scoring(self.snapshot, self.head, score, self.overlaid, embed)
+
     def _search(
         self,
         query_states: Float[Tensor, "batch encoder_dim"],
@@ -256,55 +255,44 @@ class SearchLayer(nn.Module):
                 candidates=self.candidates,
                 overlaid=None if embed is not None else self.overlaid,
             )
+            scoring = self._scoring(embed)
             for _ in range(self.hops - 1):
-                queries = self._hop(queries, legs, embed)
-            return self._attend(queries, legs, embed, values, among, pooled=pooled)
+                queries = self._hop(queries, legs, scoring)
+            return self._attend(queries, legs, scoring, values, among, pooled=pooled)
 
     def _hop(
         self,
         queries: Float[Tensor, "batch heads key_dim"],
         legs: Legs,
-        embed: EmbedRows | None,
+        scoring: Scoring,
     ) -> Float[Tensor, "batch heads key_dim"]:
-        found = self._attend(queries, legs, embed)
+        found = self._attend(queries, legs, scoring)
         best = found.positions[:, :HOP_CANDIDATES]
         head_weights = found.head_weights[..., :HOP_CANDIDATES]
         head_weights = head_weights / head_weights.sum(-1, keepdim=True).clamp_min(1e-30)
         strength = self.head.hop_strength if self.hop_strength is None else self.hop_strength
         if found.keys is None:
-            keys = self.head.keys(self._changed(self._embeddings(best, queries, embed), best, embed))
-            return refine(queries, head_weights, keys, strength)
-        taken = self.snapshot.key_embeddings(found.keys[:, :, :HOP_CANDIDATES])
-        own = self._changed(torch.as_tensor(taken).to(queries), best[:, None], embed)
-        keys = self.head.keys(own)  # each head has keys of its own
+            return refine(queries, head_weights, scoring.keys(best, queries), strength)
+        keys = scoring.keys_taken(found.keys[:, :, :HOP_CANDIDATES], best, queries)  # each head has its own
         return refine(queries.unsqueeze(2), head_weights.unsqueeze(2), keys, strength).squeeze(2)
 
     def _attend(
         self,
         queries: Float[Tensor, "batch heads key_dim"],
         legs: Legs,
-        embed: EmbedRows | None,
+        scoring: Scoring,
         values: Float[Tensor, "positions value_dim"] | None = None,
         among: Int64[np.ndarray, "batch candidates"] | None = None,
         *,
         pooled: bool = True,
     ) -> SearchOutput:
-        head, snapshot = self.head, self.snapshot
+        head = self.head
         folded = head.fold(queries)
         positions = legs.propose(folded) if among is None else among
-        dense = None if pooled else self._known(folded, legs, positions)
-        candidates, beside, taken = None, None, None
-        if dense is None:
-            candidates = self._embeddings(positions, queries, embed)
-            if embed is None and self.mode != "keyword":
-                beside = passages_beside(snapshot, positions, queries)
-            if beside is not None:
-                candidates = torch.cat([candidates, beside.embeddings], dim=1)
-            owned = positions if beside is None else beside.owned(positions)
-            dense = self._dense(queries, folded, self._changed(candidates, owned, embed))
-            if beside is not None:
-                taken = best_passages(dense, beside.owners, positions.shape[1])
-                dense = dense.gather(2, taken)
+        scored = None if pooled else scoring.known(folded, legs, positions)
+        if scored is None:
+            scored = scoring.scored(queries, folded, positions)
+        dense = scored.dense
         by_words = legs.keyword_scores(positions)
         if by_words is None:
             keyword, raw = torch.zeros_like(dense), dense
@@ -322,20 +310,16 @@ class SearchLayer(nn.Module):
         weighed, scores = weighing.weighed(raw, mask), weighing.scores(raw, mask)
         order = _by_score_then_position(scores, positions)
         along = order[:, None].expand_as(dense)
-        context, keys = folded.new_empty(len(folded), 0), None
-        if beside is not None and taken is not None:
-            keys = beside.keys(positions, taken.cpu().numpy())
+        keys = scored.keys(positions)
+        if keys is not None:
             keys = np.take_along_axis(keys, order[:, None].cpu().numpy(), 2)
-        if pooled:
-            assert candidates is not None
-            by_candidate = candidates if values is None else _rows(values, positions).to(weighed.mixed)
-            shares = weighed.mixed
-            if taken is not None and values is None:  # each head pools the passages that it took
-                every = weighed.by_head.new_zeros(*dense.shape[:2], candidates.shape[1])
-                shares = mix(every.scatter(2, taken, weighed.by_head), head.mixture)
-            context = pool(shares.unsqueeze(1), by_candidate).squeeze(1)
+        if not pooled:
+            context = folded.new_empty(len(folded), 0)
+        elif values is not None:
+            context = pool(weighed.mixed.unsqueeze(1), _rows(values, positions).to(weighed.mixed)).squeeze(1)
+        else:
             # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
-            context = head.values(context) if values is None else context
+            context = head.values(scored.pooled(weighed, head))
         return SearchOutput(
             context=context,
             weights=weighed.mixed.gather(1, order),
@@ -358,54 +342,7 @@ class SearchLayer(nn.Module):
 
     @property
     def _ranks_by_inner_product(self) -> bool:
-        return isinstance(self.score, NamedScore) and self.score.ranks_by_inner_product
-
-    def _known(
-        self,
-        folded: Float[Tensor, "batch heads encoder_dim"],
-        legs: Legs,
-        positions: Int64[np.ndarray, "batch candidates"],
-    ) -> Float[Tensor, "batch heads candidates"] | None:
-        """What candidates score, where that is known without their embeddings."""
-        if self.mode == "keyword":
-            return folded.new_zeros(*folded.shape[:2], positions.shape[1])
-        every = legs.dense_of_all
-        if every is None or self.overlaid is not None or not self._ranks_by_inner_product:
-            return None
-        if every.shape[2] == 0:
-            return None
-        dense = torch.as_tensor(np.take_along_axis(every, positions[:, None], 2)).to(folded)
-        return dense.masked_fill_(torch.as_tensor(positions == NONE)[:, None].to(dense.device), 0.0)
-
-    def _dense(
-        self,
-        queries: Float[Tensor, "batch heads key_dim"],
-        folded: Float[Tensor, "batch heads encoder_dim"],
-        candidates: Float[Tensor, "batch candidates encoder_dim"],
-    ) -> Float[Tensor, "batch heads candidates"]:
-        if self.mode == "keyword":
-            return folded.new_zeros(*folded.shape[:2], candidates.shape[1])
-        if self._ranks_by_inner_product:
-            return folded @ candidates.mT
-        return self.score(queries, self.head.keys(candidates))
-
-    def _changed(
-        self,
-        embeddings: Float[Tensor, "*shape encoder_dim"],
-        positions: Int64[np.ndarray, ...],
-        embed: EmbedRows | None,
-    ) -> Float[Tensor, "*shape encoder_dim"]:
-        """What keys are computed from: embeddings, with the model's changes to single documents."""
-        if self.overlaid is None or embed is not None:
-            return embeddings
-        return embeddings + self.overlaid.at(positions, embeddings)
-
-    def _embeddings(
-        self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor, embed: EmbedRows | None
-    ) -> Float[Tensor, "batch candidates encoder_dim"]:
-        if embed is not None:
-            return embed(positions).to(like)
-        return torch.as_tensor(self.snapshot.embeddings(positions)).to(like)
+        return ranks_by_inner_product(self.score)
 
 
 def _rows(

@@ -65,11 +65,6 @@ class NamedScore:
         self.width = 1.0 if width is None else width
 
     @property
-    def ranks_by_inner_product(self) -> bool:
-        """Whether the index ranks by this very score, so that there is nothing to re-score."""
-        return self.name in ("dot", "general")
-
-    @property
     def has_support(self) -> bool:
         """Whether it says on its own scale how far attention reaches, so that no temperature is needed."""
         return self.name in (*KERNELS, "exact_match")
@@ -114,6 +109,11 @@ class NamedScore:
         if self.name in KERNELS:
             return bound_kernel(floor, queries, shortest, self.name, self.width)
         return floor
+
+
+def ranks_by_inner_product(score: Score) -> bool:
+    """Whether the index ranks by this very score, so that there is nothing to re-score."""
+    return isinstance(score, NamedScore) and score.name in ("dot", "general")
 
 
 def checked_score(score: str | Score, width: float | None) -> Score:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dsearch.engine.layer import SearchLayer
-from dsearch.engine.rescoring import NamedScore
+from dsearch.engine.rescoring import ranks_by_inner_product
 from dsearch.engine.search_output import SearchOutput
 from dsearch.engine.snapshot import NONE
 
@@ -65,7 +65,7 @@ def _of_pairs(
         states = states.clone().requires_grad_()
         queries = layer.head.queries(states)
         keys = layer.head.keys(embeddings.to(states)).detach().expand_as(queries)
-        if isinstance(layer.score, NamedScore) and layer.score.ranks_by_inner_product:
+        if ranks_by_inner_product(layer.score):
             dense = (queries * keys).sum(-1)
         else:
             one_by_one = layer.score(queries.flatten(0, 1).unsqueeze(1), keys.flatten(0, 1).unsqueeze(1))

@@ -12,6 +12,7 @@ from fakes import HashingEncoder
 
 from dsearch.attention.head import Head
 from dsearch.engine import PassageOptions, SearchLayer
+from dsearch.engine.scoring import Scoring
 from dsearch.types import Document
 
 FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
@@ -100,7 +101,7 @@ def test_no_embedding_is_read_where_every_score_is_known(
 
     layer = SearchLayer(collection.snapshot, head_of(1), hops=1, candidates=20)
     states = torch.as_tensor(encoder.encode_queries(QUERIES))
-    monkeypatch.setattr(SearchLayer, "_embeddings", read)
+    monkeypatch.setattr(Scoring, "_embeddings", read)
     assert layer.ranked(states, QUERIES).positions.shape[0] == len(QUERIES)
     with pytest.raises(AssertionError, match="was read"):
         layer(states, QUERIES)
