@@ -159,7 +159,6 @@ def create_app(
         origins=origins,
         metrics=service.metrics,
         leaving=lambda: service.leaving,
-        admission=service.admission,
         refusal=service.refusal,
     )
     return app

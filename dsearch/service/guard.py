@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsearch.errors import DsearchError
 from dsearch.service import logs
-from dsearch.service.admission import Admission
 from dsearch.service.answer_headers import add_headers
 from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
 from dsearch.service.metrics import Metrics
@@ -48,8 +47,7 @@ class Guard:
         origins: other sites whose pages may use it, such as "https://search.example".
         metrics: told of every answer.
         leaving: whether the server is about to stop: connections are then closed with their answer.
-        admission: counts who is let in.
-        refusal: for those who are not, before anything is done; without it everybody is let in.
+        refusal: answers those who are not let in, before anything is done for them; None: everybody is.
     """
 
     def __init__(
@@ -59,7 +57,6 @@ class Guard:
         origins: Collection[str] = (),
         metrics: Metrics | None = None,
         leaving: Callable[[], bool] = lambda: False,
-        admission: Admission | None = None,
         refusal: Refusal | None = None,
     ):
         self.app = app
@@ -67,7 +64,6 @@ class Guard:
         self.origins = frozenset(origin.lower() for origin in origins)
         self._metrics = metrics or Metrics()
         self._leaving = leaving
-        self._admission = admission
         self._known_hosts: set[str] = set()
         self._spans = Spans()
         self._refusal = refusal
@@ -77,14 +73,14 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if self._admission is None or self._refusal is None:
+        if self._refusal is None:
             await self._answer(scope, receive, send)
             return
         if (refused := self._refusal.messages(scope)) is not None:
             for message in refused:
                 await send(message)
             return
-        place = self._admission.let_in(scope["path"], receive)
+        place = self._refusal.admission.let_in(scope["path"], receive)
         try:
             await self._answer(scope, place.receive, send)
         finally:

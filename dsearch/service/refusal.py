@@ -30,13 +30,13 @@ class Refusal:
     """One for a service.
 
     Args:
-        admission: says who is refused.
+        admission: says who is refused, and counts who is not.
         leaving: whether the server is about to stop: connections are then closed with their answer.
         metrics: told of each.
     """
 
     def __init__(self, admission: Admission, leaving: Callable[[], bool], metrics: Metrics):
-        self._admission = admission
+        self.admission = admission
         self._leaving = leaving
         self._metrics = metrics
         response = problem_of(Overloaded(_REFUSED))
@@ -57,7 +57,7 @@ class Refusal:
             scope: of the request, as ASGI has it.
             beside: headers of the server's own.
         """
-        if scope["method"] == "HEAD" or self._leaving() or not self._admission.refuses(scope["path"]):
+        if scope["method"] == "HEAD" or self._leaving() or not self.admission.refuses(scope["path"]):
             return None
         self._count(scope)
         headers = b"".join([_HEADER % header for header in beside])
@@ -65,7 +65,7 @@ class Refusal:
 
     def messages(self, scope: Scope) -> tuple[Message, Message] | None:
         """The answer in ASGI's messages; None: the request is not refused."""
-        if not self._admission.refuses(scope["path"]):
+        if not self.admission.refuses(scope["path"]):
             return None
         self._count(scope)
         headers = [*self._headers, (b"x-request-id", _new_id())]

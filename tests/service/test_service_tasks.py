@@ -320,13 +320,19 @@ def test_a_stopped_server_goes_on_with_its_tasks(
         until_running(client, first)
         watched: list[Any] = []
         watcher = threading.Thread(target=lambda: watched.extend(events(client, first)))
-        watcher.start()
         service = client.app.state.service  # type: ignore[attr-defined]
+        look, asked_after = service.tasks.events, []
+
+        def noted(id: str, after: int) -> Any:
+            asked_after.append(after)
+            return look(id, after)
+
+        monkeypatch.setattr(service.tasks, "events", noted)
+        watcher.start()
         until = time.monotonic() + 60
-        while not (service.watchers and service.tasks.events(first, 0)[1]):
+        while not any(asked_after):  # who asks for what comes after an event has told it
             assert time.monotonic() < until
             time.sleep(0.01)
-        time.sleep(1)  # in which it is told
         service.leave()
         watcher.join(20)  # streams end with the server
         assert [kind for _, kind, _ in watched] == ["progress"]
