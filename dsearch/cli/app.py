@@ -62,6 +62,7 @@ for command in (
     maintain.stats,
     aliases.alias,
     maintain.verify,
+    maintain.recover,
     copies.backup,
     copies.restore,
     copies.export,

@@ -1,4 +1,4 @@
-"""`dsearch verify`, `dsearch compact`, `dsearch purge`, `dsearch stats`."""
+"""`dsearch verify`, `dsearch recover`, `dsearch compact`, `dsearch purge`, `dsearch stats`."""
 
 from __future__ import annotations
 
@@ -40,6 +40,25 @@ def verify(
         say("no collection yet")
     if not all(one.ok for one in reports):
         raise typer.Exit(1)
+
+
+def recover(
+    collection: Annotated[str, typer.Argument(help="Its name.")],
+    home: options.HomeFolder = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Where acknowledged writes are missing and there is no backup: go on with what is there."""
+    with opened_engine(home, readonly=False, threads=threads) as (engine, _), ProgressBars() as on_progress:
+        recovered = engine.recover(collection, on_progress)
+    if json:
+        print_json(asdict(recovered))
+        return
+    if recovered.loss is None:
+        typer.echo(f"{recovered.name}: no write is missing; nothing was changed")
+        return
+    say(recovered.loss)
+    typer.echo(f"{recovered.name}: goes on with {recovered.documents} documents; index again what is missing")
 
 
 def compact(

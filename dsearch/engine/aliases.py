@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dsearch.errors import CorruptData, UnsupportedFormat
+from dsearch.engine.home import Home
+from dsearch.errors import CollectionExists, CorruptData, NotFound, UnsupportedFormat
 from dsearch.index.durable import sync_file, sync_folder
 
 FILE_NAME = "aliases.json"
@@ -42,8 +43,39 @@ def read_aliases(home: Path) -> dict[str, str]:
     return content["aliases"]
 
 
-def write_aliases(home: Path, aliases: Mapping[str, str]) -> None:
-    """Exchange all of them, durably and at once; for the one process that writes to the home."""
+def set_alias(home: Home, alias: str, name: str) -> str | None:
+    """Let `alias` stand for collection `name`; what it stood for before, None where there was no such alias.
+
+    For the one process that writes to the home, as all changes here.
+
+    Raises:
+        CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so).
+    """
+    home.folder(alias)  # its rules are those of collections' names
+    home.existing(name)
+    if alias in home.names():
+        raise CollectionExists(f"collection {alias!r} is there; use another name for the alias")
+    aliases = read_aliases(home.path)
+    _write(home.path, {**aliases, alias: name})
+    return aliases.get(alias)
+
+
+def drop_alias(home: Home, alias: str) -> None:
+    """Remove an alias; the collection stays.
+
+    Raises:
+        NotFound.
+    """
+    aliases = read_aliases(home.path)
+    if alias not in aliases:
+        there = f"there are: {', '.join(aliases)}" if aliases else "there is none"
+        raise NotFound(f"no alias {alias[:80]!r}; {there}")
+    del aliases[alias]
+    _write(home.path, aliases)
+
+
+def _write(home: Path, aliases: Mapping[str, str]) -> None:
+    """Exchange all of them, durably and at once."""
     content: dict[str, Any] = {"format": FORMAT, "aliases": dict(sorted(aliases.items()))}
     unfinished = home / f".{FILE_NAME}.writing"
     unfinished.write_text(json.dumps({**content, "digest": _digest(content)}, indent=1) + "\n")

@@ -6,7 +6,6 @@ one head for a whole request; a write or a promotion replaces them by one assign
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +25,6 @@ from dsearch.engine.indexing import (
     Ingested,
     OnProgress,
     encode_pending,
-    generation_folder,
     store_documents,
 )
 from dsearch.engine.keys import KeyOptions
@@ -34,7 +32,7 @@ from dsearch.engine.lessons import Lessons
 from dsearch.engine.model_documents import EncodedDocuments
 from dsearch.engine.models import UNTRAINED, save_model
 from dsearch.engine.rebuild import MINIMUM, Rebuilder
-from dsearch.engine.retirement import strike_missing
+from dsearch.engine.retirement import retire_one, strike_missing
 from dsearch.engine.retuning import Tuned, keep_tuned
 from dsearch.engine.tuning_queries import measured_live, tuning_queries
 from dsearch.engine.versions import before_live, delete_version
@@ -84,6 +82,8 @@ class Collection(CollectionReader):
             encoded = encode_pending(self.store, encoder, on_progress)
         if inserted or updated or encoded or self._state.stale:
             self.refresh(on_progress)
+        else:
+            self.restore_derived(on_progress)
         return Ingested(inserted, updated, unchanged, encoded, time.monotonic() - started)
 
     def upsert(
@@ -215,10 +215,10 @@ class Collection(CollectionReader):
             yield
 
     def restore_derived(self, on_progress: OnProgress | None = None) -> bool:
-        """Build what a restored backup lacks; whether there was something.
+        """Build the live generation anew where it is missing or damaged; whether it was.
 
-        A generation can be computed from documents and embeddings, so it may be left out of a backup, and one
-        that is damaged does no harm.
+        It can be computed from documents and embeddings: a backup may come without, and damage to it does no
+        harm.
         """
         strike_missing(self.store)
         try:
@@ -226,9 +226,8 @@ class Collection(CollectionReader):
         except (CorruptData, UnsupportedFormat):
             damaged = self.store.live_generation()
             self.refresh(on_progress)
-            if damaged is not None:  # nobody can have it open
-                shutil.rmtree(generation_folder(self.store, damaged.number), ignore_errors=True)
-            strike_missing(self.store)
+            if damaged in self.store.generations():  # one that is gone was struck off
+                retire_one(self.store, damaged.number)
             return True
         return False
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dsearch.encoder import QueryCache, TextEncoder
-from dsearch.engine.aliases import read_aliases, write_aliases
+from dsearch.engine.aliases import drop_alias, read_aliases, set_alias
 from dsearch.engine.backups import Backup, back_up, restore
 from dsearch.engine.clean_close import CleanClose, take_clean_close
 from dsearch.engine.collection import Collection
@@ -31,9 +31,10 @@ from dsearch.engine.migrate import (
     switch,
 )
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
+from dsearch.engine.recovery import Recovered, accept_loss
 from dsearch.engine.retirement import clear, tidy
 from dsearch.engine.verifying import Verified, verify_collection
-from dsearch.errors import CollectionExists, Conflict, NotFound, Unavailable
+from dsearch.errors import CollectionExists, Conflict, Unavailable
 from dsearch.store import Store, validate_name
 from dsearch.store.backup import name_of_backup
 from dsearch.store.folders import aside, publish, require_empty
@@ -142,7 +143,7 @@ class SearchEngine:
         """
         self._require_writable()
         folder = self.home.folder(name)
-        self._require_free(name)
+        self._require_free(name, "use it, or another name")
         tokenizer_for(language)  # before anything of the collection is there
         cutting = None
         if dimension is None:
@@ -208,12 +209,7 @@ class SearchEngine:
             collection.close()
         self._encoders.forget(name)
         shutil.rmtree(migrating_folder(self.home, name), ignore_errors=True)
-        for edition in self.home.editions(name):  # the newest, which is the collection, last
-            # Renamed first: a crash in the middle leaves no half collection under the name.
-            doomed = edition.with_name(f".{name}.deleted")
-            shutil.rmtree(doomed, ignore_errors=True)
-            edition.rename(doomed)
-            shutil.rmtree(doomed)
+        self.home.remove(name)
 
     # ---- copies
 
@@ -226,6 +222,25 @@ class SearchEngine:
             CollectionNotFound, InvalidRequest (not a name).
         """
         return verify_collection(self.home.existing(self.aliases().get(name, name)))
+
+    def recover(self, name: str, on_progress: OnProgress | None = None) -> Recovered:
+        """Let a collection whose acknowledged writes are missing go on with those that are there.
+
+        Its index is built anew. A collection that lacks nothing stays as it is.
+
+        Raises:
+            CollectionNotFound, InvalidRequest (not a name), Conflict (opened readonly).
+            CorruptData: the database itself cannot be read.
+        """
+        self._require_writable()
+        name = self.aliases().get(name, name)
+        with self._opening:
+            # What is open lacks nothing.
+            loss = None if name in self._open else accept_loss(self.home.existing(name))
+            collection = self.collection(name)
+        if loss is not None:  # the index may have documents that are lost
+            collection.refresh(on_progress)
+        return Recovered(name, loss, collection.describe()["documents"])
 
     def backup(self, name: str, path: Path) -> Backup:
         """Copy a collection into the new folder `path`, whole or not at all, while writes and searches go on.
@@ -254,12 +269,7 @@ class SearchEngine:
         """
         self._require_writable()
         name = validate_name(name_of_backup(backup))
-        if name in self.names():
-            raise CollectionExists(
-                f"collection {name!r} exists in {self.home.path}, and a backup keeps its name; restore it "
-                "into another home, or delete that collection first"
-            )
-        self._require_free(name)
+        self._require_free(name, "a backup keeps its name; restore it into another home, or remove that")
         restore(self.home.folder(name), backup)
         restored = self.collection(name)
         restored.restore_derived(on_progress)
@@ -344,13 +354,7 @@ class SearchEngine:
             Conflict (opened readonly).
         """
         self._require_writable()
-        self.home.folder(alias)  # its rules are those of collections' names
-        self.home.existing(name)
-        if alias in self.names():
-            raise CollectionExists(f"collection {alias!r} is there; use another name for the alias")
-        aliases = self.aliases()
-        write_aliases(self.home.path, {**aliases, alias: name})
-        return aliases.get(alias)
+        return set_alias(self.home, alias, name)
 
     def drop_alias(self, alias: str) -> None:
         """Remove an alias; the collection stays.
@@ -359,12 +363,7 @@ class SearchEngine:
             NotFound, Conflict (opened readonly).
         """
         self._require_writable()
-        aliases = self.aliases()
-        if alias not in aliases:
-            there = f"there are: {', '.join(aliases)}" if aliases else "there is none"
-            raise NotFound(f"no alias {alias[:80]!r}; {there}")
-        del aliases[alias]
-        write_aliases(self.home.path, aliases)
+        drop_alias(self.home, alias)
 
     # ---- closing
 
@@ -425,13 +424,11 @@ class SearchEngine:
             rebuild_minimum=minimum,
         )
 
-    def _require_free(self, name: str) -> None:
+    def _require_free(self, name: str, advice: str) -> None:
         if name in self.names():
-            raise CollectionExists(f"collection {name!r} exists in {self.home.path}; use it, or another name")
+            raise CollectionExists(f"collection {name!r} exists in {self.home.path}; {advice}")
         if target := self.aliases().get(name):
-            raise CollectionExists(
-                f"{name!r} is an alias of {target!r}; remove that first, or use another name"
-            )
+            raise CollectionExists(f"{name!r} is an alias of {target!r}; {advice}")
 
     def _require_writable(self) -> None:
         if self.readonly:

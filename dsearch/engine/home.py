@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -83,6 +84,15 @@ class Home:
             if named and _holds_collection(folder):
                 found.add(name)
         return sorted(found)
+
+    def remove(self, name: str) -> None:
+        """Delete collection `name`; for the one process that writes here."""
+        for edition in self.editions(name):  # the newest, which is the collection, last
+            # Renamed first: a crash in the middle leaves no half collection under the name.
+            doomed = edition.with_name(f".{name}.deleted")
+            shutil.rmtree(doomed, ignore_errors=True)
+            edition.rename(doomed)
+            shutil.rmtree(doomed)
 
     @property
     def locked(self) -> bool:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, finalize
 
 from dsearch.engine.clean_close import CleanClose
 from dsearch.engine.indexing import generation_folder
-from dsearch.errors import CorruptData, Unavailable
+from dsearch.errors import CorruptData, Unavailable, UnsupportedFormat
 from dsearch.index import Generation
 from dsearch.index.durable import FileIdentity
 from dsearch.index.generation import Texts
@@ -98,9 +98,16 @@ def open_registered(
     try:
         folder = generation_folder(store, record.number)
         return _open(folder, record.manifest_digest, lease, store.contents, proven)
-    except BaseException:
+    except BaseException as error:
         lease.release()
+        if isinstance(error, CorruptData | UnsupportedFormat):
+            raise type(error)(f"{error}{how_to_build(store.name)}") from error
         raise
+
+
+def how_to_build(collection: str) -> str:
+    """What to add to "build the generation again"."""
+    return f" with: dsearch refresh -c {collection}"
 
 
 def lease_registered(store: Store, record: GenerationRecord) -> Lease | None:
@@ -116,8 +123,8 @@ def lease_registered(store: Store, record: GenerationRecord) -> Lease | None:
         if not _registered(store, record):
             return None
         raise CorruptData(
-            f"{folder}: the folder of a registered generation cannot be opened ({error}); build it again "
-            f"with: dsearch refresh -c {store.name}"
+            f"{folder}: the folder of a registered generation cannot be opened ({error}); build the "
+            f"generation again{how_to_build(store.name)}"
         ) from error
     try:
         # Only now: what is registered while it is leased stays. Before, it could have been retired.

@@ -30,10 +30,12 @@ class Proof:
     Args:
         generation: what is proven.
         proven_at: when its unproven files were last held against their digests, in seconds since 1970.
+        remedy: ends what is said of damage.
     """
 
-    def __init__(self, generation: Generation, proven_at: float | None = None):
+    def __init__(self, generation: Generation, proven_at: float | None = None, remedy: str = ""):
         self.number = generation.number
+        self._remedy = remedy
         self.problem: str | None = None
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,10 +88,11 @@ class Proof:
             if not self._cancelled.is_set():
                 self._proven_at = time.time()
         except CorruptData as error:
-            self.problem = str(error)
+            self.problem = f"{error}{self._remedy}"
         except OSError as error:
             self.problem = (
                 f"{folder}: cannot be read ({error}); check the disk, then build the generation again"
+                f"{self._remedy}"
             )
         finally:
             self._lease.release()

@@ -21,22 +21,25 @@ _NUMBER = re.compile(r"[0-9]{6,9}")
 def retire(store: Store, keep: int = KEEP) -> list[int]:
     """Retire all but the live generation and the `keep` newest; the numbers of those that went.
 
-    One that a reader in any process holds stays until the next call. It is struck off the register first: a
-    crash between leaves a folder that `clear` removes.
+    One that a reader in any process holds stays until the next call.
     """
-    gone: list[int] = []
-    for number in store.retirable_generations(keep):
-        folder = generation_folder(store, number)
-        if not folder.is_dir():
+    return [number for number in store.retirable_generations(keep) if retire_one(store, number)]
+
+
+def retire_one(store: Store, number: int) -> bool:
+    """Retire a generation that is not live, unless a reader holds it; whether it went.
+
+    It is struck off the register first: a crash between leaves a folder that `clear` removes.
+    """
+    folder = generation_folder(store, number)
+    if not folder.is_dir():
+        store.retire_generation(number)
+        return True
+    with alone_with(folder) as alone:
+        if alone:
             store.retire_generation(number)
-            gone.append(number)
-            continue
-        with alone_with(folder) as alone:
-            if alone:
-                store.retire_generation(number)
-                _remove(folder)
-                gone.append(number)
-    return gone
+            _remove(folder)
+        return alone
 
 
 def strike_missing(store: Store) -> list[int]:

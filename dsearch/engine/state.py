@@ -20,7 +20,7 @@ from dsearch.engine.cutting import passage_table
 from dsearch.engine.fresh import Fresh
 from dsearch.engine.growing import GrowingMatrix
 from dsearch.engine.indexing import Built, generation_folder, publish
-from dsearch.engine.leases import open_leased, open_live, release
+from dsearch.engine.leases import how_to_build, open_leased, open_live, release
 from dsearch.engine.models import load_head
 from dsearch.engine.proof import Proof
 from dsearch.engine.retirement import tidy
@@ -179,7 +179,8 @@ class LiveState:
         if self._proof is None or self._proof.number != state.generation.number:
             if self._proof is not None:
                 self._proof.cancel()  # of one that answers no more
-            self._proof = Proof(state.generation, None if self._closed is None else self._closed.proven_at)
+            proven_at = None if self._closed is None else self._closed.proven_at
+            self._proof = Proof(state.generation, proven_at, how_to_build(self._store.name))
         return state
 
     def _clean_close(self) -> CleanClose | None:

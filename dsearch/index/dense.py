@@ -248,10 +248,10 @@ class DenseIndex:
         try:
             index = faiss.read_index(str(path), flag)
         except RuntimeError as error:
-            raise CorruptData(f"{path}: not a FAISS index ({error}); rebuild the generation") from error
+            raise CorruptData(f"{path}: not a FAISS index ({error}); build the generation again") from error
         if index.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise CorruptData(
-                f"{path}: metric {index.metric_type}, not inner product; rebuild the generation"
+                f"{path}: metric {index.metric_type}, not inner product; build the generation again"
             )
         return cls(index, kind, parameters)
 

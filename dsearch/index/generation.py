@@ -125,7 +125,7 @@ class Generation:
         if digest is not None and manifest.digest != digest:
             raise CorruptData(
                 f"{folder / MANIFEST_NAME}: of another generation than the store registered; "
-                "delete this folder and build the generation again"
+                "build the generation again"
             )
         identities = manifest.identities(folder)
         unproven = _large(

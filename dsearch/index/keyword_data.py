@@ -176,7 +176,8 @@ class KeywordData:
             )
             data._check()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CorruptData(f"{folder}: not a keyword index ({error}); rebuild the generation") from error
+            problem = f"{folder}: not a keyword index ({error})"
+            raise CorruptData(f"{problem}; build the generation again") from error
         return data
 
     def _check(self) -> None:

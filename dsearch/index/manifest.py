@@ -25,7 +25,7 @@ FORMAT = 3
 WITHOUT_PASSAGES = 2
 OLDEST_FORMAT = 2
 
-_REBUILD = "generations are derived data: delete this folder and build the generation again"
+_REBUILD = "it is derived data: build the generation again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ DOCUMENTS = Marked(
     "watermark",
     "the database",
     "writes",
-    "restore a backup, or open with accept_loss=True to go on with what is there and index the rest again",
+    "restore a backup, or go on with what is there (dsearch recover COLLECTION) and index the rest again",
 )
 
 

@@ -32,6 +32,7 @@ def test_verify_tells_by_its_exit_code(indexed: Terminal, tmp_path: Path) -> Non
     assert code == 1
     assert out.startswith("papers: damaged")
     assert "keys.faiss: SHA-256 differs from the manifest" in out
+    assert "build the generation again with: dsearch refresh -c papers" in out
     code, out, _ = indexed("verify", "--json")
     assert code == 1
     (report,) = json.loads(out)
@@ -41,6 +42,42 @@ def test_verify_tells_by_its_exit_code(indexed: Terminal, tmp_path: Path) -> Non
     code, _, err = indexed("verify", "nothing")
     assert code == 1
     assert "no collection 'nothing'" in err
+
+
+def test_indexing_again_mends_a_damaged_index(indexed: Terminal, beir: Path, tmp_path: Path) -> None:  # noqa: F811
+    (keys,) = (tmp_path / "home").glob("papers/generations/000002/keys.faiss")
+    keys.write_bytes(keys.read_bytes()[:-1])
+    code, out, err = indexed("index", beir, "-c", "papers")
+    assert code == 0, err
+    assert "generation 3: 0 new, 0 changed, 60 unchanged" in out
+    assert indexed("verify")[0] == 0
+
+
+def test_recover_goes_on_with_what_is_there(indexed: Terminal, beir: Path, tmp_path: Path) -> None:  # noqa: F811
+    code, out, _ = indexed("recover", "papers")
+    assert code == 0
+    assert out == "papers: no write is missing; nothing was changed\n"
+    folder = tmp_path / "home" / "papers"
+    before = {file.name: file.read_bytes() for file in folder.glob("documents.db*")}
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"_id": "lost", "text": "a zebra"}\n')
+    indexed("index", one, "-c", "papers")
+    for name, content in before.items():
+        (folder / name).write_bytes(content)
+    code, _, err = indexed("search", "zebra", "-c", "papers")
+    assert code == 1
+    assert "acknowledged writes are missing" in err
+    assert "dsearch recover" in err
+    code, out, err = indexed("recover", "papers")  # what the message tells to do
+    assert code == 0, err
+    assert "acknowledged writes are missing" in err
+    assert "papers: goes on with 60 documents" in out
+    code, out, _ = indexed("verify", "papers")
+    assert code == 0, out
+    indexed("index", one, "-c", "papers")
+    code, out, _ = indexed("search", "zebra", "-c", "papers")
+    assert code == 0
+    assert "lost" in out
 
 
 def test_a_damaged_collection_hides_no_other(indexed: Terminal, beir: Path, tmp_path: Path) -> None:  # noqa: F811

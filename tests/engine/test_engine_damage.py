@@ -106,7 +106,7 @@ def test_a_lost_generation_that_was_built_again_is_no_damage_any_more(tmp_path, 
     shutil.rmtree(folders[-1 if live else 0])
     with SearchEngine(home, encoder=encoder) as engine:
         (damage,) = engine.verify("papers").damage
-        assert "build it again with: dsearch refresh -c papers" in damage
+        assert "build the generation again with: dsearch refresh -c papers" in damage
         papers = engine.collection("papers")
         papers.refresh()
         assert engine.verify("papers").ok

@@ -217,7 +217,7 @@ def test_an_empty_batch_is_answered() -> None:
 def test_files_that_are_no_index_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys.faiss"
     path.write_bytes(b"not an index at all")
-    with pytest.raises(CorruptData, match=r"keys\.faiss: not a FAISS index .* rebuild the generation"):
+    with pytest.raises(CorruptData, match=r"keys\.faiss: not a FAISS index .* build the generation again"):
         DenseIndex.load(path)
     with pytest.raises(CorruptData):
         DenseIndex.load(tmp_path / "absent.faiss")

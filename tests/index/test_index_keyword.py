@@ -173,7 +173,7 @@ def test_save_and_load_are_exact_and_equal_texts_give_equal_files(tmp_path: Path
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     KeywordIndex.build(["one two three", "two"]).save(tmp_path)
     np.save(tmp_path / "parts.npy", np.zeros(1, np.float32))
-    with pytest.raises(CorruptData, match=r"do not fit each other\); rebuild the generation"):
+    with pytest.raises(CorruptData, match=r"do not fit each other\); build the generation again"):
         KeywordIndex.load(tmp_path)
     (tmp_path / "vocabulary.json").unlink()
     with pytest.raises(CorruptData, match=r"not a keyword index .*vocabulary\.json"):

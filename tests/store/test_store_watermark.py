@@ -130,7 +130,7 @@ def test_accepting_the_loss_goes_on_without_using_a_number_twice(history, damage
         tear(folder, newest=False)
     else:
         put_watermark(folder, history[0])
-    with pytest.raises(CorruptData, match="accept_loss=True"):
+    with pytest.raises(CorruptData, match="dsearch recover COLLECTION"):
         Store.open(folder)
     with Store.open(
         folder, readonly=True, accept_loss=True
