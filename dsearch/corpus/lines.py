@@ -16,7 +16,7 @@ ByteStream: TypeAlias = io.RawIOBase | io.BufferedIOBase
 """What files, standard input, `io.BytesIO` and open gzip files are."""
 
 GZIP_MARK = b"\x1f\x8b"
-UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")  # of UTF-16 and UTF-32
 
 
 @contextmanager
@@ -51,8 +51,8 @@ def raw_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator[tup
     number = 0
     try:
         for number, raw in enumerate(stream, start=1):
-            if number == 1 and raw[:2] in UTF16_MARKS:
-                problems.add(name, 1, "UTF-16; only UTF-8 is read, save the file as UTF-8")
+            if number == 1 and raw.startswith(WIDE_MARKS):
+                problems.add(name, 1, "UTF-16 or UTF-32; only UTF-8 is read, save the file as UTF-8")
                 return
             yield number, raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
     except (OSError, EOFError, zlib.error) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from dsearch.corpus.lines import UTF16_MARKS, ByteStream, not_utf8
+from dsearch.corpus.lines import WIDE_MARKS, ByteStream, not_utf8
 from dsearch.corpus.records import BadRecord
 from dsearch.types import Document
 
@@ -64,8 +64,8 @@ def _paragraph(lines: list[str], number: int) -> bool:
 
 def _content(stream: ByteStream) -> str:
     raw = stream.read()
-    if raw[:2] in UTF16_MARKS:
-        raise BadRecord("UTF-16; only UTF-8 is read, save the file as UTF-8")
+    if raw.startswith(WIDE_MARKS):
+        raise BadRecord("UTF-16 or UTF-32; only UTF-8 is read, save the file as UTF-8")
     try:
         text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError as error:

@@ -155,7 +155,7 @@ def test_bad_text_files_cost_only_themselves(tmp_path):
     assert [document.id for document in documents] == ["d.txt"]
     assert problems[0].startswith(f"{tmp_path / 'a.txt'}:2: byte 9 (0xff) is not UTF-8")
     assert problems[1] == f"{tmp_path / 'b.txt'}: empty: the file says nothing"
-    assert "c.txt: UTF-16; only UTF-8 is read" in problems[2]
+    assert "c.txt: UTF-16 or UTF-32; only UTF-8 is read" in problems[2]
 
 
 # --- gzip and encodings
@@ -196,7 +196,8 @@ def test_utf16_says_so_once(tmp_path):
     data = '{"_id": "a", "text": "x"}\n{"_id": "b", "text": "x"}\n'.encode("utf-16")
     documents, problems = gathered(put(tmp_path, "a.jsonl", data))
     assert documents == []
-    assert problems == [f"{tmp_path / 'a.jsonl'}:1: UTF-16; only UTF-8 is read, save the file as UTF-8"]
+    told = "UTF-16 or UTF-32; only UTF-8 is read, save the file as UTF-8"
+    assert problems == [f"{tmp_path / 'a.jsonl'}:1: {told}"]
 
 
 # --- folders, standard input, several sources
