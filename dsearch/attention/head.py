@@ -1,15 +1,21 @@
 """`Head`: everything of the model that is learned between the encoder and the ranking.
 
-    q_h  = |e_q| · unit(e_q + Δ_h e_q)          query projection of head h
+    q_h  = |e_q| · unit(e_q + f_h(e_q))         query projection of head h, see below
     k    = e_d + Δ_K e_d = W_K e_d              key projection: linear, so it folds into the query
     v    = e_d + Δ_V e_d = W_V e_d              value projection
     l_h  = (q_h · k + w_h · b) / t              logits; b is the keyword score
     weight = Σ_h m_h softmax(l_h)               mixture of heads, after the softmax
 
-All Δ start at zero: an untrained head ranks as the cosine similarity of the encoder, plus the keyword score.
-With one head Δ is a full matrix. With several, Δ_h = A_h B_h with A_h random and B_h = 0, which is still the
-identity but lets the heads part; equal starts would have equal gradients for ever. Low rank is Hu et al. 2021
-(arXiv:2106.09685); one key space for all query heads is Shazeer 2019 (arXiv:1911.02150).
+What a query is moved by has one of three forms (`query_side`):
+
+    linear       f(e) = Δ e                      a full matrix, of one head
+    low-rank     f_h(e) = A_h B_h e              Hu et al. 2021 (arXiv:2106.09685)
+    mlp          f_h(e) = A_h gelu(B_h e + c_h)  a residual network with one hidden layer
+
+All start at zero: an untrained head ranks as the cosine similarity of the encoder, plus the keyword score.
+A_h is random and B_h = 0, so several heads part; equal starts would have equal gradients for ever. Keys have
+to stay linear, queries need not: they are computed when they are asked. One key space for all query heads is
+Shazeer 2019 (arXiv:1911.02150).
 
 The query keeps its length: a linear Δ could lower the temperature by growing, and two dials for one thing do
 not train well.
@@ -30,7 +36,14 @@ from dsearch.errors import DimensionMismatch, InvalidRequest
 
 START_TEMPERATURE = 0.05
 START_KEYWORD_WEIGHT = 1.0
-_DELTAS = ("query_delta", "query_in", "key_delta", "value_delta")
+QUERY_SIDES = ("linear", "low-rank", "mlp")
+_ZERO_AT_START = {
+    "linear": ("query_delta",),
+    "low-rank": ("query_in",),
+    "mlp": ("query_in", "query_bias"),
+}
+_OF_QUERIES = ("query_delta", "query_in", "query_out", "query_bias")
+_DELTAS = ("query_delta", "query_in", "query_bias", "key_delta", "value_delta")
 
 
 class Head(nn.Module):
@@ -46,27 +59,39 @@ class Head(nn.Module):
     Args:
         encoder_dim: length of an embedding; keys and values have the same length.
         heads: number of query heads; they share the keys.
-        rank: rank of each head's Δ when there are several.
+        rank: of what moves the queries of each head, or the width of its hidden layer; not of a full matrix.
         seed: of the random factors A_h.
+        query_side: what moves queries, of `QUERY_SIDES`; None: linear for one head, low-rank for several.
 
     Raises:
-        InvalidRequest: a size below 1.
+        InvalidRequest: a size below 1; a query side that is none, or linear with several heads.
     """
 
-    def __init__(self, encoder_dim: int, *, heads: int = 1, rank: int = 32, seed: int = 0):
+    def __init__(
+        self,
+        encoder_dim: int,
+        *,
+        heads: int = 1,
+        rank: int = 32,
+        seed: int = 0,
+        query_side: str | None = None,
+    ):
         super().__init__()
         for name, value in {"encoder_dim": encoder_dim, "heads": heads, "rank": rank}.items():
             if value < 1:
                 raise InvalidRequest(f"{name}={value}; use an integer of at least 1")
         self.encoder_dim, self.heads, self.rank, self.seed = encoder_dim, heads, rank, seed
+        self.query_side = checked_query_side(query_side, heads)
         square = (encoder_dim, encoder_dim)
-        if heads == 1:
+        if self.query_side == "linear":
             self.query_delta = nn.Parameter(torch.zeros(1, *square))
         else:
             generator = torch.Generator().manual_seed(seed)
             factors = torch.randn(heads, encoder_dim, rank, generator=generator) / math.sqrt(rank)
             self.query_out = nn.Parameter(factors)
             self.query_in = nn.Parameter(torch.zeros(heads, rank, encoder_dim))
+        if self.query_side == "mlp":
+            self.query_bias = nn.Parameter(torch.zeros(heads, rank))
         self.key_delta = nn.Parameter(torch.zeros(square))
         self.value_delta = nn.Parameter(torch.zeros(square))
         self.keyword_weight = nn.Parameter(torch.full((heads,), START_KEYWORD_WEIGHT))
@@ -130,7 +155,13 @@ class Head(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """What `Head(**config)` needs to have the same shape."""
-        return {"encoder_dim": self.encoder_dim, "heads": self.heads, "rank": self.rank, "seed": self.seed}
+        shape = {"encoder_dim": self.encoder_dim, "heads": self.heads, "rank": self.rank, "seed": self.seed}
+        usual = self.query_side == checked_query_side(None, self.heads)
+        return shape if usual else {**shape, "query_side": self.query_side}
+
+    def query_parameters(self) -> list[nn.Parameter]:
+        """What moves queries."""
+        return [one for name, one in self.named_parameters() if name in _OF_QUERIES]
 
     def queries(self, embeddings: Float[Tensor, "batch encoder_dim"]) -> Float[Tensor, "batch heads key_dim"]:
         """q_h = f_h(e_q), in key space.
@@ -143,13 +174,21 @@ class Head(nn.Module):
                 f"query states of shape {list(embeddings.shape)}; use [batch, {self.encoder_dim}]"
             )
         straight = embeddings.unsqueeze(1)
-        if self._changes_nothing("query_delta" if self.heads == 1 else "query_in"):
+        start_at_zero = _ZERO_AT_START[self.query_side]
+        if all(self._changes_nothing(name) for name in start_at_zero):
             return straight.expand(-1, self.heads, -1)
-        if self.heads == 1:
-            turned = (embeddings @ self.query_delta[0].mT).unsqueeze(1)
-        else:
-            turned = torch.einsum("hir,hrj,bj->bhi", self.query_out, self.query_in, embeddings)
-        return length(straight) * unit(straight + turned)
+        return length(straight) * unit(straight + self._moved_by(embeddings))
+
+    def _moved_by(
+        self, embeddings: Float[Tensor, "batch encoder_dim"]
+    ) -> Float[Tensor, "batch heads encoder_dim"]:
+        """f_h(e)."""
+        if self.query_side == "linear":
+            return (embeddings @ self.query_delta[0].mT).unsqueeze(1)
+        if self.query_side == "low-rank":
+            return torch.einsum("hir,hrj,bj->bhi", self.query_out, self.query_in, embeddings)
+        hidden = torch.einsum("hrj,bj->bhr", self.query_in, embeddings) + self.query_bias
+        return torch.einsum("hir,bhr->bhi", self.query_out, torch.nn.functional.gelu(hidden))
 
     def fold(self, queries: Float[Tensor, "*batch key_dim"]) -> Float[Tensor, "*batch encoder_dim"]:
         """W_Kᵀ q: what gives with a stored embedding the score that q gives with its key."""
@@ -172,11 +211,13 @@ class Head(nn.Module):
         return torch.eye(self.encoder_dim).to(self.key_delta) + self.key_delta
 
     def distance_from_identity(self) -> Float[Tensor, ""]:
-        """Σ |Δ|² over all projections: what weight decay pulls to zero."""
-        if self.heads == 1:
+        """Σ |Δ|² over all projections, c² of a hidden layer included: what weight decay pulls to zero."""
+        if self.query_side == "linear":
             query = self.query_delta.square().sum()
         else:
             query = (self.query_out @ self.query_in).square().sum()
+        if self.query_side == "mlp":
+            query = query + self.query_bias.square().sum()
         return query + self.key_delta.square().sum() + self.value_delta.square().sum()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *further: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -186,6 +227,23 @@ class Head(nn.Module):
         slot: Tensor | None = state_dict.get(f"{prefix}null_slot")
         self.null_slot = None if slot is None else nn.Parameter(torch.empty_like(slot))
         super()._load_from_state_dict(state_dict, prefix, *further)  # pyright: ignore[reportUnknownMemberType]
+
+
+def checked_query_side(query_side: str | None, heads: int) -> str:
+    """What moves the queries of so many heads; the usual where None was chosen.
+
+    Raises:
+        InvalidRequest: not one of `QUERY_SIDES`, or linear with several heads, which would stay alike.
+    """
+    if query_side is None:
+        return "linear" if heads == 1 else "low-rank"
+    if query_side not in QUERY_SIDES:
+        raise InvalidRequest(f"query_side={query_side!r}; use one of {', '.join(QUERY_SIDES)}")
+    if query_side == "linear" and heads > 1:
+        raise InvalidRequest(
+            f"query_side='linear' with {heads} heads, which would stay alike; use low-rank or mlp"
+        )
+    return query_side
 
 
 def _state_of(parameter: Tensor) -> tuple[int, int]:

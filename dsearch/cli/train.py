@@ -79,6 +79,10 @@ def train(
         ),
     ] = False,
     heads: Annotated[int, typer.Option(help="Query heads.")] = 1,
+    query_side: Annotated[
+        str | None,
+        typer.Option(help="What moves queries: linear (one head), low-rank, mlp [default: by the heads]."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries at most.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the projections.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Queries a step.")] = None,

@@ -31,6 +31,7 @@ class Asked:
     teacher: Path | None
     null_slot: bool
     heads: int
+    query_side: str | None
     epochs: int | None
     learning_rate: float | None
     batch_size: int | None
@@ -79,6 +80,7 @@ class Asked:
             learning_rate=self.learning_rate,
             seed=self.seed,
             heads=self.heads,
+            query_side=self.query_side,
             scope=self.scope,
             encoder_method=self.encoder_training,
             encoder_learning_rate=self.encoder_learning_rate,

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from dsearch.training import Examples, Gate, Trained
     from dsearch.training.processes import Processes
 
-_NOT_ITS_OWN = {"objective": "listwise", "heads": 1}  # and what they are when nobody chose them
+# And what they are when nobody chose them.
+_NOT_ITS_OWN = {"objective": "listwise", "heads": 1, "query_side": None}
 
 
 def train_full_with_progress(

@@ -1,9 +1,9 @@
 """Heads as bytes: what one process writes and another, which does not trust it, reads (safetensors).
 
 The shapes say what head it is: `query_delta` [1, D, D] is a head with one query projection, `query_out`
-[heads, D, rank] and `query_in` [heads, rank, D] one with several. An overlay goes with it: `overlay.rows`
-[changed] (int64), `overlay.changes` [changed, D] and `overlay.bound`; rows are those of one collection, and
-in another they name no document or a wrong one.
+[heads, D, rank] and `query_in` [heads, rank, D] one of low rank, and with `query_bias` [heads, rank] one with
+a hidden layer. An overlay goes with it: `overlay.rows` [changed] (int64), `overlay.changes` [changed, D] and
+`overlay.bound`; rows are those of one collection, and in another they name no document or a wrong one.
 """
 
 from __future__ import annotations
@@ -161,11 +161,12 @@ def _empty_head(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     if "query_delta" in tensors:
         return Head(encoder_dim)
     heads, _, rank = query.shape
-    if not 2 <= heads <= MAX_HEADS or not 1 <= rank <= encoder_dim:
+    if not 1 <= heads <= MAX_HEADS or not 1 <= rank <= encoder_dim:
         raise InvalidRequest(
-            f"{heads} query heads of rank {rank}; use 2 to {MAX_HEADS} of rank 1 to {encoder_dim}"
+            f"{heads} query heads of rank {rank}; use 1 to {MAX_HEADS} of rank 1 to {encoder_dim}"
         )
-    return Head(encoder_dim, heads=heads, rank=rank)
+    query_side = "mlp" if "query_bias" in tensors else "low-rank"
+    return Head(encoder_dim, heads=heads, rank=rank, query_side=query_side)
 
 
 def _record(content: bytes) -> dict[str, Any]:

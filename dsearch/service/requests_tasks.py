@@ -131,6 +131,9 @@ class TrainRequest(Learning):
         description='learn a weight for "nothing fits" from queries whose grades are all 0, in scope head',
     )
     heads: Annotated[int, Field(ge=1, le=64), allowed("an integer from 1 to 64")] = 1
+    query_side: Literal["linear", "low-rank", "mlp"] | None = Field(
+        None, description="what moves queries; linear for one head and low-rank for several when left out"
+    )
     epochs: Annotated[int, Field(ge=1, le=1000), allowed("an integer from 1 to 1000")] | None = None
     learning_rate: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] | None = None
     tune: _Flag = Field(
@@ -143,6 +146,8 @@ class TrainRequest(Learning):
     def _one_source(self) -> Self:
         if self.scope != "full" and self.negatives is not None:
             raise ValueError("negatives are of scope full; leave them out")
+        if self.query_side == "linear" and self.heads > 1:
+            raise ValueError("query_side linear is of one head; use low-rank or mlp")
         if self.objective == "value" or self.field is not None:
             if self.objective != "value" or self.field is None:
                 raise ValueError('"objective": "value" and "field" belong together; give both or neither')
@@ -156,10 +161,11 @@ class TrainRequest(Learning):
         if self.scope == "full":
             if self.judgements is None or self.self_supervised or self.source is not None:
                 raise ValueError('"scope": "full" learns from judgements alone; give them')
-            if self.objective is not None or self.heads != 1 or (self.epochs or 0) > MAX_FULL_EPOCHS:
+            of_heads = self.objective is not None or self.heads != 1 or self.query_side is not None
+            if of_heads or (self.epochs or 0) > MAX_FULL_EPOCHS:
                 raise ValueError(
-                    f'"scope": "full" has no objective, one head, and at most {MAX_FULL_EPOCHS} epochs; '
-                    "leave the rest out"
+                    f'"scope": "full" has no objective, one head, no query_side, and at most '
+                    f"{MAX_FULL_EPOCHS} epochs; leave the rest out"
                 )
         if self.null_slot and (self.judgements is None or self.source is not None or self.scope != "head"):
             raise ValueError("null_slot learns from judgements, in scope head; give them")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dsearch.attention.head import checked_query_side
 from dsearch.encoder import EncoderTraining
 from dsearch.errors import InvalidRequest
 from dsearch.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
@@ -24,6 +25,8 @@ class HeadOptions:
         retention_batch: such documents a step.
         decay: weight of Σ |Δ|²: pulls projections towards the identity, never towards zero.
         heads: query heads.
+        query_side: what moves queries: "linear", "low-rank" or "mlp", see head.py; None: linear for one head,
+            low-rank for several.
         train_keys: learn the key projection too; without it only the query side moves.
         keywords: whether shared words have a part: without, the keyword weight stays as it is.
         folds: the examples are held out in so many parts to judge by, one part after the other until that is
@@ -38,6 +41,7 @@ class HeadOptions:
     retention_batch: int = 64
     decay: float = 1e-3
     heads: int = 1
+    query_side: str | None = None
     train_keys: bool = True
     keywords: bool = True
     folds: int = 3
@@ -47,6 +51,7 @@ class HeadOptions:
         require_at_least_one(self, "epochs", "batch_size", "retention_batch", "heads")
         require_rates(self, "learning_rate")
         require_weights(self, "retention", "decay")
+        checked_query_side(self.query_side, self.heads)
         if not (self.folds == 0 or 2 <= self.folds <= 20):
             raise InvalidRequest(f"folds={self.folds}; use 2 to 20, or 0 to hold nothing out")
 

@@ -128,9 +128,9 @@ def train_student(
     return _finished(student)
 
 
-def new_head(encoder_dim: int, options: TrainingOptions, start: Head | None) -> Head:
+def new_head(encoder_dim: int, options: HeadOptions, start: Head | None) -> Head:
     """The head that a training begins with: the identity, and what `start` knows of keywords and hops."""
-    head = Head(encoder_dim, heads=options.heads, seed=options.seed)
+    head = Head(encoder_dim, heads=options.heads, seed=options.seed, query_side=options.query_side)
     if start is not None:
         head.start_from(start)
     return head
@@ -216,9 +216,8 @@ def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
     if options.heads > 1:
         fusion.append(head.mixture_logits)
     keys = [head.key_delta] if options.train_keys else []
-    queries = [head.query_delta] if head.heads == 1 else [head.query_in, head.query_out]
     groups: list[dict[str, Any]] = [
-        {"params": queries + keys, "lr": options.learning_rate},
+        {"params": head.query_parameters() + keys, "lr": options.learning_rate},
         {"params": fusion, "lr": options.learning_rate * _SCALARS_LEARN_FASTER},
     ]
     learning = {id(parameter) for group in groups for parameter in group["params"]}

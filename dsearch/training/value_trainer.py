@@ -18,7 +18,7 @@ from dsearch.training.options import ValueOptions
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import corpus_embeddings
 from dsearch.training.student import Student
-from dsearch.training.trainer import descend, head_groups
+from dsearch.training.trainer import descend, head_groups, new_head
 from dsearch.training.value_examples import ValueExamples
 from dsearch.training.values import NOT_EVIDENCE, log_loss, loss_of_values, pooled_values
 
@@ -173,11 +173,9 @@ def train_on_values(
     if len(asked) > options.most_examples:
         drawn = np.random.default_rng(options.seed).choice(asked, options.most_examples, replace=False)
         asked = np.sort(drawn)
-    head = Head(data.states.shape[1], heads=options.heads, seed=options.seed).to(data.device)
-    if start is not None:
-        head.start_from(start)
-        with torch.no_grad():
-            head.hop_strength.zero_()  # documents are asked once
+    head = new_head(data.states.shape[1], options, start).to(data.device)
+    with torch.no_grad():
+        head.hop_strength.zero_()  # documents are asked once
     task = _ValuesOfDocuments(data, Evidence(data, evidence), asked, options, Student(head))
     course = Course(len(asked), options.batch_size, options.epochs, options.seed, epochs)
 

@@ -10,9 +10,11 @@ import torch
 from dsearch.attention.head import Head
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
+SHAPES = [(1, "linear"), (1, "low-rank"), (1, "mlp"), (3, "low-rank"), (3, "mlp")]
 
-def trained(heads: int = 1) -> Head:
-    head = Head(8, heads=heads, rank=3).double()
+
+def trained(heads: int = 1, query_side: str | None = None) -> Head:
+    head = Head(8, heads=heads, rank=3, query_side=query_side).double()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in head.parameters():
@@ -27,9 +29,9 @@ def embeddings(count: int) -> torch.Tensor:
     )
 
 
-@pytest.mark.parametrize("heads", [1, 3])
-def test_untrained_head_is_the_identity(heads: int) -> None:
-    head, e = Head(8, heads=heads).double(), embeddings(5)
+@pytest.mark.parametrize(("heads", "query_side"), SHAPES)
+def test_untrained_head_is_the_identity(heads: int, query_side: str) -> None:
+    head, e = Head(8, heads=heads, query_side=query_side).double(), embeddings(5)
     queries = head.queries(e)
     assert queries.shape == (5, heads, 8)
     torch.testing.assert_close(queries, e.unsqueeze(1).expand(-1, heads, -1))
@@ -40,9 +42,9 @@ def test_untrained_head_is_the_identity(heads: int) -> None:
     assert head.distance_from_identity().item() == 0
 
 
-@pytest.mark.parametrize("heads", [1, 3])
-def test_folding_gives_the_score_of_projected_keys(heads: int) -> None:
-    head, documents = trained(heads), embeddings(7)
+@pytest.mark.parametrize(("heads", "query_side"), SHAPES)
+def test_folding_gives_the_score_of_projected_keys(heads: int, query_side: str) -> None:
+    head, documents = trained(heads, query_side), embeddings(7)
     queries = head.queries(embeddings(5))
     torch.testing.assert_close(
         head.fold(queries) @ documents.T, queries @ (documents @ head.key_projection().T).T
@@ -66,8 +68,34 @@ def test_heads_part_under_training() -> None:
     assert not torch.allclose(head.query_in.grad[0], head.query_in.grad[1])
 
 
-def test_gradients_are_exact() -> None:
-    head, documents = trained(2), embeddings(4)
+@pytest.mark.parametrize(("heads", "query_side"), SHAPES)
+def test_every_part_of_the_query_side_learns_and_is_pulled_back(heads: int, query_side: str) -> None:
+    head = Head(8, heads=heads, rank=3, query_side=query_side).double()
+    for _ in range(2):  # what stands before zeros has no gradient in the first step
+        logits = head.queries(embeddings(4)) @ embeddings(6).T / head.temperature
+        head.zero_grad()
+        (-logits.softmax(-1)[..., 0].log().mean() + 1e-3 * head.distance_from_identity()).backward()
+        with torch.no_grad():
+            for parameter in head.query_parameters():
+                assert parameter.grad is not None
+                parameter -= 0.01 * parameter.grad
+    assert all(parameter.grad.any() for parameter in head.query_parameters() if parameter.grad is not None)
+    assert head.distance_from_identity() > 0
+    names = {"linear": 1, "low-rank": 2, "mlp": 3}
+    assert len(head.query_parameters()) == names[query_side]
+    assert Head(**head.config()).load_state_dict(head.state_dict())
+
+
+def test_a_hidden_layer_is_no_linear_map() -> None:
+    head, e = trained(1, "mlp"), embeddings(3)
+    with torch.no_grad():
+        one, other = head._moved_by(e), head._moved_by(2 * e)
+    assert not torch.allclose(2 * one, other)
+
+
+@pytest.mark.parametrize(("heads", "query_side"), SHAPES)
+def test_gradients_are_exact(heads: int, query_side: str) -> None:
+    head, documents = trained(heads, query_side), embeddings(4)
 
     def scores(e: torch.Tensor) -> torch.Tensor:
         return head.fold(head.queries(e)) @ documents.T / head.temperature
@@ -76,15 +104,19 @@ def test_gradients_are_exact() -> None:
 
 
 def test_bad_sizes() -> None:
+    with pytest.raises(InvalidRequest, match="query_side='deep'; use one of linear, low-rank, mlp"):
+        Head(8, query_side="deep")
+    with pytest.raises(InvalidRequest, match="'linear' with 2 heads, which would stay alike"):
+        Head(8, heads=2, query_side="linear")
     with pytest.raises(InvalidRequest, match="heads=0"):
         Head(8, heads=0)
     with pytest.raises(DimensionMismatch, match=r"use \[batch, 8\]"):
         Head(8).queries(torch.zeros(2, 9))
 
 
-@pytest.mark.parametrize("heads", [1, 3])
-def test_a_settled_head_leaves_out_what_changes_nothing(heads: int) -> None:
-    head = Head(8, heads=heads, rank=2)
+@pytest.mark.parametrize(("heads", "query_side"), SHAPES)
+def test_a_settled_head_leaves_out_what_changes_nothing(heads: int, query_side: str) -> None:
+    head = Head(8, heads=heads, rank=2, query_side=query_side)
     states = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = (head.queries(states), head.fold(states), head.keys(states), head.values(states))
@@ -95,14 +127,16 @@ def test_a_settled_head_leaves_out_what_changes_nothing(heads: int) -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize(("heads", "query_side"), SHAPES)
 @pytest.mark.parametrize("how", ["trained", "loaded", "copied and changed", "moved"])
-def test_a_settled_head_that_is_changed_after_all_uses_everything(heads: int, how: str) -> None:
-    other = Head(8, heads=heads, rank=2)
+def test_a_settled_head_that_is_changed_after_all_uses_everything(
+    heads: int, query_side: str, how: str
+) -> None:
+    other = Head(8, heads=heads, rank=2, query_side=query_side)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter += 0.1
-    head = Head(8, heads=heads, rank=2).settle()
+    head = Head(8, heads=heads, rank=2, query_side=query_side).settle()
     if how == "loaded":
         head.load_state_dict(other.state_dict())
     else:

@@ -132,6 +132,11 @@ def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, t
             "--negatives, --compile: of --scope full alone",
         ),
         (("--data", "{data}", "--scope", "full", "--batch-size", "0"), "batch_size=0; use an integer"),
+        (
+            ("--data", "{data}", "--scope", "full", "--query-side", "mlp"),
+            "query_side='mlp' with --scope full",
+        ),
+        (("--data", "{data}", "--query-side", "deep"), "query_side='deep'; use one of linear, low-rank, mlp"),
     ],
 )
 def test_options_of_another_scope(

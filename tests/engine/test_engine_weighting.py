@@ -92,6 +92,26 @@ def test_heads_travel_with_their_numbers() -> None:
         head_from_bytes(save(tensors), 32)
 
 
+@pytest.mark.parametrize("query_side", ["low-rank", "mlp"])
+def test_heads_travel_and_are_kept_with_what_moves_their_queries(
+    uneven: Collection, encoder: HashingEncoder, query_side: str
+) -> None:
+    head = Head(32, rank=4, query_side=query_side).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in head.query_parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    version = uneven.add_model(head, {})
+    assert uneven.store.model(version).record["format"] == 7
+    states = torch.as_tensor(encoder.encode_queries(["apple", "bread"]))
+    for other in (head_from_bytes(head_bytes(head), 32)[0], uneven.head(version)):
+        assert other.query_side == query_side
+        torch.testing.assert_close(other.queries(states), head.queries(states))
+    uneven.promote(version)
+    expected = uneven.search("apple", model=version).hits
+    assert [hit.id for hit in uneven.search("apple").hits] == [hit.id for hit in expected]
+
+
 def test_a_layer_weighs_as_the_head_that_was_loaded_into_it(uneven: Collection) -> None:
     states = uneven.query_states([QUERY], "hybrid")
     wanted = SearchLayer(uneven.snapshot, weighed_head())(states, [QUERY])

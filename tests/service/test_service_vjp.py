@@ -180,7 +180,7 @@ def changed(name: str, tensor: Any) -> bytes:
         (b"\x80\x04K\x01.", "not a safetensors file"),
         (b"\xff" * 64, "not a safetensors file"),
         (head_bytes(Head(16)), "for embeddings of 16 numbers; this collection's have 32"),
-        (head_bytes(Head(32, heads=65, rank=1)), "65 query heads of rank 1; use 2 to 64"),
+        (head_bytes(Head(32, heads=65, rank=1)), "65 query heads of rank 1; use 1 to 64"),
         (head_bytes(Head(32, heads=2, rank=33)), "2 query heads of rank 33"),
         (changed("key_delta", np.full((32, 32), np.nan, np.float32)), "'key_delta' has numbers that are not"),
         (changed("key_delta", np.zeros((32, 31), np.float32)), "'key_delta' of shape [32, 31]; use [32, 32]"),

@@ -25,7 +25,7 @@ from dsearch.training.holdout import Answers, HeldOut, split_folds
 from dsearch.training.objectives import OBJECTIVES, retention
 from dsearch.training.selection import FoldAnswers, kept_checkpoint
 from dsearch.training.trainer import TrainingDiverged
-from dsearch.types import Document
+from dsearch.types import Document, SearchResult
 
 PAIRS = 60
 module = import_module("dsearch.training.finetune")  # the package has a function of this name
@@ -63,6 +63,32 @@ def test_training_learns_and_the_served_search_shows_it(
     assert answered() > before + 20
     collection.promote("v0")
     assert answered() == before
+
+
+@pytest.mark.parametrize("query_side", ["low-rank", "mlp"])
+def test_queries_learn_to_be_moved_in_every_way(
+    synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]], query_side: str
+) -> None:
+    collection, queries, _ = synonyms
+    options = TrainingOptions(
+        epochs=40,
+        learning_rate=1e-2,
+        retention=0.1,
+        decay=0.0,
+        folds=0,
+        query_side=query_side,
+        train_keys=False,
+    )
+    trained = finetune(examples(synonyms), options)
+    assert trained.record["options"]["query_side"] == query_side
+    version = collection.add_model(trained.head, trained.record)
+    found = collection.search_batch(list(queries.values()), limit=1, model=version)
+    before = collection.search_batch(list(queries.values()), limit=1)
+
+    def right(results: list[SearchResult]) -> int:
+        return sum(result.hits[0].id == f"d{i}" for i, result in enumerate(results))
+
+    assert right(found) > right(before) + 10
 
 
 def test_equal_seeds_give_equal_heads(
