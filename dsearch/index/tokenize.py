@@ -27,7 +27,7 @@ from dsearch.index.words import SPLITTERS
 TOKENIZER_VERSION = 1
 
 _SILENT = " "  # begins the symbol of a silent word: no term begins with a blank
-_REBUILD = "its texts are in the store: build the generation again"
+_REBUILD = "build the generation again"
 
 
 class Word(NamedTuple):
