@@ -37,12 +37,11 @@ from dsearch.errors import DimensionMismatch, InvalidRequest
 START_TEMPERATURE = 0.05
 START_KEYWORD_WEIGHT = 1.0
 QUERY_SIDES = ("linear", "low-rank", "mlp")
-_ZERO_AT_START = {
+_ZERO_AT_START = {  # of each query side: while these are zeros it moves nothing
     "linear": ("query_delta",),
     "low-rank": ("query_in",),
     "mlp": ("query_in", "query_bias"),
 }
-_OF_QUERIES = ("query_delta", "query_in", "query_out", "query_bias")
 _DELTAS = ("query_delta", "query_in", "query_bias", "key_delta", "value_delta")
 
 
@@ -161,10 +160,10 @@ class Head(nn.Module):
 
     def query_parameters(self) -> list[nn.Parameter]:
         """What moves queries."""
-        return [one for name, one in self.named_parameters() if name in _OF_QUERIES]
+        return [one for name, one in self.named_parameters() if name.startswith("query_")]
 
     def queries(self, embeddings: Float[Tensor, "batch encoder_dim"]) -> Float[Tensor, "batch heads key_dim"]:
-        """q_h = f_h(e_q), in key space.
+        """q_h = |e_q| · unit(e_q + f_h(e_q)), in key space.
 
         Raises:
             DimensionMismatch: embeddings of another length.
@@ -174,8 +173,7 @@ class Head(nn.Module):
                 f"query states of shape {list(embeddings.shape)}; use [batch, {self.encoder_dim}]"
             )
         straight = embeddings.unsqueeze(1)
-        start_at_zero = _ZERO_AT_START[self.query_side]
-        if all(self._changes_nothing(name) for name in start_at_zero):
+        if all(self._changes_nothing(name) for name in _ZERO_AT_START[self.query_side]):
             return straight.expand(-1, self.heads, -1)
         return length(straight) * unit(straight + self._moved_by(embeddings))
 

@@ -83,7 +83,16 @@ def test_every_part_of_the_query_side_learns_and_is_pulled_back(heads: int, quer
     assert head.distance_from_identity() > 0
     names = {"linear": 1, "low-rank": 2, "mlp": 3}
     assert len(head.query_parameters()) == names[query_side]
-    assert Head(**head.config()).load_state_dict(head.state_dict())
+    other = Head(**head.config()).double()
+    other.load_state_dict(head.state_dict())
+    torch.testing.assert_close(other.queries(embeddings(4)), head.queries(embeddings(4)))
+
+
+def test_the_shifts_of_a_hidden_layer_are_pulled_to_zero_too() -> None:
+    head = Head(8, rank=3, query_side="mlp")
+    with torch.no_grad():
+        head.query_bias += 0.5
+    assert head.distance_from_identity().item() == pytest.approx(3 * 0.25)
 
 
 def test_a_hidden_layer_is_no_linear_map() -> None:
