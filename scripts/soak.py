@@ -4,9 +4,9 @@
     python scripts/soak.py --overload 600         # twice the capacity for ten minutes
     python scripts/soak.py --fake --seconds 5     # no weights needed: does it work at all?
 
-Five phases: as fast as 32 connections get answers (capacity), 80 % of that, twice that, half of it again, and as
-fast as 32 connections get answers once more. What is promised is held against the first; the last tells whether
-machine or server became slower meanwhile.
+Five phases: as fast as 32 connections get answers (capacity), 80 % of that, twice that, half of it again, and
+as fast as 32 connections get answers once more. What is promised is held against the first; the last tells
+whether machine or server became slower meanwhile.
 Requests are sent when they are due, whether earlier ones were answered or not: a client that waits for its
 answers slows down with the server and hides what it does to the others.
 
