@@ -13,7 +13,7 @@ from dsearch.cli.training import judged_of
 if TYPE_CHECKING:
     from dsearch.cli.train_asked import Asked
 
-_OPTIONS = ("epochs", "learning_rate", "batch_size", "heads", "query_side", "seed")
+_OPTIONS = ("epochs", "learning_rate", "batch_size", "heads", "query_side", "fusion", "seed")
 
 
 def train_values(asked: Asked) -> Outcome:

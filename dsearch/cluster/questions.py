@@ -24,7 +24,7 @@ class Question:
         required: phrases that documents must hold.
         excluded: phrases that they must not hold.
         partition: whether the partition function over all documents is wanted.
-        keyword_weight: w_h, for that.
+        keyword_weights: w_h(q); None where keywords have no part.
         temperature: t, for that.
         weighting: (k1, b) of the keyword score; None for those of the generation.
     """
@@ -37,7 +37,7 @@ class Question:
     required: tuple[str, ...]
     excluded: tuple[str, ...]
     partition: bool
-    keyword_weight: Float32[np.ndarray, " heads"]
+    keyword_weights: Float32[np.ndarray, "batch heads"] | None
     temperature: float
     weighting: tuple[float, float] | None = None
 
@@ -122,7 +122,7 @@ class Attending:
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
     texts: list[str] | None
-    keyword_weight: Float32[np.ndarray, " heads"]
+    keyword_weights: Float32[np.ndarray, "batch heads"]
     temperature: float
     weighting: tuple[float, float] | None
 

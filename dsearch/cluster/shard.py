@@ -106,6 +106,10 @@ class Shard:
                 partition=_partition(state, question, legs) if question.partition else None,
             )
 
+    def query_features(self, texts: list[str]) -> Float32[np.ndarray, "batch features"]:
+        """What the words of queries say of them, for a head's fusion gate; the same of every shard."""
+        return self.state.query_features(texts)
+
     def pool(self, pooling: Pooling) -> Pooled:
         """The (max, sum, context) triple of some candidates, their embeddings as values."""
         with torch.inference_mode():
@@ -190,12 +194,13 @@ def _dense(
 
 
 def _partition(state: Snapshot, question: Question, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
+    weights = question.keyword_weights
     return whole_log_partition(
         state,
         torch.as_tensor(question.folded),
         question.texts,
         mode=question.mode,
-        keyword_weight=torch.as_tensor(question.keyword_weight),
+        keyword_weights=None if weights is None else torch.as_tensor(weights),
         temperature=torch.tensor(question.temperature),
         dense_of_all=legs.dense_of_all,
         keyword_of_all=legs.keyword_of_all,

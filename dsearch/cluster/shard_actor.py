@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from dsearch.cluster.errors import NotOpen
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float32
+
     from dsearch.cluster.questions import (
         Attending,
         Gathered,
@@ -71,6 +74,10 @@ class ShardActor:
     def propose(self, question: Question) -> Proposal:
         """See `Shard.propose`."""
         return self._shard.propose(question)
+
+    def query_features(self, texts: list[str]) -> Float32[np.ndarray, "batch features"]:
+        """See `Shard.query_features`."""
+        return self._shard.query_features(texts)
 
     def pool(self, pooling: Pooling) -> Pooled:
         """See `Shard.pool`."""

@@ -10,6 +10,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dsearch.attention import log_partition
+from dsearch.attention.fusion_gate import keyword_part
 from dsearch.engine.layer import SearchLayer
 from dsearch.engine.overlaid import Overlaid
 from dsearch.engine.passages import Passages, best_of_documents
@@ -35,7 +36,7 @@ def covered_mass(
         found.folded,
         texts,
         mode=layer.mode,
-        keyword_weight=head.keyword_weight,
+        keyword_weights=found.keyword_weights,
         temperature=head.temperature,
         overlaid=layer.overlaid,
         dense_of_all=found.dense_of_all,
@@ -67,7 +68,7 @@ def whole_log_partition(
     texts: Sequence[str] | None,
     *,
     mode: Mode,
-    keyword_weight: Float[Tensor, " heads"],
+    keyword_weights: Float[Tensor, "batch heads"] | None,
     temperature: Float[Tensor, ""],
     overlaid: Overlaid | None = None,
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None,
@@ -80,17 +81,16 @@ def whole_log_partition(
         folded: the queries of all heads, against stored embeddings.
         texts: the words of each query; None leaves the keyword part out.
         mode: which parts logits have.
-        keyword_weight: w_h.
+        keyword_weights: w_h(q); None leaves the keyword part out.
         temperature: t.
         overlaid: documents whose keys are changed.
         dense_of_all: what every position scores where it is known, without gradients (see `Legs`).
         keyword_of_all: likewise.
     """
     batch, heads, _ = folded.shape
-    if texts is not None and mode != "dense":
+    if texts is not None and keyword_weights is not None and mode != "dense":
         every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
-        keyword = torch.as_tensor(every).to(folded)
-        bias = keyword_weight[:, None] * keyword[:, None] / temperature
+        bias = keyword_part(keyword_weights, torch.as_tensor(every).to(folded)) / temperature
     else:
         bias = folded.new_zeros(batch, heads, snapshot.positions)
     if overlaid is not None and mode != "keyword":

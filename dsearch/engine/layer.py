@@ -21,6 +21,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from dsearch.attention import Score, pool, refine
+from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
 from dsearch.engine.leases import Lease
 from dsearch.engine.options import CANDIDATES, LayerOptions
@@ -293,12 +294,11 @@ class SearchLayer(nn.Module):
         if scored is None:
             scored = scoring.scored(queries, folded, positions)
         dense = scored.dense
-        by_words = legs.keyword_scores(positions)
-        if by_words is None:
+        by_words, keyword_weights = legs.keyword_scores(positions), legs.keyword_weights(head)
+        if by_words is None or keyword_weights is None:
             keyword, raw = torch.zeros_like(dense), dense
         else:
-            scores = torch.as_tensor(by_words).to(dense)
-            keyword = head.keyword_weight[:, None] * scores[:, None]
+            keyword = keyword_part(keyword_weights, torch.as_tensor(by_words).to(dense))
             raw = dense + keyword
         there, mask = positions != NONE, None
         if not (self._reaches_all and there.all()):
@@ -331,6 +331,7 @@ class SearchLayer(nn.Module):
             folded=folded,
             keys=keys,
             null_weight=weighed.nothing,
+            keyword_weights=keyword_weights,
             dense_of_all=legs.dense_of_all,
             keyword_of_all=legs.keyword_of_all,
         )

@@ -3,8 +3,9 @@
 A model whose query encoder was trained has `encoder/` too (model_encoders.py) and format 2, one whose encoder
 of documents was has `documents/` (model_documents.py) and format 3, one that chose k1 and b of the keyword
 score format 4, one with a null slot format 5, one that changes keys of single documents (overlay.safetensors)
-format 6, one whose queries are moved otherwise than usual (`Head.query_side`) format 7: a release that does
-not know of them must not serve the head without.
+format 6, one whose queries are moved otherwise than usual (`Head.query_side`) format 7, one whose keyword
+weight is of the query (`Head.fusion`) format 8: a release that does not know of them must not serve the head
+without.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ FORMAT_WITH_WEIGHTING = 4
 FORMAT_WITH_NULL_SLOT = 5
 FORMAT_WITH_OVERLAY = 6
 FORMAT_WITH_QUERY_SIDE = 7
-NEWEST_FORMAT = FORMAT_WITH_QUERY_SIDE
+FORMAT_WITH_FUSION_GATE = 8
+NEWEST_FORMAT = FORMAT_WITH_FUSION_GATE
 HEAD_NAME = "head.safetensors"
 OVERLAY_NAME = "overlay.safetensors"
 RECORD_NAME = "model.json"
@@ -101,6 +103,8 @@ def save_model(
         format = FORMAT_WITH_OVERLAY
     if "query_side" in head.config():
         format = FORMAT_WITH_QUERY_SIDE
+    if head.fusion_gate is not None:
+        format = FORMAT_WITH_FUSION_GATE
     record = {
         **record,
         "format": format,

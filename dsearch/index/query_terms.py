@@ -93,6 +93,11 @@ class QueryTerms:
             self._characters += len(query)
         return known
 
+    @property
+    def documents(self) -> int:
+        """n of the corpus."""
+        return self._documents
+
     def number(self, symbol: str) -> int:
         """The place of a term or silent word in the vocabulary, −1 for one that no document holds."""
         return self._numbers.get(symbol, -1)

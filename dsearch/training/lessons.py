@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
 from dsearch.engine.lessons import Lessons
 from dsearch.training.examples import Examples
@@ -50,7 +51,8 @@ def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> Les
         if further is not None:
             scores, _ = further.taken(folded, scores)
         if keyword is not None:
-            scores = scores + start.keyword_weight[:, None] * keyword(batch)[:, None]
+            weights = start.keyword_weights(len(batch), keyword.features(batch, start))
+            scores = scores + keyword_part(weights, keyword(batch))
         logits = (scores / start.temperature).masked_fill(_hidden(examples, out, batch), -torch.inf)
         attention = (start.mixture[:, None] * logits.softmax(-1)).sum(1)
         at = torch.as_tensor(np.maximum(positions[batch.numpy()], 0))

@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
 from dsearch.attention.overlay import KeyOverlay, bounded
 from dsearch.errors import InvalidRequest
@@ -210,7 +211,8 @@ class _Changes(NothingFurther):
             if self._further is not None:
                 scores, _ = self._further.taken(folded, scores)
             if self._keyword is not None:
-                scores = scores + head.keyword_weight[:, None] * self._keyword(batch)[:, None]
+                weights = head.keyword_weights(len(batch), self._keyword.features(batch, head))
+                scores = scores + keyword_part(weights, self._keyword(batch))
         changes = bounded(self.trained.changes, self._options.bound)
         moved = scores.index_add(2, self._at, folded @ changes.T)
         logits = (moved / head.temperature.detach()).log_softmax(-1)

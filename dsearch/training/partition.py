@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dsearch.attention import log_partition
+from dsearch.attention.fusion_gate import keyword_part
 
 # Up to this many logits one matrix is faster than blocks where autograd keeps them: keeping costs less than
 # computing twice.
@@ -33,7 +34,7 @@ def whole_partition(
     corpus: Float[Tensor, "documents dim"],
     temperature: Float[Tensor, ""],
     keyword: Float[Tensor, "batch documents"] | None = None,
-    keyword_weight: Float[Tensor, " heads"] | None = None,
+    keyword_weights: Float[Tensor, "batch heads"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
     """Z for each query and head, exact; in blocks where the logits are too many to be held.
 
@@ -42,7 +43,7 @@ def whole_partition(
         corpus: the stored embeddings.
         temperature: t.
         keyword: b of each query for every document; None for a dense search.
-        keyword_weight: w of each head, where `keyword` is given.
+        keyword_weights: w of each query and head, where `keyword` is given.
 
     Gradients reach queries, temperature and keyword weights, once; stored embeddings and keyword scores that
     want some have them from autograd, at its price.
@@ -50,10 +51,10 @@ def whole_partition(
     frozen = not (corpus.requires_grad or (keyword is not None and keyword.requires_grad))
     # Elsewhere than on a CPU blocks are left to the fused attention of `log_partition`.
     if frozen and (queries.device.type == "cpu" or _fit(queries, corpus)):
-        return _WholePartition.apply(queries, corpus, temperature, keyword, keyword_weight)  # pyright: ignore
+        return _WholePartition.apply(queries, corpus, temperature, keyword, keyword_weights)  # pyright: ignore
     bias = None
-    if keyword is not None and keyword_weight is not None:
-        bias = keyword_weight[:, None] * keyword[:, None] / temperature
+    if keyword is not None and keyword_weights is not None:
+        bias = keyword_part(keyword_weights, keyword) / temperature
     return biased_partition(queries, corpus, bias, temperature)
 
 
@@ -90,14 +91,14 @@ class _Sums(NamedTuple):
         queries: Float[Tensor, "batch heads dim"],
         corpus: Float[Tensor, "documents dim"],
         keyword: Float[Tensor, "batch documents"] | None,
-        keyword_weight: Float[Tensor, " heads"] | None,
+        keyword_weights: Float[Tensor, "batch heads"] | None,
         *,
         pooled: bool,
     ) -> _Sums:
         """Queries and keyword weights are divided by the temperature already."""
         weights = queries @ corpus.T
-        if keyword is not None and keyword_weight is not None:
-            weights.addcmul_(keyword[:, None], keyword_weight[:, None])
+        if keyword is not None and keyword_weights is not None:
+            weights.addcmul_(keyword[:, None], keyword_weights[:, :, None])
         most = weights.amax(-1, keepdim=True)
         mass = weights.sub_(most).exp_().sum(-1, keepdim=True)
         if not pooled:
@@ -126,11 +127,11 @@ class _WholePartition(torch.autograd.Function):
         corpus: Tensor,
         temperature: Tensor,
         keyword: Tensor | None,
-        keyword_weight: Tensor | None,
+        keyword_weights: Tensor | None,
     ) -> Tensor:
         scaled, weight = queries / temperature, None
-        if keyword_weight is not None:
-            weight = keyword_weight / temperature
+        if keyword_weights is not None:
+            weight = keyword_weights / temperature
         pooled = any(ctx.needs_input_grad)
         most = _BLOCK_LOGITS if queries.device.type == "cpu" else _PLAIN_LOGITS
         at_once = max(most // queries.shape[:2].numel(), 1)
@@ -143,17 +144,17 @@ class _WholePartition(torch.autograd.Function):
         assert sums is not None  # there is a document
         if sums.context is not None:
             shared = None if sums.shared is None else (sums.shared / sums.mass).squeeze(-1)
-            ctx.save_for_backward(queries, temperature, keyword_weight, sums.context / sums.mass, shared)
+            ctx.save_for_backward(queries, temperature, keyword_weights, sums.context / sums.mass, shared)
         return (sums.most + sums.mass.log()).squeeze(-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        queries, temperature, keyword_weight, context, shared = ctx.saved_tensors
+        queries, temperature, keyword_weights, context, shared = ctx.saved_tensors
         along = (queries * context).sum(-1)
-        of_weight = None
+        of_weights = None
         if shared is not None:
-            along = along + keyword_weight * shared
-            of_weight = (gradient * shared).sum(0) / temperature
+            along = along + keyword_weights * shared
+            of_weights = gradient * shared / temperature
         of_temperature = -(gradient * along).sum() / temperature.square()
-        return gradient[..., None] * context / temperature, None, of_temperature, None, of_weight
+        return gradient[..., None] * context / temperature, None, of_temperature, None, of_weights

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
@@ -130,7 +130,13 @@ def train_student(
 
 def new_head(encoder_dim: int, options: HeadOptions, start: Head | None) -> Head:
     """The head that a training begins with: the identity, and what `start` knows of keywords and hops."""
-    head = Head(encoder_dim, heads=options.heads, seed=options.seed, query_side=options.query_side)
+    head = Head(
+        encoder_dim,
+        heads=options.heads,
+        seed=options.seed,
+        query_side=options.query_side,
+        fusion=options.fusion,
+    )
     if start is not None:
         head.start_from(start)
     return head
@@ -190,7 +196,8 @@ class _FrozenDocuments(NothingFurther):
             states = self.trained.embed([self._examples.texts[i] for i in batch.tolist()]).to(corpus.device)
         keyword = self._keyword and self._keyword(batch)
         examples = self._batches.of(head, corpus, batch, keyword, states, generator)
-        loss = self._objective(replace(examples, further=self._further))
+        features = self._keyword and self._keyword.features(batch, head)
+        loss = self._objective(replace(examples, further=self._further, features=features))
         drawn = torch.randint(len(self._kept), (options.retention_batch,), generator=generator)
         kept = torch.zeros((), device=corpus.device)
         if options.retention:
@@ -212,7 +219,9 @@ def descend(
 
 def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
     """What learns, and how fast; values and hops have no part in this objective."""
-    fusion = [head.log_temperature, *([head.keyword_weight] if options.keywords else [])]
+    fusion: list[nn.Parameter] = [head.log_temperature]
+    if options.keywords:
+        fusion += [head.keyword_weight, *([] if head.fusion_gate is None else head.fusion_gate.parameters())]
     if options.heads > 1:
         fusion.append(head.mixture_logits)
     keys = [head.key_delta] if options.train_keys else []

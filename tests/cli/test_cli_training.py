@@ -137,6 +137,11 @@ def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, t
             "query_side='mlp' with --scope full",
         ),
         (("--data", "{data}", "--query-side", "deep"), "query_side='deep'; use one of linear, low-rank, mlp"),
+        (
+            ("--data", "{data}", "--scope", "full", "--fusion", "gate"),
+            "fusion='gate' with --scope full",
+        ),
+        (("--data", "{data}", "--fusion", "deep"), "fusion='deep'; use one of constant, gate"),
     ],
 )
 def test_options_of_another_scope(

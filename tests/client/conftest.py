@@ -25,9 +25,9 @@ from dsearch.engine import PassageOptions, SearchEngine  # noqa: E402
 from dsearch.types import Document  # noqa: E402
 
 
-def moved_head(heads: int, *, hop_strength: float = 0.0) -> Head:
+def moved_head(heads: int, *, hop_strength: float = 0.0, fusion: str = "constant") -> Head:
     torch.manual_seed(4)
-    head = Head(32, heads=heads, rank=3)
+    head = Head(32, heads=heads, rank=3, fusion=fusion)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
@@ -61,7 +61,8 @@ class Awaited:
 
 @pytest.fixture(scope="session")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two equal homes: 60 documents, two written later, two deleted; v1 has two heads, v2 one, v3 hops.
+    """Two equal homes: 60 documents, two written later, two deleted; v1 has two heads, v2 one, v3 hops, v4 a
+    fusion gate.
 
     Beside them "long", of which every document has several passages; v1 has two heads.
     """
@@ -71,7 +72,12 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         papers.ingest(documents(60))
         papers.upsert(documents(62)[60:])
         papers.delete(["d003", "d060"])
-        for head in (moved_head(2), moved_head(1), moved_head(1, hop_strength=0.5)):
+        for head in (
+            moved_head(2),
+            moved_head(1),
+            moved_head(1, hop_strength=0.5),
+            moved_head(2, fusion="gate"),
+        ):
             papers.add_model(head, {"note": "moved"})
         long = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
         long.ingest(replace(one, text=f"{one.text} {other.text} {one.text}") for one, other in pairs(12))
