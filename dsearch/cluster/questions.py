@@ -146,10 +146,14 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Documents of a shard by their positions in the whole generation, −1 for none, and words by row."""
+    """Documents of a shard by their positions in the whole generation, −1 for none, and words by row.
+
+    `weighting` is (k1, b) of the keyword score; None for those of the generation.
+    """
 
     positions: Int64[np.ndarray, "batch documents"]
     texts: list[str] | None
+    weighting: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def gather(state: Snapshot, offset: int, asked: Gathering) -> Gathered:
     positions = np.where(asked.positions == NONE, NONE, asked.positions - offset)
     keyword = np.zeros(positions.shape, np.float32)
     if asked.texts is not None:
-        keyword = state.keyword_scores(asked.texts, positions)
+        keyword = state.weighed(asked.weighting).keyword_scores(asked.texts, positions)
     return Gathered(state.embeddings(positions), keyword)
 
 

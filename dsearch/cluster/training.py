@@ -80,16 +80,18 @@ class ShardedCorpus:
         return head.keyword_weights(queries, features)
 
     def gather(
-        self, positions: Int64[np.ndarray, "batch documents"], texts: Sequence[str] | None
+        self,
+        positions: Int64[np.ndarray, "batch documents"],
+        texts: Sequence[str] | None,
+        weighting: tuple[float, float] | None = None,
     ) -> tuple[Float[Tensor, "batch documents encoder_dim"], Float[Tensor, "batch documents"]]:
-        """The embeddings of some documents, and b(q, d) for their queries; zeros at −1."""
+        """The embeddings of some documents, and b(q, d) for their queries, by this (k1, b); zeros at −1."""
+        words = None if texts is None else list(texts)
         offsets = np.array([entry.offset for entry in self.release.shards])
         owners = np.searchsorted(offsets, positions, side="right") - 1
         # Of empty shards at one offset the last has the documents.
         asked = {
-            int(shard): Gathering(
-                np.where(owners == shard, positions, -1), None if texts is None else list(texts)
-            )
+            int(shard): Gathering(np.where(owners == shard, positions, -1), words, weighting)
             for shard in np.unique(owners[positions >= 0])
         }
         embeddings = torch.zeros(*positions.shape, self.release.dimension)
@@ -135,7 +137,7 @@ def log_weights(
         temperature=temperature,
         weighting=head.keyword_weighting,
     )
-    embeddings, keyword = corpus.gather(positions, texts)
+    embeddings, keyword = corpus.gather(positions, texts, head.keyword_weighting)
     raw = torch.einsum("bhd,bcd->bhc", folded, embeddings) + keyword_part(weights, keyword)
     logits = raw / temperature - whole.log_partition[..., None]
     return (head.mixture.log()[:, None] + logits).logsumexp(1)

@@ -36,17 +36,25 @@ def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
 
 
 @pytest.mark.parametrize("words", [True, False])
-@pytest.mark.parametrize("fusion", ["constant", "gate"])
+@pytest.mark.parametrize(("fusion", "bm25"), [("constant", None), ("gate", None), ("gate", (0.6, 0.3))])
 @pytest.mark.parametrize(("shards", "heads"), [(1, 1), (2, 3), (5, 2)])
 def test_loss_and_gradient_are_those_of_one_process(
-    food: Collection, tmp_path: Path, shards: int, heads: int, words: bool, fusion: str
+    food: Collection,
+    tmp_path: Path,
+    shards: int,
+    heads: int,
+    words: bool,
+    fusion: str,
+    bm25: tuple[float, float] | None,
 ) -> None:
-    snapshot = food.snapshot
+    snapshot = food.snapshot.weighed(bm25)
     head = Head(32, heads=heads, rank=4, fusion=fusion)
     generator = torch.Generator().manual_seed(heads)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    if bm25 is not None:
+        head.weigh_keywords(*bm25)
     relevant = np.array([[3, 50, -1], [89, -1, -1], [0, 45, 46], [17, 18, -1]])
     target = torch.tensor([[0.5, 0.5, 0], [1, 0, 0], [0.2, 0.3, 0.5], [0.75, 0.25, 0]])
     states = food.query_states(QUERIES, "hybrid").requires_grad_()
