@@ -161,7 +161,9 @@ class Head(nn.Module):
             InvalidRequest: a gate without features.
         """
         if self.fusion_gate is None:
-            return self.keyword_weight.expand(queries, -1)
+            # A view of a parameter would want gradients even where there are none.
+            weight = self.keyword_weight if torch.is_grad_enabled() else self.keyword_weight.detach()
+            return weight.expand(queries, -1)
         if features is None:
             raise InvalidRequest("a head with a fusion gate needs the features of queries; give them")
         return self.keyword_weight * self.fusion_gate(features.to(self.keyword_weight))

@@ -36,6 +36,14 @@ def test_an_untrained_gate_is_the_constant_to_the_bit(heads: int) -> None:
     assert gated.distance_from_identity().item() == 0
 
 
+@pytest.mark.parametrize("fusion", ["constant", "gate"])
+def test_weights_want_gradients_only_where_there_are_any(fusion: str) -> None:
+    head = Head(8, heads=2, fusion=fusion)
+    assert head.keyword_weights(3, features(3)).requires_grad
+    with torch.inference_mode():
+        assert not head.keyword_weights(3, features(3)).requires_grad
+
+
 def test_factors_are_bounded_and_by_hand() -> None:
     gate = opened(size=3.0)
     found = gate(100 * features(50))
