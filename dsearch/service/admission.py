@@ -51,9 +51,14 @@ class Admission:
         self._tight_since = self._tight_until = -TIGHT_S
 
     @property
+    def tight(self) -> bool:
+        """Whether searches had to be refused of late."""
+        return self._clock() < self._tight_until
+
+    @property
     def limit(self) -> int:
         """Searches that may be in the service."""
-        limit = TWO_BATCHES if self._clock() < self._tight_until else BURST
+        limit = TWO_BATCHES if self.tight else BURST
         pace_s = self._pace_s()
         if not pace_s:
             return limit

@@ -19,6 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from dsearch.service.patience import Patience, look_after, patient_protocol
+from dsearch.service.rounds import event_loop
 from dsearch.service.service import Service
 
 DRAIN_S = 9
@@ -55,12 +56,12 @@ def run_server(
     # uvicorn raises the signal that stopped it once more when all is done; with these it ends there.
     for stop in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop, lambda *_: None)
+    service: Service = app.state.service
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=patient_protocol(patience, app.state.service.refusal),
-        loop="asyncio",  # what all was measured with; else uvloop would run it wherever an extra brings that
+        http=patient_protocol(patience, service.refusal),
         log_config=None,
         log_level="warning",
         access_log=False,  # it would write queries down
@@ -73,7 +74,10 @@ def run_server(
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         backlog=1024,
     )
-    _Server(config, app.state.service, patience).run(sockets=list(sockets) if sockets else None)
+    server = _Server(config, service, patience)
+    # asyncio's loop is what all was measured with; uvicorn would take uvloop wherever an extra brings that.
+    with asyncio.Runner(loop_factory=lambda: event_loop(lambda: service.admission.tight)) as runner:
+        runner.run(server.serve(list(sockets) if sockets else None))
 
 
 class _Server(uvicorn.Server):
