@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dsearch.attention.products import product
+
 Array = Tensor | np.ndarray
 
 
@@ -35,7 +37,7 @@ class Corpus:
         self, scaled_queries: Tensor, keys: Tensor, rows: slice, parameters: Sequence[Tensor]
     ) -> Tensor:
         """Logits of one block, `[batch, rows]`."""
-        logits = scaled_queries @ keys.T
+        logits = product(scaled_queries, keys)
         bias = self.block_bias(rows, parameters)
         if bias is not None:
             logits += bias

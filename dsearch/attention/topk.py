@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dsearch.attention.coverage import sample_rest
 from dsearch.attention.estimators import sampled_attention
+from dsearch.attention.products import product
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 
@@ -135,7 +136,7 @@ def _scores(queries: Tensor, block: Tensor) -> Tensor:
     if as_it_is:
         return torch.ops.aten.mm.dtype(queries, block.T, torch.float32)
     queries = _accumulated(queries)
-    return queries @ block.to(queries).T
+    return product(queries, block.to(queries))
 
 
 def _multiplies_halves_into_single(queries: Tensor) -> bool:

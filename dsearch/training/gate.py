@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 
 from dsearch.attention.head import Head
+from dsearch.attention.products import product
 from dsearch.engine import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Interval, bootstrap_columns
@@ -250,7 +251,9 @@ def overlap_of_canaries(
 
     def nearest(head: Head) -> list[set[int]]:
         folded = head.fold(head.queries(corpus[canaries]))
-        scores = folded @ corpus.T if further is None else further.taken(folded, folded @ corpus.T)[0]
+        scores = product(folded, corpus)
+        if further is not None:
+            scores, _ = further.taken(folded, scores)
         logits = scores / head.temperature
         mixed = (head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)
         mixed[torch.arange(len(canaries)), canaries] = -torch.inf

@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from dsearch.attention import log_partition
 from dsearch.attention.fusion_gate import keyword_part
+from dsearch.attention.products import product
 
 # Up to this many logits one matrix is faster than blocks where autograd keeps them: keeping costs less than
 # computing twice.
@@ -96,14 +97,15 @@ class _Sums(NamedTuple):
         pooled: bool,
     ) -> _Sums:
         """Queries and keyword weights are divided by the temperature already."""
-        weights = queries @ corpus.T
+        weights = product(queries, corpus)
         if keyword is not None and keyword_weights is not None:
             weights.addcmul_(keyword[:, None], keyword_weights[:, :, None])
         most = weights.amax(-1, keepdim=True)
         mass = weights.sub_(most).exp_().sum(-1, keepdim=True)
         if not pooled:
             return cls(most, mass, None, None)
-        return cls(most, mass, weights @ corpus, None if keyword is None else weights @ keyword[:, :, None])
+        context = product(weights, corpus.T)
+        return cls(most, mass, context, None if keyword is None else weights @ keyword[:, :, None])
 
     def with_(self, other: _Sums) -> _Sums:
         """The sums over the documents of both."""

@@ -14,6 +14,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.head import Head
+from dsearch.attention.products import product
 from dsearch.attention.scores import length, unit
 from dsearch.engine import Snapshot
 from dsearch.engine.layer import HOP_CANDIDATES
@@ -156,7 +157,7 @@ class Ranking:
             mixed = first
             if strength and hop is not None:
                 if further is None:
-                    turned, over = hop.scores(strength, lambda of: head.fold(of) @ corpus.T)
+                    turned, over = hop.scores(strength, lambda of: product(head.fold(of), corpus))
                     logits = self._logits(head, turned, keyword, over)
                 else:  # which passage is the best one is no linear matter
                     turned, _ = self._scores(head, hop.queries(strength), corpus, further)
@@ -183,7 +184,7 @@ class Ranking:
     ) -> tuple[Float[Tensor, "batch heads documents"], Int64[Tensor, "batch heads documents"] | None]:
         """q · k, and the passage of each document that it is of; None where each has but one."""
         folded = head.fold(queries)
-        scores = folded @ corpus.T
+        scores = product(folded, corpus)
         return (scores, None) if further is None else further.taken(folded, scores)
 
     def _logits(

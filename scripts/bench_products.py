@@ -1,0 +1,62 @@
+"""Matrix products with many keys: torch's own and `dsearch.attention.products.product`, by turns.
+
+    python scripts/bench_products.py
+    python scripts/bench_products.py --keys 100000 --threads 2
+
+One row for each batch: scores (queries by keys) and sums (weights by values), GFLOP/s of each way, and the
+median ratio of their times in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from dsearch.attention.products import product
+from dsearch.threads import set_threads
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--keys", type=int, default=5183)
+    parser.add_argument("--dimension", type=int, default=384)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64, 128])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
+    chosen = parser.parse_args()
+    set_threads(chosen.threads)
+    keys = torch.randn(chosen.keys, chosen.dimension)
+    print("| batch | scores: torch | product | times | sums: torch | product | times |")
+    print("|---|---|---|---|---|---|---|")
+    for batch in chosen.batches:
+        queries, weights = torch.randn(batch, chosen.dimension), torch.rand(batch, chosen.keys)
+        flop = 2e-9 * batch * chosen.keys * chosen.dimension
+        ways: list[tuple[Callable[[], object], Callable[[], object]]] = [
+            (lambda q=queries: q @ keys.T, lambda q=queries: product(q, keys)),
+            (lambda w=weights: w @ keys, lambda w=weights: product(w, keys.T)),
+        ]
+        cells: list[str] = []
+        for pair in ways:
+            rounds = [[seconds(way) for way in pair] for _ in range(chosen.rounds + 2)][2:]
+            rates = [flop / statistics.median(of) for of in zip(*rounds, strict=True)]
+            ratio = statistics.median(of_torch / ours for of_torch, ours in rounds)
+            cells += [*(f"{rate:.0f}" for rate in rates), f"{ratio:.1f}"]
+        print(f"| {batch} | " + " | ".join(cells) + " |")
+
+
+def seconds(compute: Callable[[], object]) -> float:
+    """How long it takes once."""
+    started = time.perf_counter()
+    compute()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
