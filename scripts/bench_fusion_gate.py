@@ -5,8 +5,8 @@
 The training queries are held out in folds; test judgements are not read. Without a fold, keyword weight, k1
 and b, and hop strength are tuned on the others, and two heads learn from there, alike but for the gate. Then
 nDCG@10 of both on the fold, after some epochs; the same where the fusion alone learned (temperature, keyword
-weight and gate; projections stay the identity); and a 95 % interval of the paired difference over all queries
-and seeds. The collections of the folders' names must be indexed.
+weight and gate; projections stay the identity); and a 95 % interval of the paired difference over queries, of
+each the mean over seeds. The collections of the folders' names must be indexed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dsearch.cli.judgements import read_judgements  # noqa: E402
 from dsearch.engine import SearchEngine  # noqa: E402
 from dsearch.evaluation import bootstrap_columns  # noqa: E402
 from dsearch.training import Examples, TrainingOptions, examples_from_judgements, train_head, tune  # noqa: E402
-from dsearch.training.holdout import Answers, HeldOut, joined, split_folds  # noqa: E402
+from dsearch.training.holdout import HeldOut, split_folds  # noqa: E402
 from dsearch.training.loop import Epoch  # noqa: E402
 from dsearch.training.objectives import listwise_cross_entropy  # noqa: E402
 from dsearch.training.ranking import KeywordScores, corpus_embeddings  # noqa: E402
@@ -41,10 +41,20 @@ _STEPS, _BATCH = 300, 64
 
 @dataclass
 class Found:
-    """Answers to held-out queries by what learned and how long, and the factors that a gate gave."""
+    """What learned, and how long → nDCG@10 of each query, summed over seeds; and the factors of a gate."""
 
-    answers: defaultdict[tuple[str, str], list[Answers]] = field(default_factory=lambda: defaultdict(list))
+    queries: int
+    seeds: int
+    sums: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
     factors: defaultdict[str, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Queries that are held out, by their numbers."""
+
+    part: list[int]
+    held_out: HeldOut
 
 
 def main() -> None:
@@ -69,35 +79,36 @@ def main() -> None:
             if len(examples) > arguments.most:
                 order = np.random.default_rng(0).permutation(len(examples))[: arguments.most]
                 examples = examples.subset(np.sort(order).tolist())
-            found = Found()
-            for seed in map(int, arguments.seeds.split(",")):
+            seeds = [int(one) for one in arguments.seeds.split(",")]
+            found = Found(len(examples), len(seeds))
+            for seed in seeds:
                 for part in split_folds(examples, arguments.folds, seed):
                     rest = examples.subset(sorted(set(range(len(examples))) - set(part)))
-                    of_fold(examples.subset(part), rest, seed, epochs, found)
+                    of_fold(Fold(part, HeldOut(examples.subset(part), rest)), rest, seed, epochs, found)
             for row in rows_of(folder.name, found):
                 print(row, flush=True)
 
 
-def of_fold(part: Examples, rest: Examples, seed: int, epochs: list[int], found: Found) -> None:
+def of_fold(fold: Fold, rest: Examples, seed: int, epochs: list[int], found: Found) -> None:
     start = tune(rest, seed=seed).head
-    held_out = HeldOut(part, rest)
-    found.answers["tuned", "tuned"].append(held_out.answers(start))
+    add(found, "tuned", "tuned", start, fold)
     for fusion in FUSIONS:
         options = TrainingOptions(fusion=fusion, seed=seed, epochs=epochs[-1])
 
         def told(epoch: Epoch, head: Head, fusion: str = fusion) -> bool:
             if epoch.number in epochs:
-                add(found, f"head, {epoch.number} epochs", fusion, head, held_out)
+                add(found, f"head, {epoch.number} epochs", fusion, head, fold)
             return True
 
         train_head(rest, options, start=start, on_epoch=told)
-        add(found, ALONE, fusion, fusion_alone(rest, options, start), held_out)
+        add(found, ALONE, fusion, fusion_alone(rest, options, start), fold)
 
 
-def add(found: Found, learned: str, fusion: str, head: Head, held_out: HeldOut) -> None:
-    found.answers[learned, fusion].append(held_out.answers(head))
+def add(found: Found, learned: str, fusion: str, head: Head, fold: Fold) -> None:
+    sums = found.sums.setdefault((learned, fusion), np.zeros(found.queries))
+    sums[fold.part] += fold.held_out.answers(head).all
     if head.fusion_gate is not None:
-        asked = held_out.examples
+        asked = fold.held_out.examples
         features = torch.as_tensor(asked.snapshot.query_features(asked.texts))
         found.factors[learned].append(head.fusion_gate(features).detach().numpy().ravel())
 
@@ -132,9 +143,9 @@ def fusion_alone(examples: Examples, options: TrainingOptions, start: Head) -> H
 
 def rows_of(name: str, found: Found) -> list[str]:
     rows: list[str] = []
-    tuned = joined(found.answers["tuned", "tuned"]).all.mean()
-    for learned in dict.fromkeys(learned for learned, fusion in found.answers if fusion == "gate"):
-        constant, gate = (joined(found.answers[learned, fusion]).all for fusion in FUSIONS)
+    tuned = found.sums["tuned", "tuned"].mean() / found.seeds
+    for learned in dict.fromkeys(learned for learned, fusion in found.sums if fusion == "gate"):
+        constant, gate = (found.sums[learned, fusion] / found.seeds for fusion in FUSIONS)
         gain = bootstrap_columns((gate - constant)[:, None])[0]
         low, high = np.percentile(np.concatenate(found.factors[learned]), [5, 95])
         rows.append(
