@@ -1,4 +1,4 @@
-"""Matrix products with many keys: torch's own and `dsearch.attention.products.product`, by turns.
+"""Matrix products with many keys: torch's own and `dsearch.products.product`, by turns.
 
     python scripts/bench_products.py
     python scripts/bench_products.py --keys 100000 --threads 2
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 
-from dsearch.attention.products import product
+from dsearch.products import product
 from dsearch.threads import set_threads
 
 

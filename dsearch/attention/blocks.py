@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsearch.attention.products import product
+from dsearch.products import product
 
 Array = Tensor | np.ndarray
 

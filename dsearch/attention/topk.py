@@ -17,8 +17,8 @@ from torch import Tensor
 
 from dsearch.attention.coverage import sample_rest
 from dsearch.attention.estimators import sampled_attention
-from dsearch.attention.products import product
 from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.products import product
 
 
 class TopK(NamedTuple):

@@ -19,6 +19,7 @@ from dsearch.encoder.batching import length_sorted_batches
 from dsearch.encoder.identity import EncoderIdentity
 from dsearch.encoder.weights import DEFAULT_ENCODER, find_weights
 from dsearch.errors import EncoderUnavailable, InvalidRequest
+from dsearch.products import quicken
 
 Role = Literal["query", "document"]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -171,12 +172,14 @@ def _load_model(folder: Path, device: str, name: str) -> Any:
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
     try:
         # A folder and nothing else: whatever its files name, the hub is not asked.
-        return SentenceTransformer(str(folder), device=device, local_files_only=True)
+        model = SentenceTransformer(str(folder), device=device, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise EncoderUnavailable(
             f"encoder {name!r}: {folder} does not load as a sentence-transformers model "
             f"({type(error).__name__}: {error})"
         ) from error
+    quicken(model)
+    return model
 
 
 def check_device(device: str) -> None:

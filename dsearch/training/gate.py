@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Float
 
 from dsearch.attention.head import Head
-from dsearch.attention.products import product
 from dsearch.engine import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Interval, bootstrap_columns
+from dsearch.products import product
 from dsearch.training.holdout import Answers
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.ranking import corpus_embeddings

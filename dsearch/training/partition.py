@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from dsearch.attention import log_partition
 from dsearch.attention.fusion_gate import keyword_part
-from dsearch.attention.products import product
+from dsearch.products import product
 
 # Up to this many logits one matrix is faster than blocks where autograd keeps them: keeping costs less than
 # computing twice.

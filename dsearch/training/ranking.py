@@ -14,10 +14,10 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.attention.products import product
 from dsearch.attention.scores import length, unit
 from dsearch.engine import Snapshot
 from dsearch.engine.layer import HOP_CANDIDATES
+from dsearch.products import product
 from dsearch.training.examples import Examples
 from dsearch.training.passages import FurtherPassages
 from dsearch.training.relevance import DEPTH

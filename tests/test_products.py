@@ -1,11 +1,13 @@
 """Products with many keys are torch's own, by whichever library they are computed."""
 
+from typing import Any
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dsearch.attention import products
-from dsearch.attention.products import product
+from dsearch import products
+from dsearch.products import QuickLinear, product, quicken
 
 SHAPES = [((3, 8), (5, 8)), ((2, 3, 8), (5, 8)), ((3, 8), (0, 8)), ((0, 8), (5, 8)), ((1, 384), (700, 384))]
 
@@ -61,3 +63,48 @@ def test_who_switches_onednn_off_gets_torchs_own_product(monkeypatch: pytest.Mon
         product(left, right)
     with torch.backends.mkldnn.flags(enabled=False):
         assert torch.equal(product(left, right), left @ right.T)
+
+
+class Layers(nn.Module):
+    """Two linear layers, one within another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.rest = nn.Sequential(nn.GELU(), nn.Linear(16, 4, bias=False))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.rest(self.first(inputs))
+
+
+def test_a_quickened_model_is_the_same_model() -> None:
+    model, inputs = Layers(), torch.randn(5, 3, 8)
+    names = list(model.state_dict())
+    with torch.inference_mode():
+        before = model(inputs)
+        quicken(model)
+        torch.testing.assert_close(model(inputs), before)
+    assert list(model.state_dict()) == names
+    assert sum(isinstance(module, QuickLinear) for module in model.modules()) == 2
+    model(inputs).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def refused(*_: object) -> Tensor:
+    raise AssertionError("oneDNN was used")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit")
+def test_what_is_written_down_for_other_machines_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = Layers().eval(), torch.randn(2, 8)
+    quicken(model)
+    monkeypatch.setattr(products, "_ONEDNN", refused)
+    with torch.no_grad():
+        with pytest.raises(AssertionError, match="used"):
+            model(inputs)
+        traced: Any = torch.jit.trace(model, inputs, check_trace=False)
+        exported = torch.export.export(model, (inputs,))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert model(inputs).dtype == torch.bfloat16
+    assert "mkldnn" not in str(traced.inlined_graph)
+    assert "mkldnn" not in str(exported.graph)
