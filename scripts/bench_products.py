@@ -2,6 +2,7 @@
 
     python scripts/bench_products.py
     python scripts/bench_products.py --keys 100000 --threads 2
+    python scripts/bench_products.py --encoder     # the default encoder with either, over README's paragraphs
 
 One row for each batch: scores (queries by keys) and sums (weights by values), GFLOP/s of each way, and the
 median ratio of their times in the same round.
@@ -13,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -30,8 +32,12 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64, 128])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--encoder", action="store_true", help="time the default encoder instead")
     chosen = parser.parse_args()
     set_threads(chosen.threads)
+    if chosen.encoder:
+        time_encoder(chosen.rounds)
+        return
     keys = torch.randn(chosen.keys, chosen.dimension)
     print("| batch | scores: torch | product | times | sums: torch | product | times |")
     print("|---|---|---|---|---|---|---|")
@@ -49,6 +55,29 @@ def main() -> None:
             ratio = statistics.median(of_torch / ours for of_torch, ours in rounds)
             cells += [*(f"{rate:.0f}" for rate in rates), f"{ratio:.1f}"]
         print(f"| {batch} | " + " | ".join(cells) + " |")
+
+
+def time_encoder(rounds: int) -> None:
+    """Print how long the default encoder takes in float32, with torch's products and with ours."""
+    from dsearch.encoder import Encoder
+
+    encoder = Encoder.load()
+    readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+    texts = [text for text in readme.split("\n\n") if len(text) > 300][:32]
+    jobs: dict[str, Callable[[], object]] = {
+        f"{len(texts)} documents": lambda: encoder.encode_documents(texts),
+        "a query": lambda: encoder.encode_queries([texts[0][:60]]),
+    }
+
+    def of_torch(compute: Callable[[], object]) -> float:
+        with torch.backends.mkldnn.flags(enabled=False):
+            return seconds(compute)
+
+    for name, compute in jobs.items():
+        turns = [(of_torch(compute), seconds(compute)) for _ in range(rounds + 2)][2:]
+        torch_s, ours_s = (statistics.median(of) for of in zip(*turns, strict=True))
+        ratio = statistics.median(theirs / ours for theirs, ours in turns)
+        print(f"{name}: torch {torch_s * 1e3:.1f} ms, with product {ours_s * 1e3:.1f} ms: {ratio:.2f} times")
 
 
 def seconds(compute: Callable[[], object]) -> float:
