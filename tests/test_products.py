@@ -12,6 +12,11 @@ from dsearch.products import QuickLinear, product, quicken
 SHAPES = [((3, 8), (5, 8)), ((2, 3, 8), (5, 8)), ((3, 8), (0, 8)), ((0, 8), (5, 8)), ((1, 384), (700, 384))]
 
 
+def used(*_: object) -> Tensor:
+    """In oneDNN's place."""
+    raise AssertionError("oneDNN was used")
+
+
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_scores_are_torchs(shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: torch.dtype) -> None:
@@ -54,9 +59,6 @@ def test_a_torch_without_onednn_multiplies_too(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.filterwarnings("ignore:TF32")
 def test_who_switches_onednn_off_gets_torchs_own_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    def used(*_: object) -> Tensor:
-        raise AssertionError("oneDNN was used")
-
     monkeypatch.setattr(products, "_ONEDNN", used)
     left, right = torch.randn(3, 8), torch.randn(5, 8)
     with pytest.raises(AssertionError, match="used"):
@@ -90,15 +92,11 @@ def test_a_quickened_model_is_the_same_model() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def refused(*_: object) -> Tensor:
-    raise AssertionError("oneDNN was used")
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit")
 def test_what_is_written_down_for_other_machines_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = Layers().eval(), torch.randn(2, 8)
     quicken(model)
-    monkeypatch.setattr(products, "_ONEDNN", refused)
+    monkeypatch.setattr(products, "_ONEDNN", used)
     with torch.no_grad():
         with pytest.raises(AssertionError, match="used"):
             model(inputs)

@@ -1,6 +1,6 @@
 """`Rounds`: while searches are refused, the event loop looks at what arrived in rounds, not at each arrival.
 
-A refusal takes ten millionths of a second of an idle server, and twenty times that where it interrupts an
+A refusal takes some forty microseconds of an idle server and several times that where it interrupts an
 encoder: the thread is switched to, finds the caches full of somebody else's numbers, and is switched from
 again. All that arrived within some milliseconds costs that once.
 """

@@ -10,6 +10,7 @@ from torch import Tensor
 from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
 from dsearch.engine.lessons import Lessons
+from dsearch.products import product
 from dsearch.training.examples import Examples
 from dsearch.training.options import TrainingOptions
 from dsearch.training.passages import FurtherPassages
@@ -47,7 +48,7 @@ def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> Les
     for first in range(0, len(examples), _AT_A_TIME):
         batch = torch.arange(first, min(first + _AT_A_TIME, len(examples)))
         folded = start.fold(start.queries(torch.as_tensor(examples.states[batch.numpy()])))
-        scores = folded @ corpus.T
+        scores = product(folded, corpus)
         if further is not None:
             scores, _ = further.taken(folded, scores)
         if keyword is not None:
@@ -56,7 +57,8 @@ def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> Les
         logits = (scores / start.temperature).masked_fill(_hidden(examples, out, batch), -torch.inf)
         attention = (start.mixture[:, None] * logits.softmax(-1)).sum(1)
         at = torch.as_tensor(np.maximum(positions[batch.numpy()], 0))
-        pulls[batch] = torch.zeros_like(attention).scatter_add_(1, at, target[batch]).sub_(attention) @ corpus
+        moved = torch.zeros_like(attention).scatter_add_(1, at, target[batch]).sub_(attention)
+        pulls[batch] = product(moved, corpus.T)
     if examples.weights is not None:
         pulls *= torch.as_tensor(examples.weights)[:, None]
     owners, places = np.nonzero(grades > 0)

@@ -17,6 +17,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.encoder import LearningEncoder
+from dsearch.products import product
 from dsearch.training.gradcache import encoded_by_all
 from dsearch.training.processes import Processes
 from dsearch.types import Progress
@@ -77,7 +78,7 @@ class MovingIndex:
     ) -> Int64[np.ndarray, "batch found"]:
         """The k visible positions of highest inner product for each query, best first."""
         visible = torch.as_tensor(self._visible)
-        scores = queries.cpu().float() @ self.embeddings[visible].T
+        scores = product(queries.cpu().float(), self.embeddings[visible])
         best = scores.topk(min(k, len(visible)), dim=1).indices
         return self._visible[best.numpy()]
 

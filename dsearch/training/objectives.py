@@ -36,6 +36,7 @@ from torch import Tensor
 from dsearch.attention import Exact, exact_attention, reinforce_loss, sample
 from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import START_TEMPERATURE, Head
+from dsearch.products import product
 from dsearch.training import losses
 from dsearch.training.partition import biased_partition, whole_partition
 from dsearch.training.passages import FurtherPassages
@@ -191,7 +192,7 @@ def _log_heads_of_best(
     batch, heads, _ = folded.shape
     passages, owners = further.beside(corpus), further.numbered(len(corpus))
     with torch.no_grad():
-        _, best = further.taken(folded, folded @ corpus.T)
+        _, best = further.taken(folded, product(folded, corpus))
         bias = folded.new_full((batch, heads, len(passages)), -torch.inf).scatter_(2, best, 0.0)
     if keyword is not None and weights is not None:
         weighted = keyword_part(weights, keyword) / head.temperature

@@ -28,6 +28,7 @@ from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
 from dsearch.attention.overlay import KeyOverlay, bounded
 from dsearch.errors import InvalidRequest
+from dsearch.products import product
 from dsearch.training import losses
 from dsearch.training.examples import Examples
 from dsearch.training.finetune import Trained
@@ -207,7 +208,7 @@ class _Changes(NothingFurther):
         with torch.no_grad():
             head, at = self._head, batch.to(self._corpus.device)
             folded = head.fold(head.queries(self._states[at]))
-            scores = folded @ self._corpus.T
+            scores = product(folded, self._corpus)
             if self._further is not None:
                 scores, _ = self._further.taken(folded, scores)
             if self._keyword is not None:

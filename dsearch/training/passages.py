@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dsearch.attention.maxp import best_passages
 from dsearch.engine import Snapshot
+from dsearch.products import product
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class FurtherPassages:
         Passage d is the first one of document d; further ones are numbered behind the documents.
         """
         documents = scores.shape[-1]
-        every = torch.cat([scores, folded @ self.embeddings.T], dim=-1)
+        every = torch.cat([scores, product(folded, self.embeddings)], dim=-1)
         best = best_passages(every, self.numbered(documents), documents)
         return every.gather(-1, best), best
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from explained_parts import checked_parts
 
 from dsearch.attention.head import Head
 from dsearch.engine import Collection
@@ -36,17 +37,7 @@ def test_parts_add_up_to_every_score(collection: Collection, heads: int, mode: M
     )
     assert "fresh" in [hit.id for hit in result.hits]
     for hit in result.hits:
-        parts = hit.explain
-        assert parts is not None
-        total = sum(
-            share * (dense + keyword)
-            for share, dense, keyword in zip(parts.shares, parts.dense, parts.keyword, strict=True)
-        )
-        assert total + parts.mixing == pytest.approx(hit.score, abs=1e-5)
-        assert sum(parts.shares) == pytest.approx(1.0, abs=1e-5)
-        for head in range(heads):
-            of_terms = sum(part[head] for part in parts.terms.values())
-            assert of_terms == pytest.approx(parts.keyword[head], abs=1e-5)
+        parts = checked_parts(hit, heads)
         assert set(parts.terms) <= {"chees", "bread", "honey"}
         assert bool(parts.terms) == (mode != "dense")
         if heads == 1:

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from explained_parts import checked_parts
 from fakes import HashingEncoder
 from safetensors.torch import load, save
 
@@ -85,16 +86,7 @@ def test_explained_parts_sum_to_the_score_and_name_the_factor(
     version = foods.add_model(head, {})
     for query in QUERIES:
         for hit in foods.search(query, model=version, mode=mode, explain=True, limit=20).hits:
-            parts = hit.explain
-            assert parts is not None
-            total = sum(
-                share * (dense + keyword)
-                for share, dense, keyword in zip(parts.shares, parts.dense, parts.keyword, strict=True)
-            )
-            assert total + parts.mixing == pytest.approx(hit.score, abs=1e-5)
-            for number in range(heads):
-                of_terms = sum(part[number] for part in parts.terms.values())
-                assert of_terms == pytest.approx(parts.keyword[number], abs=1e-5)
+            parts = checked_parts(hit, heads)
             if mode == "dense":
                 assert parts.fusion_gate is None
                 continue

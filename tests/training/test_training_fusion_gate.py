@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import HashingEncoder
-from opened_heads import opened_head, unit
+from opened_heads import batch_of, opened_head, unit
 from opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.fusion_gate import FEATURES
@@ -48,26 +48,15 @@ def test_every_objective_weighs_each_query_by_its_factor(objective: str, long: b
     """A weight times a factor of the query is that weight on scores times the factor."""
     constant = opened_head(8, 1)
     head, features = gated(constant), torch.randn(4, FEATURES, dtype=torch.float64)
-    corpus, keyword = unit(20, 8), torch.rand(4, 20, dtype=torch.float64)
-    further = FurtherPassages(unit(3, 8), torch.tensor([2, 2, 9])) if long else None
-    batch = Batch(
-        head=head,
-        states=unit(4, 8),
-        keyword=keyword,
-        corpus=corpus,
-        relevant=torch.tensor([[3, 5], [9, 0], [7, 19], [2, 0]]),
-        target=torch.tensor([[0.75, 0.25], [1.0, 0.0], [0.5, 0.5], [1.0, 0.0]], dtype=torch.float64),
-        judged=torch.tensor([2, 3, 5, 7, 9, 11, 19]),
-        scored=torch.tensor([[3, 1], [4, 0], [7, 8], [2, 6]]),
-        teacher=torch.tensor([[3.0, 1.0], [1.0, 0.0], [1.0, 5.0], [2.0, 2.0]], dtype=torch.float64),
-        mask=torch.tensor([[True, True], [True, False], [True, True], [True, True]]),
-        further=further,
+    batch = replace(
+        batch_of(head, unit(20, 8)),
+        further=FurtherPassages(unit(3, 8), torch.tensor([2, 2, 9])) if long else None,
         features=features,
-        reward=lambda shown: shown.double(),
         generator=torch.Generator().manual_seed(1),
     )
+    assert batch.keyword is not None
     assert head.fusion_gate is not None
-    scaled = keyword * head.fusion_gate(features)
+    scaled = batch.keyword * head.fusion_gate(features)
     same = replace(batch, head=constant, keyword=scaled, generator=torch.Generator().manual_seed(1))
     found, expected = OBJECTIVES[objective](batch), OBJECTIVES[objective](replace(same, features=None))
     torch.testing.assert_close(found, expected)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from opened_heads import both_ways, opened_head, unit
+from opened_heads import batch_of, both_ways, opened_head, unit
 from opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.head import Head
@@ -55,22 +55,6 @@ def test_retention_is_the_divergence(heads: int) -> None:
 def test_retention_of_an_untrained_head_is_zero() -> None:
     kept = objectives.retention(Head(8).double(), unit(5, 8), unit(30, 8))
     assert kept.item() == pytest.approx(0, abs=1e-9)
-
-
-def batch_of(head: Head, corpus: torch.Tensor, *, with_keywords: bool = True) -> objectives.Batch:
-    return objectives.Batch(
-        head=head,
-        states=unit(4, 8),
-        keyword=torch.rand(4, 20, dtype=torch.float64) if with_keywords else None,
-        corpus=corpus,
-        relevant=torch.tensor([[3, 5], [9, 0], [7, 19], [2, 0]]),
-        target=torch.tensor([[0.75, 0.25], [1.0, 0.0], [0.5, 0.5], [1.0, 0.0]], dtype=torch.float64),
-        judged=torch.tensor([2, 3, 5, 7, 9, 11, 19]),
-        scored=torch.tensor([[3, 1], [4, 0], [7, 8], [2, 6]]),
-        teacher=torch.tensor([[3.0, 1.0], [1.0, 0.0], [1.0, 5.0], [2.0, 2.0]], dtype=torch.float64),
-        mask=torch.tensor([[True, True], [True, False], [True, True], [True, True]]),
-        reward=lambda shown: shown.double(),
-    )
 
 
 DENOMINATORS = {

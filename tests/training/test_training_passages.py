@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from opened_heads import both_ways, opened_head, unit
+from opened_heads import batch_of, both_ways, opened_head, unit
 from opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.head import Head
@@ -25,18 +25,12 @@ DOCUMENTS, OWNERS = 20, [1, 1, 1, 5, 7, 7, 19]
 path = both_ways(partition)
 
 
-def batch_of(heads: int, *, with_keywords: bool = True) -> objectives.Batch:
-    return objectives.Batch(
-        head=opened_head(8, heads),
-        states=unit(4, 8),
-        keyword=torch.rand(4, DOCUMENTS, dtype=torch.float64) if with_keywords else None,
-        corpus=unit(DOCUMENTS, 8),
+def long_batch_of(heads: int, *, with_keywords: bool = True) -> objectives.Batch:
+    """With relevant documents of several passages."""
+    return replace(
+        batch_of(opened_head(8, heads), unit(DOCUMENTS, 8), with_keywords=with_keywords),
         relevant=torch.tensor([[3, 5], [1, 0], [7, 19], [2, 0]]),
-        target=torch.tensor([[0.75, 0.25], [1.0, 0.0], [0.5, 0.5], [1.0, 0.0]], dtype=torch.float64),
         judged=torch.tensor([1, 2, 3, 5, 7, 9, 19]),
-        scored=torch.tensor([[3, 1], [4, 0], [7, 8], [2, 6]]),
-        teacher=torch.tensor([[3.0, 1.0], [1.0, 0.0], [1.0, 5.0], [2.0, 2.0]], dtype=torch.float64),
-        mask=torch.tensor([[True, True], [True, False], [True, True], [True, True]]),
         further=FurtherPassages(unit(len(OWNERS), 8), torch.tensor(OWNERS)),
     )
 
@@ -70,7 +64,7 @@ def same_with_gradients(found: torch.Tensor, expected: torch.Tensor, head: Head)
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("with_keywords", [True, False])
 def test_listwise_is_its_definition(heads: int, with_keywords: bool) -> None:
-    batch = batch_of(heads, with_keywords=with_keywords)
+    batch = long_batch_of(heads, with_keywords=with_keywords)
     weights = torch.einsum("h,bhn->bn", batch.head.mixture, logits_of(batch).softmax(-1))
     expected = -(batch.target * weights.log().gather(1, batch.relevant)).sum(-1).mean()
     same_with_gradients(objectives.OBJECTIVES["listwise"](batch), expected, batch.head)
@@ -79,7 +73,7 @@ def test_listwise_is_its_definition(heads: int, with_keywords: bool) -> None:
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("pool", [list(range(DOCUMENTS)), [1, 2, 3, 5, 7, 9, 19], [0, 2], [19]])
 def test_weights_over_some_documents_are_those_of_their_best_passages(heads: int, pool: list[int]) -> None:
-    batch = batch_of(heads)
+    batch = long_batch_of(heads)
     found = batch.log_weights(torch.tensor(pool))
     expected = (batch.head.mixture.log()[:, None] + logits_of(batch)[..., pool].log_softmax(-1)).logsumexp(1)
     probe = torch.randn_like(found)
@@ -88,7 +82,7 @@ def test_weights_over_some_documents_are_those_of_their_best_passages(heads: int
 
 @pytest.mark.parametrize("heads", [1, 3])
 def test_documents_that_a_teacher_scored_too(heads: int) -> None:
-    batch = batch_of(heads)
+    batch = long_batch_of(heads)
     at = batch.scored[:, None].expand(-1, heads, -1)
     logits = logits_of(batch).gather(2, at).masked_fill(~batch.mask[:, None], -1e30)
     expected = (batch.head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)[batch.mask]
@@ -99,7 +93,7 @@ def test_documents_that_a_teacher_scored_too(heads: int) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(objectives.OBJECTIVES) - {"reinforce"}))
 def test_without_further_passages_every_objective_is_what_it_was(name: str) -> None:
-    batch = batch_of(2)
+    batch = long_batch_of(2)
     nothing = FurtherPassages(torch.zeros(0, 8, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
     objective = objectives.OBJECTIVES[name]
     plain = objective(replace(batch, further=None))
