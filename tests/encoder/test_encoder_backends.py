@@ -9,8 +9,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,6 +130,44 @@ def test_openvino_meets_few_shapes_of_texts_that_come_alone(
     assert shapes[5:] == [(2, 7), (1, 20)]
 
 
+def test_openvino_computes_the_same_where_a_width_has_a_model_of_its_own(home: Home) -> None:
+    needs("openvino")
+    encoder = home.load("openvino", "float32")
+    exact = home.load("torch")
+    texts = [" ".join((WORDS * 3)[:count]) for count in (1, 5, 9, 18, 25)]
+    expected = exact.encode_queries(texts)
+
+    def each(_: int) -> np.ndarray:
+        return np.concatenate([encoder.encode_queries([text]) for text in texts])
+
+    with ThreadPoolExecutor(4) as threads:  # which meet the first text of each width at the same time
+        for found in threads.map(each, range(8)):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_openvino_keeps_one_model_for_each_width_of_a_lone_text(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("openvino")
+    import openvino
+
+    home.load("openvino", "float32")  # exported and compared by now
+    made: list[str] = []
+    compile_model = openvino.Core.compile_model
+
+    def noting(self: Any, model: Any, *args: Any) -> Any:
+        made.append(str([one.get_partial_shape() for one in model.inputs][0]))
+        return compile_model(self, model, *args)
+
+    monkeypatch.setattr(openvino.Core, "compile_model", noting)
+    encoder = home.load("openvino", "float32")
+    assert made == ["[?,?]"]
+    for text in ("search", "engine", " ".join((WORDS * 3)[:18]), "search"):
+        encoder.encode_queries([text])
+    encoder.encode_queries(["search", "engine"])
+    assert made == ["[?,?]", "[1,16]", "[1,32]"]
+
+
 def test_a_second_start_exports_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("onnx")
     expected = home.load("onnx").encode_queries(TEXTS)
@@ -239,6 +279,7 @@ def refuse(*arguments):
     raise AssertionError(f"tried to reach {arguments}")
 socket.socket.connect = socket.getaddrinfo = refuse
 from pathlib import Path
+from typing import Any
 from dsearch.encoder import load_encoder
 load_encoder(sys.argv[1], backend="openvino", cache=Path(sys.argv[2])).encode_queries(["red"])
 assert "openvino" in sys.modules and sys.modules["openvino_telemetry"] is None
