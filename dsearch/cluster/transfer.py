@@ -91,7 +91,7 @@ def send(folder: Path, uri: str) -> None:
             files.create_dir(there.rpartition("/")[0], recursive=True)
             with path.open("rb") as source, files.open_output_stream(there) as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # GCS calls a bucket that is not there an invalid argument
         raise Unavailable(
             f"cannot write to {target} ({error}); is it there, and may we write to it?"
         ) from error

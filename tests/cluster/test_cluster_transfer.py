@@ -1,7 +1,8 @@
-"""Releases travel: by a folder that all machines see, and by S3 where moto is installed to speak it."""
+"""Releases travel: by a folder, by GCS, and by S3 where moto is installed to speak it."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,19 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.stop()
 
 
+@pytest.fixture
+def shelf_of_google() -> Iterator[str]:
+    server_module = pytest.importorskip("gcp_storage_emulator.server")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    server = server_module.create_server("localhost", port, in_memory=True, default_bucket="shelf")
+    server.start()
+    options = f"endpoint_override=localhost:{port}&scheme=http&retry_limit_seconds=5"
+    yield f"gs://anonymous@shelf/shards?{options}"
+    server.stop()
+
+
 def arrives(folder: Path, uri: str, cache: Path) -> None:
     send(folder, uri)
     release = read_release(uri)
@@ -54,6 +68,14 @@ def test_a_release_travels_by_s3(folder: Path, bucket: str, tmp_path: Path) -> N
         read_release(below(bucket, "nothing"))
     with pytest.raises(Unavailable, match=r"cannot write to elsewhere/x .* is it there"):
         send(folder, bucket.replace("shelf/shards", "elsewhere/x"))
+
+
+def test_a_release_travels_by_gcs(folder: Path, shelf_of_google: str, tmp_path: Path) -> None:
+    arrives(folder, below(shelf_of_google, "food", folder.name), tmp_path / "cache")
+    with pytest.raises(CorruptData, match="send the release again"):
+        read_release(below(shelf_of_google, "nothing"))
+    with pytest.raises(Unavailable, match=r"cannot write to elsewhere/x .* is it there"):
+        send(folder, shelf_of_google.replace("shelf/shards", "elsewhere/x"))
 
 
 def test_a_release_travels_by_a_folder(folder: Path, tmp_path: Path) -> None:
