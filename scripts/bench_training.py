@@ -11,6 +11,8 @@ Rows, by the names that `--rows` takes:
     tuned    keyword weight, k1 and b, and hop strength
     head     a head, by the defaults of `dsearch train`: tuned first, hop strength chosen after training
     query    the query encoder with it (LoRA)
+    judged   the same with all of the encoder's weights, over the judged documents alone: for searches whose
+             documents are mostly unseen (README; the setting was chosen on training queries)
     st       sentence-transformers' fine-tuning of the whole encoder: MultipleNegativesRankingLoss and its
              trainer's defaults, 1 to `--st-epochs` epochs, the best by a tenth of the training queries
     full     the whole encoder by dsearch; keyword weight and query keys as held-out queries choose
@@ -75,7 +77,8 @@ from dsearch.types import Progress, Query  # noqa: E402
 
 MEASURES = ["nDCG@10", "Recall@100"]
 RRF_K = 60
-ROWS = ("frozen", "tuned", "head", "query", "st", "full")
+ROWS = ("frozen", "tuned", "head", "query", "judged", "st", "full")
+JUDGED = {"objective": "judged", "epochs": 2, "encoder_method": "all", "encoder_learning_rate": 2e-5}
 DEFAULT_ROWS = "frozen,tuned,head"
 DEV_DOCUMENTS = 1000  # beside the answers: what an epoch of st is judged by
 
@@ -232,15 +235,18 @@ def run_rows(folder: Path, collection: Collection, arguments: argparse.Namespace
             run = ranked(head=trained.head)
             scored(run, "head", cost)
             scored(answering(trained, run, hybrid, ranked), "head, gated", cost)
-        if "query" in rows:
-            epochs = {"epochs": arguments.query_epochs} if arguments.query_epochs else {}
+        epochs = {"epochs": arguments.query_epochs} if arguments.query_epochs else {}
+        for name, further in (("query", epochs), ("judged", JUDGED)):
+            if name not in rows:
+                continue
+            options = query_options(**{**chosen, **further})
             started = Cost.so_far()
-            trained = finetune(turn.examples, query_options(**chosen, **epochs), encoder=collection.encoder)
+            trained = finetune(turn.examples, options, encoder=collection.encoder)
             cost = Cost.so_far() - started
-            tell("query", trained)
+            tell(name, trained)
             run = ranked(head=trained.head, states=query_states(collection, trained, turn))
-            scored(run, "query", cost)
-            scored(answering(trained, run, hybrid, ranked), "query, gated", cost)
+            scored(run, name, cost)
+            scored(answering(trained, run, hybrid, ranked), f"{name}, gated", cost)
         if "st" in rows:
             for name, (run, training, live) in sentence_transformers_rows(
                 collection, turn, arguments

@@ -75,6 +75,8 @@ def entropy(weights: Float[Tensor, ...], dim: int = -1) -> Float[Tensor, ...]:
 
     The derivative at a = 0 is +∞; here it is taken as 0, so that an underflowed weight cannot make a NaN.
     """
+    if not torch.is_grad_enabled():
+        return torch.special.entr(weights).sum(dim)
     logarithm = weights.masked_fill(weights <= 0, 1.0).log()
     return -(weights * logarithm).sum(dim)
 

@@ -28,6 +28,7 @@ def covered_mass(
     Compares every document: its cost is that of an exact search.
     """
     snapshot, head = layer.snapshot, layer.head
+    temperature = head.temperature
     width = found.positions.shape[1]
     if width and width >= snapshot.documents == (found.positions != NONE).sum(1).min():
         return torch.ones(len(found.positions))
@@ -37,12 +38,12 @@ def covered_mass(
         texts,
         mode=layer.mode,
         keyword_weights=found.keyword_weights,
-        temperature=head.temperature,
+        temperature=temperature,
         overlaid=layer.overlaid,
         dense_of_all=found.dense_of_all,
         keyword_of_all=found.keyword_of_all,
     )
-    return mass_of(found, whole, temperature=head.temperature, mixture=head.mixture)
+    return mass_of(found, whole, temperature=temperature, mixture=head.mixture)
 
 
 def mass_of(
@@ -59,7 +60,7 @@ def mass_of(
         logits = logits.masked_fill(torch.as_tensor(missing)[:, None], -torch.inf)
     # No document at all: −inf less −inf. Nothing is covered then.
     shares = torch.exp(logits - whole[..., None]).sum(-1).nan_to_num(nan=0.0)
-    return torch.sum(shares * mixture, dim=-1).clamp(max=1.0)
+    return (shares @ mixture).clamp(max=1.0)
 
 
 def whole_log_partition(
@@ -88,9 +89,14 @@ def whole_log_partition(
         keyword_of_all: likewise.
     """
     batch, heads, _ = folded.shape
+    known = None
+    if dense_of_all is not None and mode != "keyword" and not torch.is_grad_enabled():
+        known = torch.as_tensor(dense_of_all).to(folded) / temperature
     if texts is not None and keyword_weights is not None and mode != "dense":
         every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
         bias = keyword_part(keyword_weights, torch.as_tensor(every).to(folded)) / temperature
+    elif known is not None and overlaid is None and snapshot.excluded is None:
+        return known.logsumexp(-1)
     else:
         bias = folded.new_zeros(batch, heads, snapshot.positions)
     if overlaid is not None and mode != "keyword":
@@ -100,8 +106,8 @@ def whole_log_partition(
         bias = bias.masked_fill(torch.as_tensor(snapshot.excluded), -torch.inf)
     if mode == "keyword":
         return bias.logsumexp(-1)
-    if dense_of_all is not None and not torch.is_grad_enabled():
-        return (torch.as_tensor(dense_of_all).to(folded) / temperature + bias).logsumexp(-1)
+    if known is not None:
+        return (known + bias).logsumexp(-1)
     queries = folded.flatten(0, 1)
     stored = snapshot.generation.embeddings
     if len(snapshot.fresh):

@@ -93,8 +93,9 @@ class Scoring(NamedTuple):
             return None
         if every.shape[2] == 0:
             return None
-        dense = torch.as_tensor(np.take_along_axis(every, positions[:, None], 2)).to(folded)
-        return Scored(dense.masked_fill_(torch.as_tensor(positions == NONE)[:, None].to(dense.device), 0.0))
+        dense = np.take_along_axis(every, positions[:, None], 2)
+        dense[np.broadcast_to((positions == NONE)[:, None], dense.shape)] = 0.0
+        return Scored(torch.as_tensor(dense).to(folded))
 
     def best_keys(
         self,

@@ -57,7 +57,8 @@ class Weighing(NamedTuple):
             there = _everywhere(raw) if mask is None else mask
             nothing = null_weights(self.head.null_slot, raw, there, self.temperature, self.head.mixture)
             by_head = by_head * (1 - nothing)[:, None, None]
-        return Weighed(by_head, mix(by_head, self.head.mixture), nothing)
+        alone = self.head.heads == 1 and not torch.is_grad_enabled()  # its share is 1
+        return Weighed(by_head, by_head[:, 0] if alone else mix(by_head, self.head.mixture), nothing)
 
     def scores(
         self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
