@@ -7,8 +7,7 @@
 Entries of Python's documentation, queries of six of their words, none asked twice; one thread, CPU µs,
 medians. `search` is the whole query less its encoder: candidates, scores, softmax, covered mass, ten hits
 with their texts. `attention` is the softmax over the scores of 64 candidates and the pooling of their 384
-numbers, which a search does once, measured as it comes there: behind an encoder, which empties the caches;
-`share` is its part of the whole query.
+numbers, measured behind a query, whose encoder has emptied the caches; `share` is its part of a query.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -85,14 +85,15 @@ def measured(backend: str, documents: int, queries: int) -> dict[str, dict[str, 
         def encoded(query: str) -> None:
             encoder.encode_queries([query])
 
-        return {
-            mode: {
-                "query": cost(lambda query, mode=mode: collection.search(query, mode=mode), drawn()),
+        figures: dict[str, dict[str, float]] = {}
+        for mode in MODES:
+            search = partial(collection.search, mode=mode)
+            figures[mode] = {
+                "query": cost(search, drawn()),
                 "encoder": cost(encoded, drawn(), before=attended),
-                "attention": cost(attended, drawn(), before=encoded),
+                "attention": cost(attended, drawn(), before=search),
             }
-            for mode in MODES
-        }
+        return figures
 
 
 def cost(

@@ -20,7 +20,9 @@ def main() -> None:
     try:
         app()
     except DsearchError as error:
-        print(f"dsearch: {error}", file=sys.stderr)
+        from dsearch.cli.advice import for_this_home
+
+        print(f"dsearch: {for_this_home(str(error))}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("dsearch: interrupted; run the same command again to go on", file=sys.stderr)

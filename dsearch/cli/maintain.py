@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.advice import for_this_home
 from dsearch.cli.by_server import compact_by_server, server_of
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
 from dsearch.errors import HomeLocked
@@ -33,7 +34,7 @@ def verify(
         files = f"{len(one.generations)} generations, {len(one.models)} models"
         typer.echo(f"{one.name}: {'whole' if one.ok else 'damaged'}: {found}, {files}")
         for damage in one.damage[:_SHOWN]:
-            typer.echo(f"  {damage}")
+            typer.echo(f"  {for_this_home(str(damage))}")
         if len(one.damage) > _SHOWN:
             typer.echo(f"  and {len(one.damage) - _SHOWN} more")
     if not reports:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsearch.cli.advice import for_this_home
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ STAGES = {
 
 def say(message: str) -> None:
     """Tell the person at the terminal something that is not the answer."""
-    print(message, file=sys.stderr, flush=True)
+    print(for_this_home(message), file=sys.stderr, flush=True)
 
 
 @contextmanager

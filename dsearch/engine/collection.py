@@ -37,7 +37,7 @@ from dsearch.engine.retuning import Tuned, keep_tuned
 from dsearch.engine.tuning_queries import measured_live, tuning_queries
 from dsearch.engine.versions import before_live, delete_version
 from dsearch.errors import CorruptData, DsearchError, UnsupportedFormat
-from dsearch.store import Store, WriteReceipt
+from dsearch.store import GenerationRecord, Store, WriteReceipt
 from dsearch.types import Document
 
 
@@ -164,6 +164,8 @@ class Collection(CollectionReader):
     ) -> int:
         """Build a generation of the present documents, its keys projected by the live head; its number.
 
+        One that was live and is damaged goes then: all is whole again.
+
         Args:
             on_progress: told of each stage.
             kind: how its keys, and those of later generations, are kept: a name in `DENSE_KINDS`, or "auto";
@@ -179,6 +181,7 @@ class Collection(CollectionReader):
             InvalidRequest: an unknown kind, a target outside 0 to 1, a bound below 1.
             Cancelled, ProcessDied, InsufficientStorage: nothing changed.
         """
+        damaged = self._damaged_generation()
         number = self.rebuilder.build(
             partial(tuning_queries, self, texts=queries),
             keys=KeyOptions.of(self.store).changed(kind, recall_target, memory_bytes),
@@ -189,6 +192,8 @@ class Collection(CollectionReader):
         if self._documents.has(self.live_model):
             with self._writing:
                 self._documents.renew(self.live_model)
+        if damaged in self.store.generations():
+            retire_one(self.store, damaged.number)
         return number
 
     def retune(self) -> Tuned | None:
@@ -221,15 +226,21 @@ class Collection(CollectionReader):
         harm.
         """
         strike_missing(self.store)
+        if self._damaged_generation() is None:
+            return False
+        self.refresh(on_progress)
+        return True
+
+    def _damaged_generation(self) -> GenerationRecord | None:
+        """The live generation where it is missing or damaged."""
+        live = self.store.live_generation()
+        if live is None:
+            return None
         try:
             _ = self.snapshot
         except (CorruptData, UnsupportedFormat):
-            damaged = self.store.live_generation()
-            self.refresh(on_progress)
-            if damaged in self.store.generations():  # one that is gone was struck off
-                retire_one(self.store, damaged.number)
-            return True
-        return False
+            return live
+        return None
 
     def catch_up(self) -> None:
         """See what another process has written since; only a collection that is open readonly needs it."""

@@ -9,6 +9,7 @@ import pytest
 from fakes import HashingEncoder
 from test_cli_commands import Terminal, beir, dsearch  # noqa: F401
 
+from dsearch.cli.advice import for_this_home
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine
 
@@ -42,6 +43,43 @@ def test_verify_tells_by_its_exit_code(indexed: Terminal, tmp_path: Path) -> Non
     code, _, err = indexed("verify", "nothing")
     assert code == 1
     assert "no collection 'nothing'" in err
+
+
+def test_what_a_message_tells_to_run_names_the_home_that_was_given(
+    indexed: Terminal,
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    (keys,) = home.glob("papers/generations/000002/keys.faiss")
+    keys.write_bytes(keys.read_bytes()[:-1])
+    code, out, _ = indexed("verify", "papers", "--home", home)
+    assert code == 1
+    assert f"with: dsearch refresh --home {home} -c papers" in out
+    code, _, err = indexed("search", "thing3", "-c", "papers", f"--home={home}")
+    assert code == 1
+    assert f"dsearch refresh --home {home} -c papers" in err
+    told = err.split("dsearch: ")[1]
+    command = told[told.index("dsearch refresh") :].split()[:5]
+    code, _, err = indexed(*command[1:], "papers")
+    assert code == 0, err
+    code, out, _ = indexed("verify", "papers", "--home", home)
+    assert code == 0, out
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("run dsearch refresh -c a", "run dsearch refresh --home '/b c' -c a"),
+        ("run dsearch feedback clear -c a", "run dsearch feedback clear --home '/b c' -c a"),
+        ("dsearch index again", "dsearch index --home '/b c' again"),
+        ("with: dsearch restore F --home G", "with: dsearch restore F --home G"),
+        ("this dsearch knows no backends", "this dsearch knows no backends"),
+        ("/opt/dsearch index", "/opt/dsearch index"),
+    ],
+)
+def test_only_commands_that_take_a_home_are_given_it(text: str, told: str) -> None:
+    assert for_this_home(text, ["verify", "--home", "/b c"]) == told
+    assert for_this_home(text, ["verify"]) == text
 
 
 def test_indexing_again_mends_a_damaged_index(indexed: Terminal, beir: Path, tmp_path: Path) -> None:  # noqa: F811
