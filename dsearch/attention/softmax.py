@@ -10,6 +10,7 @@ no distribution, so its weights are zero: a search that finds nothing pools noth
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -76,7 +77,7 @@ def entropy(weights: Float[Tensor, ...], dim: int = -1) -> Float[Tensor, ...]:
     The derivative at a = 0 is +∞; here it is taken as 0, so that an underflowed weight cannot make a NaN.
     """
     if not torch.is_grad_enabled():
-        return torch.special.entr(weights).sum(dim)
+        return cast("Tensor", torch.special.entr(weights)).sum(dim)  # pyright: ignore[reportUnknownMemberType]
     logarithm = weights.masked_fill(weights <= 0, 1.0).log()
     return -(weights * logarithm).sum(dim)
 
