@@ -18,14 +18,14 @@ from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.index.checks import checked_exclude, checked_k
-from dsearch.index.dense_kinds import BOUNDS, DENSE_KINDS, checked_parameters
+from dsearch.index.dense_kinds import BOUNDS, DENSE_KINDS, ROWS_PER_LIST, checked_parameters, lists_of
 from dsearch.index.exact import best_of_blocks, by_score_then_position, longest_of
 from dsearch.index.inputs import finite, projected
 
 _faiss: Any = faiss  # its keyword arguments are added at run time, where no type checker sees them
 
 _BLOCK = 8192  # rows that are projected, checked and added at a time
-_TRAINING_ROWS = 65_536  # quantizers and coarse centres learn nothing more from more rows
+_TRAINING_ROWS = 65_536  # quantizers learn nothing more from more rows; many lists do
 _CHUNK = 1 << 20  # bytes
 # Queries from which on a Flat index is searched by matrix products; FAISS compares pair by pair, and from 20
 # on multiplies small blocks. Over 200,000 × 384 in one thread it took .8 of the products' time for 4 queries,
@@ -106,7 +106,8 @@ class DenseIndex:
         factory = DENSE_KINDS[kind].factory(count, key_dim) if count else "Flat"
         index = faiss.index_factory(key_dim, factory, faiss.METRIC_INNER_PRODUCT)
         if count and not index.is_trained:
-            sample = np.unique(np.linspace(0, count - 1, min(count, _TRAINING_ROWS)).astype(np.int64))
+            rows = min(count, max(_TRAINING_ROWS, ROWS_PER_LIST * lists_of(count)))
+            sample = np.unique(np.linspace(0, count - 1, rows).astype(np.int64))
             index.train(projected(keys[sample], projection, "keys"))
         if isinstance(index, faiss.IndexHNSW):
             index.hnsw.efConstruction = 100

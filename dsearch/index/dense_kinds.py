@@ -34,20 +34,29 @@ class DenseKind:
     parameters: Mapping[str, int] = field(default_factory=dict)
 
 
-def _lists(count: int) -> int:
-    # FAISS asks for at least 39 training points per centre; below that a scan is exact and as fast.
-    return min(round(math.sqrt(count)), count // 39)
+ROWS_PER_LIST = 39  # FAISS asks for as many training points per centre, at least
+
+
+def lists_of(count: int) -> int:
+    """How many lists so many keys are kept in: √n, from 250,000 keys on more, 4 √n from a million on.
+
+    So many keys in √n lists made half of them be looked through for a recall of .97; four times as many
+    answered four times as many queries (a million clustered keys, `scripts/bench_approximate.py`). Few keys
+    teach no more centres; a scan is exact then and as fast.
+    """
+    share = min(4.0, max(1.0, count / 250_000))
+    return min(round(share * math.sqrt(count)), count // ROWS_PER_LIST)
 
 
 def _ivf(count: int, dim: int) -> str:
-    return f"IVF{_lists(count)},SQ8" if _lists(count) > 1 else "SQ8"
+    return f"IVF{lists_of(count)},SQ8" if lists_of(count) > 1 else "SQ8"
 
 
 def _ivfpq(count: int, dim: int) -> str:
     # 16 centres per sub-quantizer need 39 keys each.
     if count < 16 * 39:
         return "SQ8"
-    return f"IVF{_lists(count)},PQ{dim // 2 if dim % 2 == 0 else dim}x4fs,Refine(SQ8)"
+    return f"IVF{lists_of(count)},PQ{dim // 2 if dim % 2 == 0 else dim}x4fs,Refine(SQ8)"
 
 
 DENSE_KINDS: dict[str, DenseKind] = {
@@ -64,11 +73,11 @@ DENSE_KINDS: dict[str, DenseKind] = {
         {"ef_search": 128},
     ),
     "IVF": DenseKind(
-        _ivf, "8-bit keys in about sqrt(n) lists; approximate", lambda d: d + 16, {"nprobe": 16}
+        _ivf, "8-bit keys in sqrt(n) to 4 sqrt(n) lists; approximate", lambda d: d + 16, {"nprobe": 16}
     ),
     "IVFPQ": DenseKind(
         _ivfpq,
-        "4-bit codes in about sqrt(n) lists, the best re-scored with 8-bit keys; approximate",
+        "4-bit codes in sqrt(n) to 4 sqrt(n) lists, the best re-scored with 8-bit keys; approximate",
         lambda d: 1.25 * d + 16,
         {"nprobe": 16, "k_factor": 8},
     ),

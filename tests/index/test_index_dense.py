@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
-from dsearch.index import DENSE_KINDS, DenseIndex
+from dsearch.index import DENSE_KINDS, DenseIndex, dense
+from dsearch.index.dense_kinds import ROWS_PER_LIST, lists_of
+from dsearch.index.inputs import projected
 
 KINDS = list(DENSE_KINDS)
 # Share of the exact ten nearest that a kind must find on the clustered keys below.
@@ -112,6 +115,27 @@ def test_approximate_kinds_find_all_keys_when_asked_for_all(kind: str) -> None:
     keys, queries = clustered(2500), clustered(2, seed=1)
     _, positions = DenseIndex.build(keys, kind).search(queries, 2500)
     np.testing.assert_array_equal(np.sort(positions), np.tile(np.arange(2500), (2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("count", "lists"), [(50, 1), (100_000, 316), (250_000, 500), (500_000, 1414), (1_000_000, 4000)]
+)
+def test_many_keys_are_kept_in_more_lists(count: int, lists: int) -> None:
+    assert lists_of(count) == lists
+    assert lists_of(count + 1) >= lists
+
+
+def test_each_list_learns_from_as_many_keys_as_faiss_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def noting(keys: np.ndarray, *further: Any) -> np.ndarray:
+        sizes.append(len(keys))
+        return projected(keys, *further)
+
+    monkeypatch.setattr(dense, "_TRAINING_ROWS", 10)
+    monkeypatch.setattr(dense, "projected", noting)
+    DenseIndex.build(clustered(2500), "IVF")
+    assert sizes[0] == 50 * ROWS_PER_LIST
 
 
 def test_lists_that_hold_too_few_allowed_keys_are_completed() -> None:
