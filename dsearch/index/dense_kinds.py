@@ -38,13 +38,13 @@ ROWS_PER_LIST = 39  # FAISS asks for as many training points per centre, at leas
 
 
 def lists_of(count: int) -> int:
-    """How many lists so many keys are kept in: √n, from 250,000 keys on more, 4 √n from a million on.
+    """How many lists so many keys are kept in: √n, above 170,000 keys more, 6 √n from a million on.
 
-    So many keys in √n lists made half of them be looked through for a recall of .97; four times as many
-    answered four times as many queries (a million clustered keys, `scripts/bench_approximate.py`). Few keys
-    teach no more centres; a scan is exact then and as fast.
+    A million clustered keys in √n lists made half of them be looked through for a recall of .97; in 6 √n
+    nine times as many queries are answered at seven times the building (`scripts/bench_approximate.py`). Few
+    keys teach no more centres; a scan is exact then and as fast.
     """
-    share = min(4.0, max(1.0, count / 250_000))
+    share = min(6.0, max(1.0, 6 * count / 1_000_000))
     return min(round(share * math.sqrt(count)), count // ROWS_PER_LIST)
 
 
@@ -73,11 +73,11 @@ DENSE_KINDS: dict[str, DenseKind] = {
         {"ef_search": 128},
     ),
     "IVF": DenseKind(
-        _ivf, "8-bit keys in sqrt(n) to 4 sqrt(n) lists; approximate", lambda d: d + 16, {"nprobe": 16}
+        _ivf, "8-bit keys in sqrt(n) to 6 sqrt(n) lists; approximate", lambda d: d + 16, {"nprobe": 16}
     ),
     "IVFPQ": DenseKind(
         _ivfpq,
-        "4-bit codes in sqrt(n) to 4 sqrt(n) lists, the best re-scored with 8-bit keys; approximate",
+        "4-bit codes in sqrt(n) to 6 sqrt(n) lists, the best re-scored with 8-bit keys; approximate",
         lambda d: 1.25 * d + 16,
         {"nprobe": 16, "k_factor": 8},
     ),

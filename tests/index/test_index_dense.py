@@ -118,7 +118,7 @@ def test_approximate_kinds_find_all_keys_when_asked_for_all(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "lists"), [(50, 1), (100_000, 316), (250_000, 500), (500_000, 1414), (1_000_000, 4000)]
+    ("count", "lists"), [(50, 1), (100_000, 316), (250_000, 750), (500_000, 2121), (1_000_000, 6000)]
 )
 def test_many_keys_are_kept_in_more_lists(count: int, lists: int) -> None:
     assert lists_of(count) == lists
