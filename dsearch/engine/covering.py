@@ -28,10 +28,10 @@ def covered_mass(
     Compares every document: its cost is that of an exact search.
     """
     snapshot, head = layer.snapshot, layer.head
-    temperature = head.temperature
     width = found.positions.shape[1]
     if width and width >= snapshot.documents == (found.positions != NONE).sum(1).min():
         return torch.ones(len(found.positions))
+    temperature = head.temperature
     whole = whole_log_partition(
         snapshot,
         found.folded,

@@ -320,16 +320,14 @@ class SearchLayer(nn.Module):
         else:
             # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
             context = head.values(scored.pooled(weighed, head))
-        weights = weighed.mixed.gather(1, order)
-        alone = head.heads == 1 and not torch.is_grad_enabled()  # its weights are the mixture's
         return SearchOutput(
             context=context,
-            weights=weights,
+            weights=weighed.mixed.gather(1, order),
             positions=positions[np.arange(len(positions))[:, None], order.cpu().numpy()],
             scores=scores.gather(1, order),
             dense=dense.gather(2, along),
             keyword=keyword if by_words is None else keyword.gather(2, along),
-            head_weights=weights.unsqueeze(1) if alone else weighed.by_head.gather(2, along),
+            head_weights=weighed.by_head.gather(2, along),
             folded=folded,
             keys=keys,
             null_weight=weighed.nothing,

@@ -26,7 +26,7 @@ def folder(collection: Collection, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def s3_shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0, verbose=False)
     boto3 = pytest.importorskip("boto3")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -40,7 +40,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def shelf_of_google() -> Iterator[str]:
+def gcs_shelf() -> Iterator[str]:
     server_module = pytest.importorskip("gcp_storage_emulator.server")
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -62,20 +62,16 @@ def arrives(folder: Path, uri: str, cache: Path) -> None:
         Shard.open(copied, entry.digest).close()
 
 
-def test_a_release_travels_by_s3(folder: Path, bucket: str, tmp_path: Path) -> None:
-    arrives(folder, below(bucket, "food", folder.name), tmp_path / "cache")
+@pytest.mark.parametrize("store", ["s3_shelf", "gcs_shelf"])
+def test_a_release_travels_by_an_object_store(
+    store: str, folder: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    shelf = request.getfixturevalue(store)
+    arrives(folder, below(shelf, "food", folder.name), tmp_path / "cache")
     with pytest.raises(CorruptData, match="send the release again"):
-        read_release(below(bucket, "nothing"))
+        read_release(below(shelf, "nothing"))
     with pytest.raises(Unavailable, match=r"cannot write to elsewhere/x .* is it there"):
-        send(folder, bucket.replace("shelf/shards", "elsewhere/x"))
-
-
-def test_a_release_travels_by_gcs(folder: Path, shelf_of_google: str, tmp_path: Path) -> None:
-    arrives(folder, below(shelf_of_google, "food", folder.name), tmp_path / "cache")
-    with pytest.raises(CorruptData, match="send the release again"):
-        read_release(below(shelf_of_google, "nothing"))
-    with pytest.raises(Unavailable, match=r"cannot write to elsewhere/x .* is it there"):
-        send(folder, shelf_of_google.replace("shelf/shards", "elsewhere/x"))
+        send(folder, shelf.replace("shelf/shards", "elsewhere/x"))
 
 
 def test_a_release_travels_by_a_folder(folder: Path, tmp_path: Path) -> None:
