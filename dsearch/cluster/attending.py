@@ -18,7 +18,7 @@ from torch import Tensor
 from dsearch.attention import refine
 from dsearch.attention.head import Head
 from dsearch.cluster.merging import Candidates, merged, pooled, poolings, ranked
-from dsearch.cluster.questions import Pooled, Proposal, Question
+from dsearch.cluster.questions import Foremost, Pooled, Proposal, Question, Shown
 from dsearch.cluster.release import Release
 from dsearch.engine.covering import mass_of
 from dsearch.engine.layer import HOP_CANDIDATES
@@ -53,6 +53,7 @@ class Asking:
         required: phrases that they must hold.
         excluded: phrases that they must not hold.
         coverage: whether the share of the exact softmax is wanted.
+        foremost: what shards show with their proposals; heeded of a single query of a single head.
     """
 
     texts: list[str] | None
@@ -62,6 +63,7 @@ class Asking:
     required: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     coverage: bool = False
+    foremost: Foremost | None = None
 
     @property
     def words(self) -> list[str] | None:
@@ -87,6 +89,7 @@ class Asking:
             keyword_weights=None if keyword_weights is None else keyword_weights.detach().numpy(),
             temperature=float(head.temperature),
             weighting=head.keyword_weighting,
+            foremost=self.foremost if folded.shape[:2] == (1, 1) else None,
         )
 
 
@@ -98,11 +101,13 @@ class Found:
         output: weights, scores and positions; `context` is empty.
         candidates: the same in the same order, with their shards.
         mass: the share of the exact softmax that the candidates hold; None where it was not asked for.
+        shown: documents that came with them, by position.
     """
 
     output: SearchOutput
     candidates: Candidates
     mass: Float[Tensor, " batch"] | None
+    shown: dict[int, Shown]
 
 
 class ShardedAttention:
@@ -149,7 +154,8 @@ class ShardedAttention:
         queries = head.queries(states)
         weights = self._keyword_weights(head, asking, lost)
         for _ in range(hops - 1):
-            found = self._read(queries, head, replace(asking, coverage=False), weights, lost)
+            before = replace(asking, coverage=False, foremost=None)
+            found = self._read(queries, head, before, weights, lost)
             # Linear: the key of a mean is the keys' mean.
             keys = head.keys(pooled(self._pool(found, head, HOP_CANDIDATES), found.output.folded))
             once = torch.ones(*queries.shape[:2], 1, 1)
@@ -193,7 +199,8 @@ class ShardedAttention:
         candidates, documents = merged(answers, offsets, question)
         output, by_weight = ranked(candidates, folded, head, question)
         mass = _mass(output, answers, documents, head) if asking.coverage else None
-        return Found(output, by_weight, mass)
+        shown = {position: one for answer in answers.values() for position, one in answer.shown.items()}
+        return Found(output, by_weight, mass, shown)
 
     def _pool(self, found: Found, head: Head, most: int) -> list[Pooled]:
         asked = poolings(found.output, found.candidates, head, most)

@@ -14,6 +14,7 @@ from typing import Any
 from dsearch.cluster.actors import Live
 from dsearch.cluster.connecting import NAMESPACE
 from dsearch.cluster.errors import NotOpen, ShardsLost
+from dsearch.cluster.packing import pack, unpack
 from dsearch.errors import DsearchError
 
 ANSWER_S = 2.0
@@ -46,6 +47,8 @@ class RayShards:
             ShardsLost: no copy of some of them answers.
             DsearchError: what a shard raised on purpose.
         """
+        once = {id(record): pack(record) for record in asked.values()}  # one question goes to many
+        packed = {shard: once[id(record)] for shard, record in asked.items()}
         answers: dict[int, Any] = {}
         tried: dict[int, set[int]] = {shard: set() for shard in asked}
         turn = next(self._turn)
@@ -58,7 +61,7 @@ class RayShards:
                     lost.add(shard)
                     continue
                 tried[shard].add(copy)
-                reference = self._call((shard, copy), method, asked[shard])
+                reference = self._call((shard, copy), method, packed[shard])
                 if reference is not None:
                     calls[reference] = (shard, copy)
             if not calls:
@@ -69,7 +72,7 @@ class RayShards:
             for reference in done:
                 shard, copy = calls[reference]
                 try:
-                    answers[shard] = self._ray.get(reference)
+                    answers[shard] = unpack(self._ray.get(reference))
                 except self._ray.exceptions.RayTaskError as error:
                     cause = getattr(error, "cause", None)
                     if isinstance(cause, NotOpen):
@@ -89,12 +92,12 @@ class RayShards:
             for shard, names in enumerate(self._names)
         ]
 
-    def _call(self, place: tuple[int, int], method: str, argument: Any) -> Any | None:
+    def _call(self, place: tuple[int, int], method: str, packed: bytes) -> Any | None:
         try:
             if place not in self._handles:
                 name = self._names[place[0]][place[1]]
                 self._handles[place] = self._ray.get_actor(name, namespace=NAMESPACE)
-            return getattr(self._handles[place], method).remote(argument)
+            return self._handles[place].answer.remote(method, packed)
         except (ValueError, self._ray.exceptions.RayError):  # no such actor any more
             self._handles.pop(place, None)
             self._down[place] = (None, time.monotonic())

@@ -19,7 +19,7 @@ from dsearch.attention.head import Head
 from dsearch.cluster.attending import Asking, Found, ShardedAttention, Shards
 from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release import Release
-from dsearch.cluster.showing import hits_of
+from dsearch.cluster.showing import Shows, foremost, hits_of
 from dsearch.engine.answers import Page, results_of
 from dsearch.engine.options import SearchChoices
 from dsearch.engine.paging import Place
@@ -188,18 +188,10 @@ class ShardedSearch:
         """The answers to queries that are asked together, each given with its place."""
         head, offset = self._head(stamp.model), named[0][1].offset
         page = Page(chosen.limit, offset, chosen.score_threshold, chosen.weight_threshold)
+        shows = Shows.of(asking.texts, asking.mode, explain=chosen.explain, highlight=chosen.highlight)
+        asking = replace(asking, foremost=foremost(page, shows, len(self.release.shards) - len(lost)))
         found = self._attention.attend(
             states, head, asking, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
         )
-        hits = hits_of(
-            found.output,
-            found.candidates,
-            self._shards,
-            head,
-            asking.texts if asking.mode != "dense" else None,
-            page,
-            shown_words=asking.texts,
-            explain=chosen.explain,
-            highlight=chosen.highlight,
-        )
+        hits = hits_of(found, self._shards, head, page, shows, explain=chosen.explain)
         return results_of(named, found.output, hits, found.mass, page, stamp)

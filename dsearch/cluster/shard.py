@@ -7,6 +7,7 @@ gives of a candidate (inner product, keyword score) is what one machine would co
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from dsearch.attention.maxp import best_passages
 from dsearch.cluster import shard_training
 from dsearch.cluster.questions import (
     Attending,
+    Foremost,
     Gathered,
     Gathering,
     Part,
@@ -97,7 +99,7 @@ class Shard:
             positions = np.ascontiguousarray(legs.propose(torch.as_tensor(question.folded)))
             dense, keys = _dense(state, question, positions)
             keyword = legs.keyword_scores(positions)
-            return Proposal(
+            proposal = Proposal(
                 documents=state.documents,
                 positions=np.where(positions == NONE, NONE, positions + self.manifest.offset),
                 dense=dense,
@@ -105,6 +107,8 @@ class Shard:
                 keys=keys,
                 partition=_partition(state, question, legs) if question.partition else None,
             )
+        foremost = question.foremost
+        return proposal if foremost is None else self._with_foremost(proposal, question, foremost)
 
     def query_features(self, texts: list[str]) -> Float32[np.ndarray, "batch features"]:
         """What the words of queries say of them, for a head's fusion gate; the same of every shard."""
@@ -155,6 +159,26 @@ class Shard:
     def gather(self, asked: Gathering) -> Gathered:
         """Embeddings and keyword scores of some documents."""
         return shard_training.gather(self.state, self.manifest.offset, asked)
+
+    def _with_foremost(self, proposal: Proposal, question: Question, foremost: Foremost) -> Proposal:
+        """The same with its best candidates shown: of one head their order here is their order among all."""
+        logits = proposal.dense[0, 0]
+        if question.keyword_weights is not None:
+            logits = logits + question.keyword_weights[0] * proposal.keyword[0]
+        there = proposal.positions[0] != NONE
+        best = np.argsort(np.where(there, -logits, np.inf), kind="stable")[: min(foremost.most, there.sum())]
+        positions = proposal.positions[0, best].tolist()
+        shown = self.show(
+            Showing(
+                positions=positions,
+                keys=None if proposal.keys is None else proposal.keys[0, 0, best].tolist(),
+                queries=None if foremost.words is None else [foremost.words] * len(positions),
+                explain=foremost.explain,
+                highlight=foremost.highlight,
+                weighting=question.weighting,
+            )
+        )
+        return replace(proposal, shown=dict(zip(positions, shown, strict=True)))
 
     def _passage(self, key: int, document: Document) -> Passage | None:
         passages = self.state.passages

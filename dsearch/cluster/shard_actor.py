@@ -1,7 +1,7 @@
 """`ShardActor`: a copy of a shard in a process of its own, wherever Ray puts it.
 
 Nothing that a caller made travels as code: it is made of names (a place, a digest) and asked with plain
-records (questions.py).
+records (questions.py), which travel packed (packing.py).
 """
 
 from __future__ import annotations
@@ -11,26 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsearch.cluster.errors import NotOpen
+from dsearch.cluster.packing import pack, unpack
+from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Float32
-
-    from dsearch.cluster.questions import (
-        Attending,
-        Gathered,
-        Gathering,
-        Part,
-        Pooled,
-        Pooling,
-        Proposal,
-        Question,
-        Showing,
-        Shown,
-        Upstream,
-    )
     from dsearch.cluster.shard import Shard
-    from dsearch.cluster.shard_training import Gradient
+
+ASKED = ("propose", "query_features", "pool", "show", "attend", "attend_backward", "gather")
 
 
 class ShardActor:
@@ -71,33 +58,16 @@ class ShardActor:
         """What this process has computed."""
         return time.process_time()
 
-    def propose(self, question: Question) -> Proposal:
-        """See `Shard.propose`."""
-        return self._shard.propose(question)
+    def answer(self, method: str, packed: bytes) -> bytes:
+        """What a method of `Shard` answers to a record; both packed (packing.py).
 
-    def query_features(self, texts: list[str]) -> Float32[np.ndarray, "batch features"]:
-        """See `Shard.query_features`."""
-        return self._shard.query_features(texts)
-
-    def pool(self, pooling: Pooling) -> Pooled:
-        """See `Shard.pool`."""
-        return self._shard.pool(pooling)
-
-    def show(self, showing: Showing) -> list[Shown]:
-        """See `Shard.show`."""
-        return self._shard.show(showing)
-
-    def attend(self, asked: Attending) -> Part:
-        """See `Shard.attend`."""
-        return self._shard.attend(asked)
-
-    def attend_backward(self, upstream: Upstream) -> Gradient:
-        """See `Shard.attend_backward`."""
-        return self._shard.attend_backward(upstream)
-
-    def gather(self, asked: Gathering) -> Gathered:
-        """See `Shard.gather`."""
-        return self._shard.gather(asked)
+        Raises:
+            NotOpen: the shard is not open yet.
+            DsearchError: what the shard raises on purpose.
+        """
+        if method not in ASKED:
+            raise InvalidRequest(f"a shard answers {', '.join(ASKED)}; not {method!r}")
+        return pack(getattr(self._shard, method)(unpack(packed)))
 
     @property
     def _shard(self) -> Shard:

@@ -10,6 +10,7 @@ import pytest
 
 from dsearch.cluster.connecting import answers, is_loopback, require_token
 from dsearch.cluster.errors import NotOpen
+from dsearch.cluster.packing import pack
 from dsearch.cluster.release import Release
 from dsearch.cluster.shard_actor import ShardActor
 from dsearch.cluster.splitting import split
@@ -60,7 +61,9 @@ def test_a_copy_opens_its_shard_when_that_is_to_be_had(collection: Collection, t
     with pytest.raises(CorruptData, match="is not there"):
         actor.ready()
     with pytest.raises(NotOpen, match="is not open here"):
-        actor.show(None)  # type: ignore[arg-type]
+        actor.answer("show", pack(None))
+    with pytest.raises(InvalidRequest, match="a shard answers propose"):
+        actor.answer("close", pack(None))
     (tmp_path / "made").rename(there)
     assert actor.ready() == entry.digest
     actor._shard.close()
