@@ -5,10 +5,11 @@
     python scripts/bench_cluster.py --documents 200000 --http
 
 Random unit embeddings are given, so nothing is encoded. Hybrid queries, four at a time, go through the merge
-of this process to shard actors; `CPU a shard` is what one of them spends on a query, and `for nothing` what
-it would on as many calls that do nothing (one proposes, one shows the shard's hits). With --http keyword
-queries go through Ray Serve, one at a time, beside its own answer of a route that does nothing. All shards
-share the cores of this machine: more of them make a query cheaper for each, not the machine faster.
+of this process to shard actors; `CPU a shard` is what one of them spends on a query, `for nothing` what it
+would on two calls that do nothing, and `alone` what a shard spends on the same in this process, one after the
+other: no messages, and nobody else who reads keys from the same memory. With --http keyword queries go through
+Ray Serve as well, one at a time, beside its own answer of a route that does nothing. All shards share the
+cores of this machine: more of them make a query cheaper for each, not the machine faster.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,7 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
 
     from dsearch.cluster.actors import Live, coordinator
     from dsearch.cluster.connecting import NAMESPACE
+    from dsearch.cluster.local import LocalShards
     from dsearch.cluster.remote import RayShards
     from dsearch.cluster.searching import ShardedSearch
     from dsearch.cluster.splitting import split
@@ -85,23 +88,27 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
     asked = [f"w{a} w{b} w{c}" for a, b, c in random.zipf(1.3, (options.queries, 3)) % WORDS]
     states = torch.nn.functional.normalize(torch.randn(len(asked), DIMENSION), dim=-1)
     by_text = dict(zip(asked, states, strict=True))
+    chosen = SearchChoices(limit=10, coverage=False)
+
+    def states_of(texts: Sequence[str], mode: str, model: str) -> torch.Tensor:
+        return torch.stack([by_text[text] for text in texts])
+
     known = coordinator(start=True)
     figures: list[dict[str, Any]] = []
-    print("| shards | queries/s | p50 | p99 | CPU a shard | for nothing |\n|---|---|---|---|---|---|")
+    print("| shards | queries/s | p50 | p99 | CPU a shard | for nothing | alone | HTTP | beyond no-op |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for shards in options.shards:
         release = split(made.store, made.snapshot.generation, folder / f"release-{shards}", shards)
         published = known.publish.remote(
             str(folder / f"release-{shards}"), 1, str(folder / "cache"), 0.1, 0.1
         )
         live = Live(**ray.get(published))
-        search = ShardedSearch(
-            release,
-            RayShards(live),
-            made.head,
-            lambda texts, mode, model: torch.stack([by_text[text] for text in texts]),
-        )
+        alone = _Alone(LocalShards(folder / f"release-{shards}"))
+        for query in asked[:100]:
+            ShardedSearch(release, alone, made.head, states_of).search([query], "v0", chosen)
+        search = ShardedSearch(release, RayShards(live), made.head, states_of)
         actors = [ray.get_actor(names[0], namespace=NAMESPACE) for names in live.actors]
-        ask = partial(search.search, model="v0", chosen=SearchChoices(limit=10, coverage=False))
+        ask = partial(search.search, model="v0", chosen=chosen)
         ask(asked[:1])
         before = _cpu_s(ray, actors)
         started = time.perf_counter()
@@ -119,19 +126,37 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
                 "p99_ms": statistics.quantiles(times, n=100)[98],
                 "cpu_per_shard_ms": cpu_s / shards / len(asked) * 1000,
                 "cpu_for_nothing_ms": nothing_s / shards / len(asked) * 1000,
+                "cpu_alone_ms": alone.spent_s / shards / 100 * 1000,
             }
         )
         one = figures[-1]
+        over_http = "| |"
+        if options.http:
+            one |= _over_http(folder, asked)
+            over_http = f"{one['http_p50_ms']:.1f} ms | {one['http_beyond_noop_ms']:.1f} ms |"
         print(
             f"| {shards} | {one['queries_per_s']:.0f} | {one['p50_ms']:.1f} ms | {one['p99_ms']:.1f} ms | "
-            f"{one['cpu_per_shard_ms']:.2f} ms | {one['cpu_for_nothing_ms']:.2f} ms |",
+            f"{one['cpu_per_shard_ms']:.2f} ms | {one['cpu_for_nothing_ms']:.2f} ms | "
+            f"{one['cpu_alone_ms']:.2f} ms | {over_http}",
             flush=True,
         )
-    if options.http:
-        figures.append(_over_http(folder, asked))
     ray.get(known.withdraw.remote())
     engine.close()
     return figures
+
+
+class _Alone:
+    """Shards of this process, and the CPU seconds that they have taken."""
+
+    def __init__(self, shards: Any):
+        self._shards = shards
+        self.spent_s = 0.0
+
+    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
+        started = time.process_time()
+        answers = self._shards.ask(method, asked)
+        self.spent_s += time.process_time() - started
+        return answers
 
 
 def _cpu_s(ray: Any, actors: list[Any]) -> float:
@@ -166,7 +191,7 @@ def _ask(asked: list[str], at_once: int, search: Any) -> list[float]:
     return times
 
 
-def _over_http(folder: Path, asked: list[str]) -> dict[str, Any]:
+def _over_http(folder: Path, asked: list[str]) -> dict[str, float]:
     import httpx2
 
     from dsearch.cluster.ingress import IngressSettings, deploy, undeploy
@@ -188,7 +213,6 @@ def _over_http(folder: Path, asked: list[str]) -> dict[str, Any]:
         found = _ask(asked[:200], 1, search)
     undeploy()
     noop, p50 = statistics.median(nothing), statistics.median(found)
-    print(f"HTTP, one at a time: p50 {p50:.1f} ms, of which {noop:.1f} ms for a route that does nothing")
     return {"http_p50_ms": p50, "http_noop_p50_ms": noop, "http_beyond_noop_ms": p50 - noop}
 
 
