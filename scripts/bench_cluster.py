@@ -7,9 +7,9 @@
 Random unit embeddings are given, so nothing is encoded. Hybrid queries, four at a time, go through the merge
 of this process to shard actors; `CPU a shard` is what one of them spends on a query, `for nothing` what it
 would on two calls that do nothing, and `alone` what a shard spends on the same in this process, one after the
-other: no messages, and nobody else who reads keys from the same memory. With --http keyword queries go through
-Ray Serve as well, one at a time, beside its own answer of a route that does nothing. All shards share the
-cores of this machine: more of them make a query cheaper for each, not the machine faster.
+other: no messages, and nobody else who reads keys from the same memory. With --http keyword queries go
+through Ray Serve as well, one at a time, beside its own answer of a route that does nothing. All shards share
+the cores of this machine: more of them make a query cheaper for each, not the machine faster.
 """
 
 from __future__ import annotations
