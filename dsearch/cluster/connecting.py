@@ -15,6 +15,13 @@ NAMESPACE = "dsearch"
 OBJECT_STORE_BYTES = 256 << 20  # Ray's own choice is 30 % of the memory; only weights and blocks pass through
 _OLDEST = (2, 52)
 
+# The environment of a Ray that is started by us; read when it starts.
+OF_OUR_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "120",  # busy machines take more than 30
+    "RAY_worker_niceness": "0",  # Ray's 15 is for work in the background, and searches wait for shards
+}
+
 
 def ray_module() -> ModuleType:
     """Ray.
@@ -55,8 +62,8 @@ def connect(address: str | None, **options: Any) -> ModuleType:
     ray = ray_module()
     if ray.is_initialized():
         return ray
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # busy machines take more than 30
+    for name, value in OF_OUR_RAY.items():
+        os.environ.setdefault(name, value)
     shared: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         ray.init(

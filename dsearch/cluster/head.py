@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from dsearch.cluster.connecting import OBJECT_STORE_BYTES, is_loopback
+from dsearch.cluster.connecting import OBJECT_STORE_BYTES, OF_OUR_RAY, is_loopback
 from dsearch.errors import Unavailable
 
 PORT = 6379
@@ -51,7 +51,7 @@ def start_head(address: str = "auto", cpus: int | None = None) -> str:
             stdin=subprocess.DEVNULL,
             stdout=told,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"},
+            env={**OF_OUR_RAY, **os.environ},
             start_new_session=True,
         )
 

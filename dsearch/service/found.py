@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import asdict
 from typing import Any
 
 from dsearch.engine.impressions import Drawn
+from dsearch.service.ids import new_id
 from dsearch.service.respond import stamped
 from dsearch.types import Explanation, Highlight, Hit, Passage, SearchResult
 
@@ -24,7 +24,7 @@ def search_answer(
     """
     explored = None if drawn is None else {"pair": list(drawn.pair), "swapped": drawn.swapped}
     return {
-        "query_id": query_id or secrets.token_hex(16),
+        "query_id": query_id or new_id(),
         **stamped(result.stamp),
         "took_ms": took_ms,
         "hits": [_hit(hit) for hit in result.hits],

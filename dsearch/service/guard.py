@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 import time
 from collections.abc import Callable, Collection
 
@@ -21,6 +20,7 @@ from dsearch.errors import DsearchError
 from dsearch.service import logs
 from dsearch.service.answer_headers import add_headers
 from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
+from dsearch.service.ids import new_id
 from dsearch.service.metrics import Metrics
 from dsearch.service.problems import problem, problem_of
 from dsearch.service.refusal import Refusal
@@ -88,7 +88,7 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         host, origin, given = _looked_at(scope)
-        request_id = given if _GIVEN_ID.fullmatch(given) else secrets.token_hex(16)
+        request_id = given if _GIVEN_ID.fullmatch(given) else new_id()
         answering = _Answering(scope, send, request_id, self._leaving)
         token = logs.request_id.set(request_id)
         self._metrics.begun()

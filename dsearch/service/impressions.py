@@ -7,7 +7,6 @@ page that nobody reacts to is forgotten when newer ones need its room.
 from __future__ import annotations
 
 import random
-import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import replace
@@ -15,6 +14,7 @@ from dataclasses import replace
 from starlette.requests import Request
 
 from dsearch.engine.impressions import Drawn, explored, impression_of
+from dsearch.service.ids import new_id
 from dsearch.store import Impression
 from dsearch.types import SearchResult
 
@@ -53,7 +53,7 @@ class Impressions:
         hits, drawn = explored(result.hits, share, self._coins)
         if drawn is not None:
             result = replace(result, hits=hits)
-        query_id = secrets.token_hex(16)
+        query_id = new_id()
         self._add(collection, impression_of(result, query_id, key=key, drawn=drawn))
         return result, query_id, drawn
 

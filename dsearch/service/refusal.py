@@ -9,7 +9,6 @@ cannot, the guard sends it as ASGI has it.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
@@ -19,6 +18,7 @@ from dsearch.service import logs
 from dsearch.service.admission import Admission
 from dsearch.service.answer_headers import add_headers
 from dsearch.service.errors import Overloaded
+from dsearch.service.ids import new_id
 from dsearch.service.metrics import Metrics
 from dsearch.service.problems import problem_of
 
@@ -82,4 +82,4 @@ class Refusal:
 
 
 def _new_id() -> bytes:
-    return secrets.token_hex(16).encode()
+    return new_id().encode()

@@ -172,7 +172,9 @@ class Worker:
             self._require_room(characters)
             self._queue.append(job)
             self._characters += characters
-            self._ring()
+            if self._waits:
+                # Not before all that arrived with it has been submitted: one batch instead of two.
+                loop.call_soon(self._ring_alone)
         ends = deadline.present()
         timer = None if ends is None else loop.call_at(ends, self._expire, job)
         try:
@@ -240,6 +242,10 @@ class Worker:
         if self._waits:
             self._waits = False
             self._bell.release()
+
+    def _ring_alone(self) -> None:
+        with self._lock:
+            self._ring()
 
     # ---- in the thread
 

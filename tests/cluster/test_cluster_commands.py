@@ -108,6 +108,10 @@ def test_start_serve_status_and_stop(terminal: Terminal, tmp_path: Path) -> None
     assert f"answers from 2 shards; serve it with: dsearch serve --ray {address}" in out
     code, out, _ = terminal("cluster", "status", "--ray", address, "--json")
     assert [one["copies"] for one in json.loads(out)] == [[[True, True], [True, True]]]
+    shards = [pid for pid in terminal.left() if b"ShardActor" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(shards) == 4
+    # As we are: Ray would put them behind everything else on the machine, and searches wait for them.
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in shards} == {os.getpriority(os.PRIO_PROCESS, 0)}
 
     serving = terminal.start("serve", "--ray", address, "--port", "0")
     assert serving.stderr is not None
