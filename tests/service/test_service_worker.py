@@ -70,6 +70,23 @@ async def soon(coroutines: Sequence[Any]) -> list[asyncio.Task[Any]]:
     return tasks
 
 
+def test_what_arrives_together_is_one_batch_though_nobody_waits() -> None:
+    async def scenario(worker: Worker) -> None:
+        work = Double(largest_batch=16)
+
+        async def arriving(item: int) -> int:
+            time.sleep(
+                0.002
+            )  # lets other threads run, as reading a file does; the loop goes on with the next
+            return await worker.submit(work, item)
+
+        assert await asyncio.gather(*map(arriving, range(8))) == [2 * item for item in range(8)]
+        assert work.batches == [list(range(8))]
+        assert await worker.submit(work, 8) == 16
+
+    with_worker(scenario)
+
+
 def test_what_waits_is_computed_together_and_nothing_else() -> None:
     async def scenario(worker: Worker) -> None:
         work, other = Double(), Double("other")
