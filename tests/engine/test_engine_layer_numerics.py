@@ -224,12 +224,15 @@ def test_documents_are_never_pickled(collection: Collection) -> None:
 def test_nothing_of_ours_pickles() -> None:
     """Neither reads nor writes: a pickle is a program, and a collection may come from anywhere.
 
-    processes.py is no exception to that: what it unpickles comes from a process that it has started itself.
+    Two files are no exception to that. What processes.py unpickles comes from a process that it has started
+    itself; what cluster/packing.py does, from one of the same Ray cluster. Ray lets in who has its token
+    and unpickles whatever they send before any code of ours sees it.
     """
     package = Path(dsearch.__file__).parent
     sources = [*package.rglob("*.py"), *(package.parent / "scripts").glob("*.py")]
     assert len(sources) > 50
-    sources.remove(package / "processes.py")
+    for known in ("processes.py", "cluster/packing.py"):
+        sources.remove(package / known)
     for source in sources:
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Import):
