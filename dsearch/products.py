@@ -3,7 +3,7 @@
 torch multiplies float32 matrices by MKL, which leaves the widest instructions of processors that are not
 Intel's unused. oneDNN, to which it leaves convolutions and bfloat16, uses them: on an AMD EPYC it multiplies
 64 queries with 5,183 keys of 384 numbers 2.1 times as fast, sums of values likewise
-(`scripts/bench_products.py`). Both round to float32 alone.
+(`scripts/bench/products.py`). Both round to float32 alone.
 """
 
 from __future__ import annotations

@@ -9,16 +9,16 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # tests/fakes.py
+sys.path.insert(0, str(Path(__file__).parent))  # tests/support/fakes.py
 
 from dsearch.threads import set_threads
 
 set_threads()
 
-from fakes import HashingEncoder  # noqa: E402
+from support.fakes import HashingEncoder
 
-from dsearch.engine import Collection, SearchEngine  # noqa: E402
-from dsearch.types import Document  # noqa: E402
+from dsearch.engine import Collection, SearchEngine
+from dsearch.types import Document
 
 FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
 WORDS = FOODS.split()

@@ -1,4 +1,4 @@
-"""scripts/audit fails on known vulnerabilities alone, never on a network or a tool that is not there."""
+"""scripts/tools/audit fails on known vulnerabilities alone, never on a network or tool that is missing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.paths import SCRIPTS
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "audit"
+SCRIPT = SCRIPTS / "tools" / "audit"
 CLEAN = {"name": "numpy", "version": "2.0", "vulns": []}
 UNKNOWN = {"name": "torch", "skip_reason": "Dependency not found on PyPI"}
 FLAWED = {"name": "uvicorn", "version": "0.1", "vulns": [{"id": "PYSEC-1", "fix_versions": ["0.2", "0.3"]}]}

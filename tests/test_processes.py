@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import process_targets as targets
 import pytest
+from support import process_targets as targets
 
 from dsearch import processes
 from dsearch.errors import Cancelled, InvalidRequest, ProcessDied
@@ -28,7 +28,7 @@ def test_the_result_and_the_progress_come_back(tmp_path: Path) -> None:
 def test_it_is_a_new_interpreter_with_the_thread_budget_set_before_the_target_is_imported() -> None:
     there = run_spawned(targets.surroundings, threads=1)
     assert there["pid"] != os.getpid()
-    assert there["order"] == ["torch", "faiss", "process_targets"]
+    assert there["order"] == ["torch", "faiss", "support.process_targets"]
     assert there["pools"] == [1]
     assert not there["main"]  # a fork would have this process's modules, a multiprocessing.Process its main
 
@@ -103,7 +103,7 @@ def test_an_error_of_the_listener_ends_the_process(tmp_path: Path) -> None:
 @pytest.mark.crash
 def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
     code = (
-        f"import sys, pathlib; sys.path[:] = {sys.path!r}; import process_targets as targets; "
+        f"import sys, pathlib; sys.path[:] = {sys.path!r}; import support.process_targets as targets; "
         f"targets.wait_below(print, pathlib.Path({str(tmp_path)!r}))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])

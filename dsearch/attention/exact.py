@@ -13,8 +13,8 @@ algorithm 4, there over tiles of fast memory and from log Z alone).
     ∂q_b  = Σ_j ∂l_bj k_j / t                 ∂k_j = Σ_b ∂l_bj q_b / t
     ∂v_j  = Σ_b p_bj G_b                      ∂bias_bj = ∂l_bj           ∂t = −Σ_b q_b · ∂q_b / t
 
-**Fused.** Where torch has a fused operator that is worth it, a block's triple, and its part of the gradient,
-are computed by that (`fused.py`); the blocks are merged in the same way.
+**Fused.** On a card that our own kernels serve (`card_attention.py`), or where torch has a fused operator
+that is worth it (`fused.py`), those compute a block's triple and its part of the gradient.
 
 Memory beyond the corpus is O(batch · (block_size + dim)) and one block, and a gradient of the shape of each
 input that asks for one. Inputs of half precision are accumulated in float32.
@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dsearch.attention.blocks import Corpus, Gradients, LearnedBias
+from dsearch.attention.card_attention import attend_on_card, attend_on_card_backward, block_size_on_card
 from dsearch.attention.fused_passes import Use, attend_fused, attend_fused_backward, choose_fused
 from dsearch.attention.partial import Exact, Partial, merge
 from dsearch.errors import DimensionMismatch, InvalidRequest
@@ -66,11 +67,12 @@ def exact_attention(
             over get none.
         temperature: one for all, or one per row of the batch.
         block_size: documents at a time; it changes speed and memory, not the result. None is 8,192, on CUDA
-            65,536.
-        fused: True uses torch's fused operators wherever there is one for the types and sizes, False never
-            does, None does where that is faster: on CUDA, and on a CPU for a forward whose values are as wide
-            as its keys. bfloat16 on CUDA then stays bfloat16 up to the operator's own float32 sums, and each
-            block's context is rounded to it; otherwise half precision becomes float32 first.
+            65,536, and more where our own kernels serve few queries.
+        fused: True uses kernels of our own or torch's fused operators wherever there is one for the types and
+            sizes, False never does, None does where that is faster: for bfloat16 on CUDA (of torch's the
+            forward alone), and on a CPU for a forward whose values are as wide as its keys. bfloat16 on CUDA
+            then stays bfloat16 up to float32 sums: weights are rounded to it, by torch's operators each
+            block's context as well. Otherwise half precision becomes float32 first.
 
     Returns:
         `context [batch, value_dim]` and `log_partition [batch]`, float32 (float64 for float64 queries).
@@ -93,7 +95,9 @@ def exact_attention(
             f"bias of shape {tuple(bias.shape)}; use {(len(queries), documents)} or {(1, documents)}"
         )
     if block_size is None:
-        block_size = 65_536 if queries.device.type == "cuda" else 8192
+        block_size = (fused is not False and block_size_on_card(queries, keys)) or (
+            65_536 if queries.device.type == "cuda" else 8192
+        )
     if block_size < 1:
         raise InvalidRequest(f"block_size={block_size}; use 1 or more, such as 8192")
     if isinstance(temperature, float | int) and not temperature > 0:
@@ -107,7 +111,12 @@ def exact_attention(
         dtype=accumulate,
         device=queries.device,
     )
-    use = choose_fused(fused, queries.device, same_width=corpus.value_dim == keys.shape[1])
+    use = choose_fused(
+        fused,
+        queries.device,
+        same_width=corpus.value_dim == keys.shape[1],
+        halves=queries.dtype == torch.bfloat16,
+    )
     result: tuple[Tensor, Tensor] = _ExactAttention.apply(  # pyright: ignore
         corpus,
         use,
@@ -168,8 +177,11 @@ class _ExactAttention(torch.autograd.Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(queries.device.type, enabled=False):
-            total = attend_fused(corpus, queries, temperature, parameters, use) if use.forward else None
-            ctx.use = use._replace(backward=use.backward and total is not None)
+            total = attend_on_card(corpus, queries, temperature, parameters) if use.native else None
+            ctx.on_card = total is not None
+            if total is None and use.forward:
+                total = attend_fused(corpus, queries, temperature, parameters, use)
+            ctx.use = use._replace(backward=ctx.on_card or (use.backward and total is not None))
             if total is None:
                 total = _attend(corpus, queries, temperature, parameters)
             context, log_partition = total.finish()
@@ -196,14 +208,17 @@ class _ExactAttention(torch.autograd.Function):
         grad = Exact(grad_context, grad_log_partition)
         with torch.autocast(queries.device.type, enabled=False):
             served = False
-            if ctx.use.backward and not need_bias and not learned.wanted:
+            total = Partial(maximum, mass, context)
+            if ctx.use.backward and ctx.on_card and not need_bias and not learned.wanted:
+                attend_on_card_backward(corpus, queries, temperature, parameters, total, grad, gradients)
+                served = True
+            elif ctx.use.backward and not ctx.on_card and not need_bias and not learned.wanted:
                 result = Exact(context, maximum + mass.log())
                 served = attend_fused_backward(
                     corpus, queries, temperature, parameters, ctx.use, result, grad, gradients
                 )
             if not served:
                 gradients.queries.zero_()
-                total = Partial(maximum, mass, context)
                 _attend_backward(corpus, queries, temperature, parameters, total, grad, gradients, learned)
             per_query = -(queries * gradients.queries).sum(-1) / temperature
             grad_temperature = per_query.sum_to_size(temperature.shape)

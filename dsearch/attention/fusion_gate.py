@@ -3,10 +3,11 @@
     g_h(q) = 2 σ(u_h · gelu(V φ(q) + c))        in (0, 2)
     w_h(q) = w_h g_h(q)                         weight of the keyword score b(q, d) for head h
 
-φ(q) are features of the query's words (`dsearch.index.query_features`), no embedding: they are the same on
-every shard, and no gradient goes through them to a query state. u starts at 0, so that g is 1, exactly: an
-untrained gate is the constant weight w_h. V is random and c = 0. A network of the input that weighs experts
-is that of Jacobs, Jordan, Nowlan and Hinton 1991, "Adaptive Mixtures of Local Experts"; here the experts are
+φ(q) are features of the query's words (`dsearch.index.keyword.query_terms`), no embedding: they are the
+same on every shard, and no gradient goes through them to a query state. u starts at 0, so that g is 1,
+exactly: an untrained gate is the constant weight w_h. V is random and c = 0. A network of the input that
+weighs experts is that of Jacobs, Jordan, Nowlan and Hinton 1991, "Adaptive Mixtures of
+Local Experts"; here the experts are
 the legs of a search, and the gate is bounded.
 """
 
@@ -18,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-FEATURES = 7  # as `dsearch.index.query_features` gives; attention and index do not see each other
+FEATURES = 7  # as `dsearch.index.keyword.query_terms` gives; attention and index do not see each other
 WIDTH = 16
 
 

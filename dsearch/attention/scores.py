@@ -27,15 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dsearch.attention.kernels import (
-    Keys,
-    Queries,
-    Scores,
-    boxcar,
-    check_dimensions,
-    epanechnikov,
-    gaussian,
-)
+from dsearch.attention.kernels import Keys, Queries, Scores, boxcar, check_dimensions, epanechnikov, gaussian
 from dsearch.attention.softmax import known_all
 from dsearch.errors import InvalidRequest
 

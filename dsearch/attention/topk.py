@@ -15,10 +15,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dsearch.attention.card_search import search
 from dsearch.attention.coverage import sample_rest
 from dsearch.attention.estimators import sampled_attention
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.products import product
+
+_CARD_SCORES = 1 << 26  # of a block: with fewer, launches take longer than their work
+GROUP = 32  # columns of a group of scores
+MANY = 64  # rows from which on groups take less time than they cost
 
 
 class TopK(NamedTuple):
@@ -42,31 +47,41 @@ def top_k(
     keys: Float[Tensor, "documents dim"] | Float[np.ndarray, "documents dim"],
     k: int,
     *,
-    block_size: int = 8192,
+    block_size: int | None = None,
 ) -> TopK:
-    """Exact inner-product search in blocks, without a gradient; equal scores are ordered by row.
+    """Exact inner-product search, without a gradient; equal scores are ordered by row.
+
+    Scores are sums in float32 at least. A Hopper card that has the keys in half precision keeps none of
+    them in memory (`card_search.py`); elsewhere they are computed block by block.
 
     Args:
         queries: one row a query.
         keys: a tensor, or an array that need not fit into memory.
         k: how many; above the number of documents it gives them all.
-        block_size: documents at a time.
+        block_size: documents at a time; it changes speed and memory, not the result. None: all of them where
+            the card searches, otherwise 8,192, on CUDA 65,536 and for fewer than 1,024 queries more.
 
     Raises:
         DimensionMismatch: queries and keys differ in dimension.
         InvalidRequest: k or block_size is below 1.
     """
-    if k < 1 or block_size < 1:
-        raise InvalidRequest(f"k={k}, block_size={block_size}; use 1 or more for both")
+    if k < 1 or (block_size is not None and block_size < 1):
+        raise InvalidRequest(f"k={k}, block_size={block_size}; use 1 or more for both, or no block_size")
     if keys.shape[1] != queries.shape[1]:
         raise DimensionMismatch(f"queries of dimension {queries.shape[1]}, keys of {keys.shape[1]}")
     queries = queries.detach()
+    if block_size is None:
+        found = search(queries, keys.detach(), k) if isinstance(keys, Tensor) and len(queries) else None
+        if found is not None:
+            return TopK(*found)
+        on_card = queries.device.type == "cuda"
+        block_size = max(_CARD_SCORES // max(len(queries), 1), 65_536) if on_card else 8192
     scores = _accumulated(queries[:, :0])
     rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for start in range(0, keys.shape[0], block_size):
         part = keys[start : start + block_size]
         block = part.detach() if isinstance(part, Tensor) else torch.as_tensor(np.array(part))
-        found = _best(_scores(queries, block.to(queries.device)), k)
+        found = _best_of_block(_scores(queries, block.to(queries.device)), k)
         # Earlier rows stand first, and the choice among equals keeps the first: ties break by row.
         both = torch.cat([scores, found.scores], 1)
         kept = _best(both, k)
@@ -83,7 +98,7 @@ def top_k_attention(
     samples: int = 0,
     temperature: float | Float[Tensor, ""] = 1.0,
     generator: torch.Generator | None = None,
-    block_size: int = 8192,
+    block_size: int | None = None,
 ) -> TopKAttention:
     """Attention over the k best keys and, with importance correction, over `samples` rows of the rest.
 
@@ -96,7 +111,7 @@ def top_k_attention(
             out of the softmax altogether.
         temperature: what scores are divided by.
         generator: source of the sample.
-        block_size: documents at a time in the search.
+        block_size: documents at a time in the search; see `top_k`.
 
     Raises:
         DimensionMismatch: queries and keys differ in dimension.
@@ -142,6 +157,33 @@ def _scores(queries: Tensor, block: Tensor) -> Tensor:
 def _multiplies_halves_into_single(queries: Tensor) -> bool:
     """Torch 2.8 and later have such a product, for CUDA alone."""
     return queries.device.type == "cuda" and "dtype" in torch.ops.aten.mm.overloads()
+
+
+def _best_of_block(scores: Tensor, k: int) -> TopK:
+    """The k largest of each row; on CUDA by groups: top-k of many rows takes longer than their product."""
+    groups = scores.shape[1] // GROUP
+    few = len(scores) < MANY or groups < 8 * k
+    if scores.device.type != "cuda" or few or scores.shape[1] % GROUP:
+        return _best(scores, k)
+    return _best_of_groups(scores, k, groups)
+
+
+def _best_of_groups(scores: Tensor, k: int, groups: int) -> TopK:
+    """The same, by the maxima of groups; group g holds columns g, g + groups, …
+
+    Where the (k + 1)-th largest maximum is below the k-th, each of k groups has a score that no other group
+    reaches, so the k best are in these.
+    """
+    maxima, chosen = scores.view(len(scores), -1, groups).amax(1).topk(k + 1, dim=1)
+    members = torch.arange(0, scores.shape[1], groups, device=scores.device)
+    columns = (chosen[:, :k].unsqueeze(-1) + members).flatten(1)
+    best, places = scores.gather(1, columns).topk(k + 1, dim=1)
+    cuts = torch.stack([maxima[:, k - 1] > maxima[:, k], best[:, k - 1] > best[:, k]])
+    if not bool(cuts.all()):
+        return _best(scores, k)
+    rows = columns.gather(1, places[:, :k]).sort(dim=1).values
+    best, order = scores.gather(1, rows).sort(dim=1, descending=True, stable=True)
+    return TopK(best, rows.gather(1, order))
 
 
 def _best(scores: Tensor, k: int) -> TopK:

@@ -20,7 +20,7 @@ def main() -> None:
     try:
         app()
     except DsearchError as error:
-        from dsearch.cli.advice import for_this_home
+        from dsearch.cli.session import for_this_home
 
         print(f"dsearch: {for_this_home(str(error))}", file=sys.stderr)
         sys.exit(1)

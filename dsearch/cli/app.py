@@ -7,27 +7,17 @@ from typing import Annotated
 import typer
 
 import dsearch
-from dsearch.cli import (
-    aliases,
-    backends,
-    cluster,
-    compare,
-    config,
-    copies,
+from dsearch.cli.commands import (
     demo,
-    doctor,
-    documents,
     evaluate,
     feedback,
-    guide,
     index,
     keys,
-    maintain,
-    migrate,
+    maintenance,
     models,
-    run,
     search,
     serve,
+    system,
     train,
     tune,
 )
@@ -46,40 +36,39 @@ for command in (
     index.index,
     search.search,
     search.similar,
-    documents.facets,
-    documents.update,
-    documents.delete,
+    index.facets,
+    index.update,
+    index.delete,
     serve.serve,
     tune.tune,
     train.train,
     evaluate.evaluate,
-    compare.compare,
-    run.run,
+    evaluate.compare,
+    evaluate.run,
     models.promote,
     models.rollback,
     models.refresh,
     index.collections,
-    maintain.stats,
-    aliases.alias,
-    maintain.verify,
-    maintain.recover,
-    copies.backup,
-    copies.restore,
-    copies.export,
-    maintain.compact,
-    maintain.purge,
-    migrate.migrate,
-    config.config,
-    backends.backends,
-    doctor.doctor,
-    guide.guide,
+    maintenance.stats,
+    maintenance.alias,
+    maintenance.verify,
+    maintenance.recover,
+    maintenance.backup,
+    maintenance.restore,
+    maintenance.export,
+    maintenance.compact,
+    maintenance.purge,
+    maintenance.migrate,
+    system.config,
+    system.backends,
+    system.doctor,
+    system.guide,
 ):
     app.command()(command)
 app.add_typer(models.models_app, name="models")
 app.add_typer(feedback.feedback, name="feedback")
 app.add_typer(keys.keys, name="keys")
-app.add_typer(cluster.cluster, name="cluster")
-app.add_typer(cluster.cluster, name="cluster")
+app.add_typer(serve.cluster, name="cluster")
 
 
 def _version(wanted: bool) -> None:

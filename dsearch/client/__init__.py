@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsearch.client.http import AsyncClient, Client
-    from dsearch.client.local import LocalEngine, open
-    from dsearch.client.remote import RemoteOutput, RemoteSearch
+    from dsearch.client.local.client import LocalEngine, open
+    from dsearch.client.remote_layer import RemoteOutput, RemoteSearch
 
 _HOMES = {
     "AsyncClient": "dsearch.client.http",
     "Client": "dsearch.client.http",
-    "LocalEngine": "dsearch.client.local",
-    "RemoteOutput": "dsearch.client.remote",
-    "RemoteSearch": "dsearch.client.remote",
-    "open": "dsearch.client.local",
+    "LocalEngine": "dsearch.client.local.client",
+    "RemoteOutput": "dsearch.client.remote_layer",
+    "RemoteSearch": "dsearch.client.remote_layer",
+    "open": "dsearch.client.local.client",
 }
 
 __all__ = ["AsyncClient", "Client", "LocalEngine", "RemoteOutput", "RemoteSearch", "open"]

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsearch.client.flow import NOTHING, Answer, Flow, Pause, Request
-from dsearch.client.operations import ServerOperations
-from dsearch.client.reading import error_of
+from dsearch.client.operations.all import ServerOperations
+from dsearch.client.wire import error_of
 from dsearch.errors import DsearchError, InvalidRequest, Unavailable
 from dsearch.version import __version__
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from dsearch.encoder.batching import length_sorted_batches
-from dsearch.engine.cutting import Cutting, encode
-from dsearch.engine.indexing import OnProgress
+from dsearch.engine.indexing.chunking import Cutting, encode
+from dsearch.engine.indexing.ingest import OnProgress
 from dsearch.errors import InvalidRequest
 from dsearch.store import Store
 from dsearch.store.records import Passages
@@ -33,7 +33,7 @@ class EncodeBlocks:
         from dsearch.threads import set_threads
 
         set_threads(threads)
-        from dsearch.service.opening import open_readonly
+        from dsearch.service.tasks.readonly import open_readonly
 
         self._engine = open_readonly(Path(home), **encoder)
         self._collection = self._engine.collection(collection)

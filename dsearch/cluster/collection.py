@@ -10,16 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.cluster.actors import Live
-from dsearch.cluster.attending import Shards
-from dsearch.cluster.searching import ShardedSearch
-from dsearch.cluster.transfer import read_release
+from dsearch.cluster.coordinator import Live
+from dsearch.cluster.release.transfer import read_release
+from dsearch.cluster.search.attention import Shards
+from dsearch.cluster.search.search import ShardedSearch
 from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine, Snapshot
 from dsearch.engine.options import SearchChoices, SearchOptions
@@ -94,6 +94,11 @@ class ShardedCollection(Collection):
         super().__init__(store, encoder)
         self._releases = releases
         self._query_states = query_states
+
+    @property
+    def encoder(self) -> Any:
+        """As `Collection.encoder`; None where replicas encode."""
+        return super().encoder if self._query_states is None else None
 
     @property
     def snapshot(self) -> Snapshot:
@@ -177,6 +182,7 @@ class ClusterEngine(SearchEngine):
         encoder: as of `SearchEngine`.
         releases: what is live.
         query_states: gives the embeddings of texts; encoded in this process when None.
+        await_encoder: returns when `query_states` can give any.
     """
 
     def __init__(
@@ -186,15 +192,20 @@ class ClusterEngine(SearchEngine):
         encoder: Callable[[], TextEncoder],
         releases: Releases,
         query_states: QueryStates | None = None,
+        await_encoder: Callable[[], None] = lambda: None,
     ):
         super().__init__(home, readonly=True, encoder=encoder)
         self._releases = releases
         self._states = query_states
+        self._await_encoder = await_encoder
 
     @property
-    def encoder(self) -> TextEncoder:
-        """The encoder; none is loaded here where replicas of their own encode."""
-        return super().encoder if self._states is None else cast("TextEncoder", None)
+    def encoder(self) -> Any:
+        """The encoder, or None once a replica can encode: where replicas do that, none is loaded here."""
+        if self._states is None:
+            return super().encoder
+        self._await_encoder()
+        return None
 
     def collection(self, name: str) -> Collection:
         """As `SearchEngine.collection`; one that was published since it was opened is opened anew."""

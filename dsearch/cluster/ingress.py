@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dsearch.errors import DsearchError, InvalidRequest, Unavailable
+from dsearch.cluster.coordinator import READY_S
+from dsearch.errors import DsearchError, EncoderUnavailable, InvalidRequest, Unavailable
 
 APPLICATION = "dsearch"
 LARGEST_BATCH = 32
@@ -58,13 +59,17 @@ class EncoderReplica:
 
         chosen = IngressSettings(**settings)
         set_threads(chosen.threads)
-        from dsearch.service.opening import open_readonly
+        from dsearch.service.tasks.readonly import open_readonly
 
         self._engine = open_readonly(
             Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype, chosen.backend
         )
         _ = self._engine.encoder  # it is ready when it can answer
         self._one = threading.Lock()
+
+    async def ready(self) -> bool:
+        """Answered when it can encode."""
+        return True
 
     async def encode(self, asked: list[tuple[str, str, list[str]]]) -> list[Any]:
         """The embeddings of each request's texts, or the error that it gets."""
@@ -107,9 +112,9 @@ class Ingress:
         chosen = self._settings
         set_threads(chosen.threads)
         from dsearch.cluster.collection import ClusterEngine, Releases
-        from dsearch.cluster.remote import RayShards
+        from dsearch.cluster.shards.remote import RayShards
         from dsearch.service import create_app
-        from dsearch.service.opening import open_readonly
+        from dsearch.service.tasks.readonly import open_readonly
 
         open_engine = partial(
             open_readonly, Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype, chosen.backend
@@ -119,6 +124,7 @@ class Ingress:
             encoder=lambda: open_engine().encoder,
             releases=Releases(live_releases, RayShards),
             query_states=self._query_states,
+            await_encoder=self._await_encoder,
         )
         return create_app(
             engine,
@@ -129,6 +135,12 @@ class Ingress:
             open_engine=open_engine,
             device=chosen.device,
         )
+
+    def _await_encoder(self) -> None:
+        try:
+            self._encoders.ready.remote().result(timeout_s=READY_S)
+        except TimeoutError:
+            raise EncoderUnavailable(f"no replica of the encoder was ready in {READY_S:g} s") from None
 
     def _query_states(self, collection: str, texts: Sequence[str], model: str) -> Any:
         import torch
@@ -144,7 +156,7 @@ def live_releases() -> dict[str, dict[str, Any]]:
     """The live releases of the cluster that this process belongs to."""
     import ray
 
-    from dsearch.cluster.actors import coordinator
+    from dsearch.cluster.coordinator import coordinator
 
     return ray.get(coordinator().live.remote(), timeout=LOOK_S)
 
@@ -174,9 +186,9 @@ def deploy(
     """
     from ray import serve
 
-    from dsearch.cluster.actors import free_share
-    from dsearch.cluster.connecting import answers
-    from dsearch.service.keys import ApiKeys
+    from dsearch.cluster.connection import answers
+    from dsearch.cluster.coordinator import free_share
+    from dsearch.service.auth.keys import ApiKeys
 
     if settings.require_key and not ApiKeys(Path(settings.home)).list():
         raise InvalidRequest(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsearch.corpus.beir import BeirFolder, read_queries, write_beir
+from dsearch.corpus.formats.beir import BeirFolder, read_queries, write_beir
 from dsearch.corpus.problems import Problems, SourceProblem
 from dsearch.corpus.python_docs import (
     PythonCorpus,

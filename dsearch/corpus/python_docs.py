@@ -18,7 +18,7 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
-from dsearch.corpus.beir import BeirFolder, write_beir
+from dsearch.corpus.formats.beir import BeirFolder, write_beir
 from dsearch.errors import InvalidSource
 from dsearch.types import Document, Query
 

@@ -11,16 +11,16 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import cast
 
-from dsearch.corpus.arrow import read_arrow, read_parquet
-from dsearch.corpus.datasets import dataset_files, is_dataset
 from dsearch.corpus.folders import base_of, files_below, is_pattern, matches
-from dsearch.corpus.jsonl import documents_of_lines, read_jsonl
-from dsearch.corpus.lines import ByteStream, decoded_lines, opened, unzipped
-from dsearch.corpus.pages import read_html, read_pdf
+from dsearch.corpus.formats.arrow import read_arrow, read_parquet
+from dsearch.corpus.formats.datasets import dataset_files, is_dataset
+from dsearch.corpus.formats.jsonl import documents_of_lines, read_jsonl
+from dsearch.corpus.formats.lines import ByteStream, decoded_lines, opened, unzipped
+from dsearch.corpus.formats.pages import read_html, read_pdf
+from dsearch.corpus.formats.tables import read_csv
+from dsearch.corpus.formats.texts import read_markdown, read_text
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Fields, Place, content_id
-from dsearch.corpus.tables import read_csv
-from dsearch.corpus.texts import read_markdown, read_text
 from dsearch.errors import InvalidSource, MissingExtra
 from dsearch.types import Document
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from .backends import Backend
-from .choice import Choice
-from .encoder import Encoder, TextEncoder
-from .identity import EncoderIdentity
-from .load import CACHE_NAME, choice_of, load_encoder
-from .query_cache import QueryCache
-from .tokens import TokenCounter
-from .tuned import EncoderChange, EncoderTraining, LearningEncoder, TunedEncoder, tuned, tuned_identity
-from .weights import DEFAULT_ENCODER
+from dsearch.encoder.backends import Backend
+from dsearch.encoder.choice import Choice
+from dsearch.encoder.encoder import Encoder, TextEncoder
+from dsearch.encoder.identity import EncoderIdentity
+from dsearch.encoder.load import CACHE_NAME, choice_of, load_encoder
+from dsearch.encoder.query_cache import QueryCache
+from dsearch.encoder.tokens import TokenCounter
+from dsearch.encoder.tuned import (
+    EncoderChange,
+    EncoderTraining,
+    LearningEncoder,
+    TunedEncoder,
+    tuned,
+    tuned_identity,
+)
+from dsearch.encoder.weights import DEFAULT_ENCODER
 
 __all__ = [
     "CACHE_NAME",

@@ -22,6 +22,7 @@ from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.products import quicken
 
 Role = Literal["query", "document"]
+_log = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -150,8 +151,24 @@ class Encoder(nn.Module):
         out = np.empty((len(texts), self.identity.dimension), np.float32)
         lengths = np.array([len(text) for text in texts], np.int64)
         for batch in length_sorted_batches(lengths, self.batch_size):
-            out[batch] = self.embed([texts[int(i)] for i in batch], role).cpu().numpy()
+            out[batch] = self._within_memory([texts[int(i)] for i in batch], role)
         return out
+
+    def _within_memory(self, texts: Sequence[str], role: Role) -> Float32[np.ndarray, "texts encoder_dim"]:
+        """Embeddings of a batch; in halves from now on, once the device's memory does not hold it."""
+        parts: list[np.ndarray] = []
+        while texts:
+            some = texts[: self.batch_size]
+            try:
+                parts.append(self.embed(some, role).cpu().numpy())
+            except torch.OutOfMemoryError:
+                if len(some) == 1:
+                    raise
+                self.batch_size = len(some) // 2
+                _log.warning("out of memory: %d texts are encoded at a time from now on", self.batch_size)
+            else:
+                texts = texts[len(some) :]
+        return np.concatenate(parts)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Encoder:
         """A copy with weights of its own; the lock is not shared."""

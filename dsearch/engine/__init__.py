@@ -5,13 +5,18 @@ from __future__ import annotations
 # torch comes before faiss, which comes with the index: see dsearch/threads.py
 import torch as _torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-from dsearch.engine.attending import Attended
-from dsearch.engine.backups import Backup
 from dsearch.engine.collection import Collection
-from dsearch.engine.cutting import PassageOptions
 from dsearch.engine.engine import SearchEngine
-from dsearch.engine.gradients import AttentionParts, Gradients, Question, attention_parts, vjp
-from dsearch.engine.heads import (
+from dsearch.engine.evaluate import QueryStates, System, encode_queries, make_run
+from dsearch.engine.indexing.chunking import PassageOptions
+from dsearch.engine.maintenance.backup import Backup
+from dsearch.engine.maintenance.compact import Compacted, compact
+from dsearch.engine.maintenance.migrate import Migrated
+from dsearch.engine.maintenance.statistics import statistics
+from dsearch.engine.maintenance.verify import Verified
+from dsearch.engine.models.documents import EncodedDocuments
+from dsearch.engine.models.files import UNTRAINED
+from dsearch.engine.models.tensors import (
     MAX_HEADS,
     head_bytes,
     head_from_bytes,
@@ -19,19 +24,12 @@ from dsearch.engine.heads import (
     head_tensors,
     require_head_alone,
 )
-from dsearch.engine.keys import KeyOptions
-from dsearch.engine.layer import SearchLayer
-from dsearch.engine.maintenance import Compacted, compact
-from dsearch.engine.migrate import Migrated
-from dsearch.engine.model_documents import EncodedDocuments
-from dsearch.engine.models import UNTRAINED
-from dsearch.engine.options import LayerOptions, SearchOptions
-from dsearch.engine.predicting import Evidence, FieldPrediction, Predicted
-from dsearch.engine.runs import QueryStates, System, encode_queries, make_run
-from dsearch.engine.search_output import SearchOutput
-from dsearch.engine.snapshot import Snapshot
-from dsearch.engine.statistics import statistics
-from dsearch.engine.verifying import Verified
+from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
+from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.search.attend import Attended
+from dsearch.engine.search.gradients import AttentionParts, Gradients, Question, attention_parts, vjp
+from dsearch.engine.search.predict import Evidence, FieldPrediction, Predicted
+from dsearch.engine.snapshot.snapshot import Snapshot
 
 __all__ = [
     "MAX_HEADS",

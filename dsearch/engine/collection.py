@@ -17,25 +17,23 @@ from jaxtyping import Float
 
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, QueryCache, TextEncoder
-from dsearch.engine.clean_close import CleanClose, leave_clean_close
-from dsearch.engine.collection_reader import CollectionReader
-from dsearch.engine.cutting import Cutting, encode
-from dsearch.engine.given import checked_embeddings
-from dsearch.engine.indexing import (
+from dsearch.engine.indexing.chunking import Cutting, encode
+from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
+from dsearch.engine.indexing.ingest import (
     Ingested,
     OnProgress,
+    checked_embeddings,
     encode_pending,
     store_documents,
 )
-from dsearch.engine.keys import KeyOptions
-from dsearch.engine.lessons import Lessons
-from dsearch.engine.model_documents import EncodedDocuments
-from dsearch.engine.models import UNTRAINED, save_model
-from dsearch.engine.rebuild import MINIMUM, Rebuilder
-from dsearch.engine.retirement import retire_one, strike_missing
-from dsearch.engine.retuning import Tuned, keep_tuned
-from dsearch.engine.tuning_queries import measured_live, tuning_queries
-from dsearch.engine.versions import before_live, delete_version
+from dsearch.engine.indexing.retention import retire_one, strike_missing
+from dsearch.engine.indexing.tuning import Tuned, keep_tuned
+from dsearch.engine.models.documents import EncodedDocuments
+from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
+from dsearch.engine.models.training_record import Lessons
+from dsearch.engine.options import KeyOptions
+from dsearch.engine.rebuild import MINIMUM, Rebuilder, measured_live, tuning_queries
+from dsearch.engine.state.view import CollectionReader
 from dsearch.errors import CorruptData, DsearchError, UnsupportedFormat
 from dsearch.store import GenerationRecord, Store, WriteReceipt
 from dsearch.types import Document

@@ -10,18 +10,14 @@ from pathlib import Path
 from types import TracebackType
 
 from dsearch.encoder import QueryCache, TextEncoder
-from dsearch.engine.aliases import drop_alias, read_aliases, set_alias
-from dsearch.engine.backups import Backup, back_up, restore
-from dsearch.engine.clean_close import CleanClose, take_clean_close
 from dsearch.engine.collection import Collection
-from dsearch.engine.cutting import PassageOptions
-from dsearch.engine.given import given_identity
-from dsearch.engine.home import Home
-from dsearch.engine.home_encoders import HomeEncoders
-from dsearch.engine.indexing import OnProgress, build_generation
-from dsearch.engine.keys import KeyOptions
-from dsearch.engine.language import ENGLISH, require_language, tokenizer_for
-from dsearch.engine.migrate import (
+from dsearch.engine.home import Home, HomeEncoders, drop_alias, read_aliases, set_alias
+from dsearch.engine.indexing.chunking import PassageOptions
+from dsearch.engine.indexing.clean_close import CleanClose, take_clean_close
+from dsearch.engine.indexing.ingest import OnProgress, build_generation, given_identity
+from dsearch.engine.indexing.retention import clear, tidy
+from dsearch.engine.maintenance.backup import Backup, back_up, restore
+from dsearch.engine.maintenance.migrate import (
     Migrated,
     Prepared,
     clear_superseded,
@@ -30,10 +26,9 @@ from dsearch.engine.migrate import (
     prepare,
     switch,
 )
+from dsearch.engine.maintenance.verify import Recovered, Verified, accept_loss, verify_collection
+from dsearch.engine.options import ENGLISH, KeyOptions, require_language, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
-from dsearch.engine.recovery import Recovered, accept_loss
-from dsearch.engine.retirement import clear, tidy
-from dsearch.engine.verifying import Verified, verify_collection
 from dsearch.errors import CollectionExists, Conflict, Unavailable
 from dsearch.store import Store, validate_name
 from dsearch.store.backup import name_of_backup

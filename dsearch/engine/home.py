@@ -1,23 +1,45 @@
-"""The home: the folder that holds collections, and the lock that lets one process at a time write to it."""
+"""The home: the folder that holds collections, and the lock that lets one process at a time write to it.
+
+Aliases: second names for collections, so that what is searched under a name can be exchanged at once.
+
+They are one small file of the home, `aliases.json`, with its own digest; a change is one rename of it, so
+that everybody sees all of it or nothing.
+
+`HomeEncoders`: the encoder that the collections of a home share, and the one that they migrate to.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import shutil
 import socket
 import sys
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from dsearch.errors import CollectionNotFound, HomeLocked
-from dsearch.store import validate_name
-from dsearch.store.schema import FILE_NAME
-from dsearch.store.validate import is_name
-from dsearch.store.watermark import DOCUMENTS
+from dsearch.encoder import DEFAULT_ENCODER, Encoder, EncoderIdentity, TextEncoder
+from dsearch.errors import (
+    CollectionExists,
+    CollectionNotFound,
+    CorruptData,
+    HomeLocked,
+    NotFound,
+    UnsupportedFormat,
+)
+from dsearch.index.durable import sync_file, sync_folder
+from dsearch.store import Store, validate_name
+from dsearch.store.documents.validate import is_name
+from dsearch.store.sqlite.schema import FILE_NAME
+from dsearch.store.sqlite.watermark import DOCUMENTS
 
 LOCK_NAME = "LOCK"
 _HOLDER_NAME = "LOCK.holder"  # beside the lock: a locked file cannot be read everywhere
@@ -154,3 +176,144 @@ class Home:
 def _holds_collection(folder: Path) -> bool:
     """Whether a collection is there, or what is left of one whose documents are lost: damage, not nothing."""
     return (folder / FILE_NAME).is_file() or (folder / DOCUMENTS.file_name).is_file()
+
+
+ALIASES_FILE = "aliases.json"
+FORMAT = 1
+
+
+def read_aliases(home: Path) -> dict[str, str]:
+    """Alias → collection.
+
+    Raises:
+        CorruptData: the file is not what was written.
+        UnsupportedFormat: written by a newer release.
+    """
+    path = home / ALIASES_FILE
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        digest = content.pop("digest")
+        intact = digest == _digest(content)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CorruptData(f"{path}: cannot be read ({error}); {_REMEDY}") from error
+    if not intact:
+        raise CorruptData(f"{path}: changed since it was written; {_REMEDY}")
+    if content["format"] != FORMAT:
+        raise UnsupportedFormat(f"{path}: format {content['format']}; this release reads {FORMAT}")
+    return content["aliases"]
+
+
+def set_alias(home: Home, alias: str, name: str) -> str | None:
+    """Let `alias` stand for collection `name`; what it stood for before, None where there was no such alias.
+
+    For the one process that writes to the home, as all changes here.
+
+    Raises:
+        CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so).
+    """
+    home.folder(alias)  # its rules are those of collections' names
+    home.existing(name)
+    if alias in home.names():
+        raise CollectionExists(f"collection {alias!r} is there; use another name for the alias")
+    aliases = read_aliases(home.path)
+    _write(home.path, {**aliases, alias: name})
+    return aliases.get(alias)
+
+
+def drop_alias(home: Home, alias: str) -> None:
+    """Remove an alias; the collection stays.
+
+    Raises:
+        NotFound.
+    """
+    aliases = read_aliases(home.path)
+    if alias not in aliases:
+        there = f"there are: {', '.join(aliases)}" if aliases else "there is none"
+        raise NotFound(f"no alias {alias[:80]!r}; {there}")
+    del aliases[alias]
+    _write(home.path, aliases)
+
+
+def _write(home: Path, aliases: Mapping[str, str]) -> None:
+    """Exchange all of them, durably and at once."""
+    content: dict[str, Any] = {"format": FORMAT, "aliases": dict(sorted(aliases.items()))}
+    unfinished = home / f".{ALIASES_FILE}.writing"
+    unfinished.write_text(json.dumps({**content, "digest": _digest(content)}, indent=1) + "\n")
+    sync_file(unfinished)
+    unfinished.rename(home / ALIASES_FILE)
+    sync_folder(home)
+
+
+_REMEDY = "delete the file and set the aliases again with: dsearch alias NAME COLLECTION"
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class HomeEncoders:
+    """Loads each encoder once, when it is needed for the first time.
+
+    Args:
+        own: gives the encoder of the home; the default encoder when None.
+        following: gives the one that collections migrate to; None where they stay with `own`.
+    """
+
+    def __init__(
+        self,
+        own: Callable[[], TextEncoder] | None = None,
+        following: Callable[[], TextEncoder] | None = None,
+    ):
+        self._lock = threading.RLock()
+        self._load_own, self._load_following = own or _default_encoder, following
+        self._own: TextEncoder | None = None
+        self._following: TextEncoder | None = None
+        self._migrated: dict[str, TextEncoder] = {}
+
+    @property
+    def own(self) -> TextEncoder:
+        """The encoder of the home."""
+        with self._lock:
+            if self._own is None:
+                self._own = self._load_own()
+            return self._own
+
+    @property
+    def following(self) -> TextEncoder:
+        """The encoder that collections migrate to; `own` where none was given."""
+        with self._lock:
+            if self._load_following is None:
+                return self.own
+            if self._following is None:
+                self._following = self._load_following()
+            return self._following
+
+    def migrated(self, name: str, encoder: TextEncoder) -> None:
+        """From now on collection `name` is opened with this encoder."""
+        self._migrated[name] = encoder
+
+    def forget(self, name: str) -> None:
+        """Collection `name` is gone; another one of that name starts as any other."""
+        self._migrated.pop(name, None)
+
+    def of(self, store: Store) -> Callable[[], TextEncoder]:
+        """Gives the encoder of a collection that is being opened, and stays with it.
+
+        It is the one at hand that the collection was encoded by, `own` where none is: whether that fits, the
+        collection says itself.
+        """
+        migrated = self._migrated.get(store.name)
+        if migrated is not None:
+            return lambda: migrated
+        return cache(lambda: self._at_hand(EncoderIdentity.from_dict(store.encoder)))
+
+    def _at_hand(self, identity: EncoderIdentity) -> TextEncoder:
+        if self._load_following is None or identity.same(self.own.identity):
+            return self.own
+        return self.following if identity.same(self.following.identity) else self.own
+
+
+def _default_encoder() -> TextEncoder:
+    return Encoder.load(DEFAULT_ENCODER)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from dsearch.evaluation.calibration import (
-    Answerability,
-    answerability,
-    auroc,
-    expected_calibration_error,
-)
+from dsearch.evaluation.calibration import Answerability, answerability, auroc, expected_calibration_error
 from dsearch.evaluation.folds import Fold, cross_validation, read_folds
 from dsearch.evaluation.metrics import DEFAULT_MEASURES, Values, evaluate, mean_values
 from dsearch.evaluation.qrels import (

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dsearch.index.dense import DenseIndex
-from dsearch.index.dense_kinds import AUTO, BOUNDS, DENSE_KINDS, DenseKind
+from dsearch.index.build import remove_unfinished
+from dsearch.index.dense.index import DenseIndex
+from dsearch.index.dense.kinds import AUTO, BOUNDS, DENSE_KINDS, DenseKind
+from dsearch.index.dense.tuning import Measured, build_tuned, tuned
 from dsearch.index.generation import Generation
-from dsearch.index.generation_build import remove_unfinished
-from dsearch.index.highlight import highlights
-from dsearch.index.keyword import K1, B, KeywordIndex
-from dsearch.index.keyword_data import checked_weighting
-from dsearch.index.languages import languages
+from dsearch.index.keyword.data import checked_weighting
+from dsearch.index.keyword.fresh_texts import TokenizedTexts
+from dsearch.index.keyword.highlight import highlights
+from dsearch.index.keyword.index import K1, B, KeywordIndex
+from dsearch.index.keyword.query import ParsedQuery, parse_query
+from dsearch.index.keyword.query_terms import CorpusStatistics
+from dsearch.index.keyword.tokenizer import TOKENIZER_VERSION, Tokenizer, languages
 from dsearch.index.manifest import FORMAT, Manifest, manifest_schema
 from dsearch.index.passages import PassageTable
-from dsearch.index.query import ParsedQuery, parse_query
-from dsearch.index.query_terms import CorpusStatistics
-from dsearch.index.tokenize import TOKENIZER_VERSION, Tokenizer
-from dsearch.index.tokenized import TokenizedTexts
-from dsearch.index.tuning import Measured, build_tuned, tuned
 
 __all__ = [
     "AUTO",

@@ -24,17 +24,17 @@ import numpy as np
 from jaxtyping import Float32, Int, Int64
 
 from dsearch.errors import CorruptData, UnsupportedFormat
-from dsearch.index.dense import DenseIndex
+from dsearch.index.build import write_generation
+from dsearch.index.dense.index import DenseIndex
 from dsearch.index.durable import FileIdentity
-from dsearch.index.fields import FOLDER as FIELDS_FOLDER
-from dsearch.index.fields import NAME as FIELDS_NAME
-from dsearch.index.fields import Fields
-from dsearch.index.generation_build import write_generation
-from dsearch.index.inputs import open_matrix
-from dsearch.index.keyword import KeywordIndex
+from dsearch.index.keyword.index import KeywordIndex
+from dsearch.index.keyword.tokenizer import Tokenizer
 from dsearch.index.manifest import MANIFEST_NAME, Manifest
+from dsearch.index.metadata import FOLDER as FIELDS_FOLDER
+from dsearch.index.metadata import NAME as FIELDS_NAME
+from dsearch.index.metadata import Fields
 from dsearch.index.passages import PassageTable
-from dsearch.index.tokenize import Tokenizer
+from dsearch.index.validation import open_matrix
 
 # Of files that were proven before, the smallest are all the same: so many bytes take some tenths of a second.
 _PROVEN_AT_ONCE = 64 << 20

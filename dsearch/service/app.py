@@ -11,27 +11,8 @@ from starlette.middleware.cors import CORSMiddleware
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
-from dsearch.service import (
-    problems,
-    routes_aliases,
-    routes_attend,
-    routes_changes,
-    routes_collections,
-    routes_documents,
-    routes_facets,
-    routes_feedback,
-    routes_guide,
-    routes_heads,
-    routes_health,
-    routes_models,
-    routes_page,
-    routes_search,
-    routes_similar,
-    routes_statistics,
-    routes_tasks,
-)
-from dsearch.service.access import Access, is_open
-from dsearch.service.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
+from dsearch.service.auth.access import Access, is_open
+from dsearch.service.auth.keys import ApiKeys
 from dsearch.service.errors import (
     DeadlinePassed,
     HostNotAllowed,
@@ -39,12 +20,28 @@ from dsearch.service.errors import (
     OriginNotAllowed,
     ScopeTooNarrow,
 )
-from dsearch.service.guard import LOOPBACK_HOSTS, Guard
-from dsearch.service.keys import ApiKeys
-from dsearch.service.opening import OpenEngine
-from dsearch.service.requests import DocumentGiven
-from dsearch.service.service import Service
-from dsearch.service.straight import Straight
+from dsearch.service.middleware.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
+from dsearch.service.middleware.guard import LOOPBACK_HOSTS, Guard
+from dsearch.service.middleware.straight import Straight
+from dsearch.service.routes import (
+    aliases,
+    attend,
+    collections,
+    documents,
+    facets,
+    feedback,
+    guide,
+    health,
+    models,
+    page,
+    search,
+    statistics,
+    tasks,
+)
+from dsearch.service.schemas.search import DocumentGiven
+from dsearch.service.state import Service
+from dsearch.service.tasks.readonly import OpenEngine
+from dsearch.service.wire import problems
 from dsearch.version import __version__
 
 _DESCRIPTION = """
@@ -121,25 +118,22 @@ def create_app(
     app.state.service = service
     problems.install(app)
     declared = (  # looked through in this order: what is asked most comes first
-        routes_search,
-        routes_attend,
-        routes_similar,
-        routes_health,
-        routes_collections,
-        routes_aliases,
-        routes_documents,
-        routes_changes,
-        routes_facets,
-        routes_statistics,
-        routes_feedback,
-        routes_models,
-        routes_heads,
-        routes_tasks,
+        search,
+        attend,
+        health,
+        collections,
+        aliases,
+        documents,
+        facets,
+        statistics,
+        feedback,
+        models,
+        tasks,
     )
     for routes in declared:
         app.include_router(routes.router)
-    routes_page.install(app)
-    routes_guide.install(app)
+    page.install(app)
+    guide.install(app)
     _share_schemas(app)
     # The last one is the outermost.
     app.add_middleware(Straight, routes=[route for routes in declared for route in routes.router.routes])

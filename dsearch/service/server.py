@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import uvicorn
 from fastapi import FastAPI
 
-from dsearch.service.patience import Patience, look_after, patient_protocol
-from dsearch.service.rounds import event_loop
-from dsearch.service.service import Service
+from dsearch.service.middleware.slow_clients import Patience, look_after, patient_protocol
+from dsearch.service.overload.event_loop import event_loop
+from dsearch.service.state import Service
 
 DRAIN_S = 9
 LEAVING_S = 0.5  # together below the 10 s in which a supervisor expects an end

@@ -17,11 +17,12 @@ local_disk.py no network file systems       feedback_file.py  its transactions, 
 
 from __future__ import annotations
 
-from .feedback import FeedbackFull, FeedbackStore, Page, Recorded
-from .feedback_records import Event, Impression
-from .filters import Filter, parse_filter
-from .folders import collection_names, delete_collection
-from .records import (
+from dsearch.store.documents.validate import Checked, refusal, validate_name
+from dsearch.store.feedback.records import Event, Impression
+from dsearch.store.feedback.store import FeedbackFull, FeedbackStore, Page, Recorded
+from dsearch.store.filters.parse import Filter, parse_filter
+from dsearch.store.folders import collection_names, delete_collection
+from dsearch.store.records import (
     BackupReport,
     Changes,
     Counts,
@@ -35,8 +36,7 @@ from .records import (
     VerifyReport,
     WriteReceipt,
 )
-from .store import Store
-from .validate import Checked, refusal, validate_name
+from dsearch.store.store import Store
 
 __all__ = [
     "BackupReport",

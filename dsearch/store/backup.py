@@ -13,13 +13,20 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from ..errors import CollectionExists, CollectionNotFound, Conflict, CorruptData
-from .connect import ReaderPool, readable_errors
-from .folders import aside, publish
-from .records import BackupReport
-from .schema import FILE_NAME, read_meta, read_state
-from .verify import verify
-from .watermark import Mark, check_database, create_watermark, read_watermark, sync_file, sync_folder
+from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, CorruptData
+from dsearch.store.folders import aside, publish
+from dsearch.store.records import BackupReport
+from dsearch.store.sqlite.connection import ReaderPool, readable_errors
+from dsearch.store.sqlite.schema import FILE_NAME, read_meta, read_state
+from dsearch.store.sqlite.watermark import (
+    Mark,
+    check_database,
+    create_watermark,
+    read_watermark,
+    sync_file,
+    sync_folder,
+)
+from dsearch.store.verify import verify
 
 AddFiles = Callable[[Path], object]
 

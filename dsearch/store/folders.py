@@ -3,6 +3,13 @@
 Both ways lead through a folder beside the others whose name starts with a dot, which no collection's can: it
 is filled and then renamed, or renamed and then emptied. What a kill leaves of it is swept away by the next
 creation or deletion.
+
+Refusing file systems on which the store's promises do not hold.
+
+SQLite's log lives in memory shared between processes and the locks are those of one kernel: over a network
+neither works ("All processes using a database must be on the same host computer; WAL does not work over a
+network filesystem", SQLite's documentation of its write-ahead log), and an fsync that a server answers is
+that server's word.
 """
 
 from __future__ import annotations
@@ -15,12 +22,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import CollectionExists, CollectionNotFound, Conflict, InvalidRequest
-from .connect import connect, readable_errors
-from .digest import add_facts, canonical_json
-from .schema import APPLICATION_ID, FILE_NAME, Meta, create_tables
-from .validate import is_name, validate_name
-from .watermark import Mark, Watermark, create_watermark, sync_folder
+from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, InvalidRequest
+from dsearch.store.documents.validate import is_name, validate_name
+from dsearch.store.sqlite.connection import connect, readable_errors
+from dsearch.store.sqlite.digest import add_facts, canonical_json
+from dsearch.store.sqlite.schema import APPLICATION_ID, FILE_NAME, Meta, create_tables
+from dsearch.store.sqlite.watermark import Mark, Watermark, create_watermark, sync_folder
 
 MAX_DIMENSION = 16_384
 _ASIDE = ".aside-"
@@ -120,3 +127,56 @@ def _fill(folder: Path, meta: Meta) -> None:
             connection.close()  # the last one to close folds the write-ahead log into the database
     create_watermark(folder, Mark(0, digest))
     sync_folder(folder)
+
+
+MOUNTS = Path("/proc/self/mountinfo")
+NETWORK = frozenset(
+    {
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "fuse.glusterfs",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "glusterfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "smb3",
+        "smbfs",
+    }
+)
+
+
+def require_local_disk(path: Path) -> None:
+    """Return if the folder that holds `path` is on a disk of this machine, or where that cannot be told.
+
+    Raises:
+        InvalidRequest: it is on a network file system; the message names its kind.
+    """
+    existing = next(each for each in (path, *path.absolute().parents) if each.exists())
+    kind = _kind_of(existing)
+    if kind in NETWORK:
+        raise InvalidRequest(
+            f"{path} is on a network file system ({kind}), on which acknowledged writes can be lost; use a "
+            "folder on a disk of this machine, and `dsearch backup` to bring copies elsewhere"
+        )
+
+
+def _kind_of(path: Path) -> str | None:
+    """The type of the file system that holds an existing path; None where the kernel does not say."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        # "36 35 98:0 /root /mount options optional… - type source options"; see proc(5)
+        fields, _, described = line.partition(" - ")
+        if fields.split()[2:3] == [wanted]:
+            return described.split(" ", 1)[0]
+    return None

@@ -1,10 +1,15 @@
 """`Reader`: everything that may be asked of a collection, from any thread, beside the writer.
 
 Each answer is of one state of the collection and is held against its digests.
+
+What a filter finds: rows, counts, and the values of a field.
 """
 
 from __future__ import annotations
 
+import sqlite3
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -12,13 +17,12 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from ..errors import DocumentNotFound, InvalidRequest
-from ..types import Document
-from . import matching, passages, read, registry
-from .connect import ReaderPool
-from .filters import Filter, Keys, Scalar, parse_field, parse_filter
-from .read import Rows
-from .records import (
+from dsearch.errors import DocumentNotFound, InvalidRequest
+from dsearch.store.documents import passages, read, registry
+from dsearch.store.documents.read import Rows
+from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter
+from dsearch.store.filters.sql import compile_filter, json_path
+from dsearch.store.records import (
     Changes,
     Counts,
     FacetValue,
@@ -29,8 +33,10 @@ from .records import (
     Snapshot,
     VerifyReport,
 )
-from .schema import Meta, read_state
-from .verify import verify
+from dsearch.store.sqlite.connection import ReaderPool
+from dsearch.store.sqlite.schema import Meta, read_state
+from dsearch.store.verify import verify
+from dsearch.types import Document
 
 MAX_PAGE = 10_000
 MAX_FACETS = 1000
@@ -43,7 +49,7 @@ class Reader:
         self.path = path
         self._meta = meta
         self._readers = readers
-        self._matches = matching.RowMatches()
+        self._matches = RowMatches()
 
     # ---- what the collection is
 
@@ -93,7 +99,7 @@ class Reader:
         tree = None if filter is None else parse_filter(filter)
         with self._readers.reading() as connection:
             if tree is not None:
-                return matching.count(connection, tree)
+                return count(connection, tree)
             state = read_state(connection)
             (waiting,) = connection.execute("SELECT count(*) FROM pending").fetchone()
         return Counts(state.documents, waiting, state.tombstones)
@@ -189,7 +195,7 @@ class Reader:
         """The searchable rows that match a filter, ascending; raises InvalidRequest."""
         tree = parse_filter(filter)
         with self._readers.reading() as connection:
-            return matching.searchable_rows(connection, tree)
+            return searchable_rows(connection, tree)
 
     def rows_matching_ever(self, filter: object, after: int = 0) -> Int64[np.ndarray, " rows"]:
         """All rows above `after` that match a filter, ascending, not to be written to; raises InvalidRequest.
@@ -212,7 +218,7 @@ class Reader:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_FACETS}")
         keys, tree = parse_field(field), None if filter is None else parse_filter(filter)
         with self._readers.reading() as connection:
-            return matching.facets(connection, keys, tree, limit)
+            return facets(connection, keys, tree, limit)
 
     def field_values(self, rows: Rows, field: str) -> Sequence[Scalar]:
         """The metadata field of each row (dotted path), None where it is absent, a list or an object.
@@ -294,3 +300,94 @@ def _scalar_at(metadata: dict[str, Any], keys: Keys) -> Scalar:
             return None
         found = cast("dict[str, Any]", found)[key]
     return found if isinstance(found, Scalar) else None
+
+
+_RECENT = 8  # of 8 MB each in a collection of a million documents
+
+# NOT INDEXED: rows are wanted in their order, not in that of ids.
+_LIVE = "FROM document NOT INDEXED WHERE deleted IS NULL"
+_KINDS = "CASE type WHEN 'integer' THEN 'number' WHEN 'real' THEN 'number' ELSE type END"
+
+
+def searchable_rows(connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
+    """The rows that match and have an embedding, ascending."""
+    condition, parameters = compile_filter(tree)
+    # A live row has its embedding unless it is pending, which is the smaller table to ask.
+    query = f"SELECT row {_LIVE} AND row NOT IN (SELECT row FROM pending) AND {condition} ORDER BY row"
+    return _rows(connection, query, parameters)
+
+
+class RowMatches:
+    """Which rows the last few filters match, deleted ones too.
+
+    A row is one version of a document and never changes, so what is known of a row is known for ever: after a
+    write only the rows that it added are looked at.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
+
+    def rows(
+        self, connection: sqlite3.Connection, tree: Filter, after: int = 0
+    ) -> Int64[np.ndarray, " rows"]:
+        """All rows above `after` that match, ascending; the array is shared and cannot be written to."""
+        last = read_state(connection).last_row
+        key = f"{after} {tree!r}"  # by repr: 1 and True are equal in Python
+        with self._lock:
+            looked_at, rows = self._known.get(key, (after, np.empty(0, np.int64)))
+        if looked_at < last:
+            condition, parameters = compile_filter(tree)
+            query = (
+                f"SELECT row FROM document NOT INDEXED WHERE row > {looked_at} AND {condition} ORDER BY row"
+            )
+            rows = np.concatenate([rows, _rows(connection, query, parameters)])
+            rows.setflags(write=False)
+        with self._lock:
+            if looked_at <= last:
+                self._known[key] = last, rows
+            self._known.move_to_end(key)
+            while len(self._known) > _RECENT:
+                self._known.popitem(last=False)
+        return rows[: np.searchsorted(rows, last, "right")]
+
+
+def _rows(connection: sqlite3.Connection, query: str, parameters: list[str]) -> Int64[np.ndarray, " rows"]:
+    return np.fromiter((row for (row,) in connection.execute(query, parameters)), dtype=np.int64)
+
+
+def live_rows(connection: sqlite3.Connection, tree: Filter) -> list[int]:
+    """All live rows that match, ascending."""
+    condition, parameters = compile_filter(tree)
+    found = connection.execute(f"SELECT row {_LIVE} AND {condition} ORDER BY row", parameters)
+    return [row for (row,) in found]
+
+
+def count(connection: sqlite3.Connection, tree: Filter) -> Counts:
+    """Live documents that match, and those of them without an embedding."""
+    condition, parameters = compile_filter(tree)
+    query = f"SELECT count(*), coalesce(sum(row IN (SELECT row FROM pending)), 0) {_LIVE} AND {condition}"
+    documents, waiting = connection.execute(query, parameters).fetchone()
+    return Counts(documents, waiting, tombstones=0)
+
+
+def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limit: int) -> list[FacetValue]:
+    """The values under `keys` that most live, matching documents have."""
+    condition, parameters = ("TRUE", []) if tree is None else compile_filter(tree)
+    path = f"?{len(parameters) + 1}"
+    # json_each gives the members of an object, too: those are values of other fields.
+    found = connection.execute(
+        f"""
+        SELECT kind, atom, count(*) AS documents FROM (
+            SELECT DISTINCT row, {_KINDS} AS kind, atom
+            FROM (SELECT row, metadata {_LIVE} AND {condition}), json_each(metadata, {path})
+            WHERE json_type(metadata, {path}) != 'object' AND type NOT IN ('object', 'array')
+        ) GROUP BY kind, atom ORDER BY documents DESC, kind, atom LIMIT ?{len(parameters) + 2}
+        """,
+        (*parameters, json_path(keys), limit),
+    )
+    return [FacetValue(_python_value(kind, atom), documents) for kind, atom, documents in found]
+
+
+def _python_value(kind: str, atom: str | int | float | None) -> Scalar:
+    return kind == "true" if kind in ("true", "false") else atom

@@ -21,20 +21,20 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from ..errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest
-from ..types import Document
-from . import backup, matching, passages, patch, registry, retention, write
-from .connect import ReaderPool, readable_errors
-from .filters import parse_filter
-from .folders import create_collection
-from .journal import Journal
-from .local_disk import require_local_disk
-from .read import Rows
-from .reader import Reader
-from .records import BackupReport, GenerationRecord, Passages, PurgeReport, WriteReceipt
-from .schema import FILE_NAME, Meta, read_meta, read_state
-from .validate import embedding_bytes, prepare, prepare_embeddings
-from .watermark import DOCUMENTS, check_database, read_watermark
+from dsearch.errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest
+from dsearch.store import backup, reader
+from dsearch.store.documents import passages, patch, registry, write
+from dsearch.store.documents.read import Rows
+from dsearch.store.documents.validate import embedding_bytes, prepare, prepare_embeddings
+from dsearch.store.filters.parse import parse_filter
+from dsearch.store.folders import create_collection, require_local_disk
+from dsearch.store.reader import Reader
+from dsearch.store.records import BackupReport, GenerationRecord, Passages, PurgeReport, WriteReceipt
+from dsearch.store.sqlite.connection import ReaderPool, readable_errors
+from dsearch.store.sqlite.journal import Journal
+from dsearch.store.sqlite.schema import FILE_NAME, Meta, read_meta, read_state
+from dsearch.store.sqlite.watermark import DOCUMENTS, check_database, read_watermark
+from dsearch.types import Document
 
 
 class Store(Reader):
@@ -153,7 +153,7 @@ class Store(Reader):
         """Delete the live documents that match a filter, encoded or not; raises InvalidRequest."""
         tree = parse_filter(filter)
         with self._writer.operation() as operation:
-            return write.delete_rows(operation, matching.live_rows(operation.connection, tree))
+            return write.delete_rows(operation, reader.live_rows(operation.connection, tree))
 
     def update_metadata(self, id: str, changes: object) -> WriteReceipt:
         """Change part of a document's metadata, as JSON Merge Patch (RFC 7396) does; the embedding stays.
@@ -227,7 +227,7 @@ class Store(Reader):
     def retirable_generations(self, keep: int = 3) -> Sequence[int]:
         """Registered generations that may go, ascending: not the live one, not the `keep` newest."""
         with self._readers.reading() as connection:
-            return retention.retirable(connection, keep)
+            return registry.retirable(connection, keep)
 
     def retire_generation(self, number: int) -> int:
         """Strike a generation off the register; when this returns its files may be deleted.
@@ -235,7 +235,7 @@ class Store(Reader):
         Returns the operation's number. Raises NotFound, Conflict for the live one.
         """
         with self._writer.operation() as operation:
-            return retention.retire_generation(operation, number)
+            return registry.retire_generation(operation, number)
 
     # ---- the collection as a whole
 
@@ -246,7 +246,7 @@ class Store(Reader):
         that hold an older snapshot may get NotFound for rows that went. Raises InsufficientStorage.
         """
         with self._writer.operation() as operation:
-            rows = retention.purge(operation)
+            rows = registry.purge(operation)
             sequence, kept = operation.reached, operation.tombstones
         return PurgeReport(sequence, rows, kept, overwritten=self._writer.vacuum())
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from .digest import (
+from dsearch.store.records import VerifyReport
+from dsearch.store.sqlite.digest import (
     add_facts,
     document_digest,
     document_fact,
@@ -21,8 +22,7 @@ from .digest import (
     record_fact,
     tombstone_fact,
 )
-from .records import VerifyReport
-from .schema import Meta, State, read_meta, read_state
+from dsearch.store.sqlite.schema import Meta, State, read_meta, read_state
 
 _MOST_DAMAGES = 1000
 

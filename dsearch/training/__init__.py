@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from dsearch.training.actions import ACTIONS, Action
-from dsearch.training.checks import CheckedData, DataReport, checked_judgements
-from dsearch.training.clicks import ClickOptions, Graded, graded_pages
-from dsearch.training.comparison import Comparison, compare_values
-from dsearch.training.examples import Examples, examples_from_judgements
-from dsearch.training.finetune import Trained, finetune
-from dsearch.training.finetune_full import finetune_full
-from dsearch.training.finetune_values import TrainedValues, finetune_values
-from dsearch.training.from_feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
-from dsearch.training.full import FullOptions
-from dsearch.training.gate import Gate, GateReport, judge
-from dsearch.training.headroom import Headroom, headroom
-from dsearch.training.loop import Epoch, TrainingDiverged, Watch
-from dsearch.training.null_slot import NullSlot, learn_null_slot, unanswerable_queries, with_null_slot
+from dsearch.training.data.actions import ACTIONS, Action
+from dsearch.training.data.clicks import ClickOptions, Graded, graded_pages
+from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
+from dsearch.training.data.propensity import Propensities, propensities_from_pages
+from dsearch.training.data.validation import CheckedData, DataReport, checked_judgements
+from dsearch.training.data.values import ValueExamples, value_examples
+from dsearch.training.finetune.feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
+from dsearch.training.finetune.full import finetune_full
+from dsearch.training.finetune.head import Trained, finetune
+from dsearch.training.finetune.null_slot import (
+    NullSlot,
+    learn_null_slot,
+    unanswerable_queries,
+    with_null_slot,
+)
+from dsearch.training.finetune.overlay import OverlayOptions, learn_overlay, with_overlay
+from dsearch.training.finetune.values import TrainedValues, finetune_values
+from dsearch.training.gate.compare import Comparison, compare_values
+from dsearch.training.gate.gate import Gate, GateReport, judge
+from dsearch.training.gate.held_out import Headroom, headroom
+from dsearch.training.loop.loop import Epoch, TrainingDiverged, Watch
+from dsearch.training.loop.run_folder import RunFolder
+from dsearch.training.loop.student import Student
 from dsearch.training.options import (
     TrainingOptions,
     ValueOptions,
@@ -23,9 +32,7 @@ from dsearch.training.options import (
     query_options,
     self_supervised_options,
 )
-from dsearch.training.overlay import OverlayOptions, learn_overlay, with_overlay
-from dsearch.training.propensity import Propensities, propensities_from_pages
-from dsearch.training.registering import (
+from dsearch.training.registry import (
     TOLD_OF_TRAINING,
     TOLD_OF_TUNING,
     Registered,
@@ -33,12 +40,9 @@ from dsearch.training.registering import (
     register_trained,
     starting_version,
 )
-from dsearch.training.runfolder import RunFolder
-from dsearch.training.self_supervision import examples_from_corpus
-from dsearch.training.student import Student
-from dsearch.training.trainer import train_head, train_student
+from dsearch.training.scopes.full import FullOptions
+from dsearch.training.scopes.head import train_head, train_student
 from dsearch.training.tune import Tuned, tune
-from dsearch.training.value_examples import ValueExamples, value_examples
 
 __all__ = [
     "ACTIONS",

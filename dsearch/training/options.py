@@ -8,7 +8,7 @@ from typing import Any
 from dsearch.attention.head import checked_fusion, checked_query_side
 from dsearch.encoder import EncoderTraining
 from dsearch.errors import InvalidRequest
-from dsearch.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
+from dsearch.training.losses.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 
 SCOPES = ("head", "query")
 

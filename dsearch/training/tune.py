@@ -19,13 +19,12 @@ import torch
 from jaxtyping import Float, Int64
 
 from dsearch.attention.head import START_KEYWORD_WEIGHT, Head
-from dsearch.engine.drift import query_statistics
+from dsearch.engine.models.training_record import query_statistics
 from dsearch.errors import InvalidRequest
-from dsearch.training.examples import Examples
-from dsearch.training.gate import MEASURE, Gate, GateReport, judge
-from dsearch.training.holdout import Answers
-from dsearch.training.ranking import Ranking
-from dsearch.training.relevance import Relevant
+from dsearch.training.data.examples import Examples
+from dsearch.training.gate.gate import MEASURE, Gate, GateReport, judge
+from dsearch.training.gate.held_out import Answers
+from dsearch.training.ranking import Ranking, Relevant
 
 KEYWORDS_ALONE = 30.0  # similarities are within ±1: so large a weight leaves them the ties
 KEYWORD_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, START_KEYWORD_WEIGHT, 1.3, 1.7, 2.5, 5.0, KEYWORDS_ALONE)

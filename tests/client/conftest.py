@@ -12,17 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from support.paths import SUPPORT, TESTS
+from support.service.service_fakes import WordEncoder, documents
 
-SERVICE = Path(__file__).parents[1] / "service"
-sys.path.insert(0, str(SERVICE))  # service_fakes.py, server_process.py
-
-from service_fakes import WordEncoder, documents  # noqa: E402
-
-import dsearch  # noqa: E402
-from dsearch.attention.head import Head  # noqa: E402
-from dsearch.client import AsyncClient, Client, LocalEngine  # noqa: E402
-from dsearch.engine import PassageOptions, SearchEngine  # noqa: E402
-from dsearch.types import Document  # noqa: E402
+import dsearch
+from dsearch.attention.head import Head
+from dsearch.client import AsyncClient, Client, LocalEngine
+from dsearch.engine import PassageOptions, SearchEngine
+from dsearch.types import Document
 
 
 def moved_head(heads: int, *, hop_strength: float = 0.0, fusion: str = "constant") -> Head:
@@ -91,9 +88,9 @@ def server(homes: tuple[Path, Path]) -> Iterator[str]:
     """The address of a server in another process."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(SERVICE.parent), str(SERVICE.parents[1])]),
+        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
     }
-    command = [sys.executable, str(SERVICE / "server_process.py"), str(homes[0])]
+    command = [sys.executable, str(SUPPORT / "service" / "server_process.py"), str(homes[0])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None

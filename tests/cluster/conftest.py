@@ -64,7 +64,7 @@ def nodes() -> Iterator[object]:
     import ray
     from ray.cluster_utils import Cluster
 
-    from dsearch.cluster.connecting import connect
+    from dsearch.cluster.connection import connect
 
     head = {"num_cpus": 4, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     cluster = Cluster()

@@ -6,20 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import chromium, opened_page
 from fastapi import FastAPI
-from service_fakes import NASTY, ORIGIN, WordEncoder, documents, open_words, serving
 from starlette.testclient import TestClient
+from support.service.browsing import chromium, opened_page
+from support.service.service_fakes import NASTY, ORIGIN, WordEncoder, documents, open_words, serving
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.service import create_app, lag
+from dsearch.service import create_app
+from dsearch.service.overload import admission
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine makes the event loop late, which is no reason for a test to fail."""
-    monkeypatch.setattr(lag, "TOLERATED_S", 60.0)
-    monkeypatch.setattr(lag, "FULL_S", 120.0)
+    monkeypatch.setattr(admission, "TOLERATED_S", 60.0)
+    monkeypatch.setattr(admission, "FULL_S", 120.0)
 
 
 @pytest.fixture

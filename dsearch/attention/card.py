@@ -1,0 +1,70 @@
+"""Kernels of our own: which cards they serve, and whether this machine can compile them.
+
+They are written in Triton, which comes with torch for CUDA on Linux, and for Hopper cards (H100, H200), the
+only ones they were measured on. Everywhere else torch's own operators compute the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+_log = logging.getLogger(__name__)
+
+HOPPER = 9
+ALIGNMENT_BYTES = 16  # of addresses and rows that the copy engine of such a card reads
+
+
+def kernels_for(task: str, *matrices: Tensor) -> ModuleType | None:
+    """The kernels of a task, where they serve these matrices; None where torch's operators have to.
+
+    Args:
+        task: "search" or "attention".
+        matrices: on one card, of half precision and one type, of at least one row and column; rows one after
+            another at aligned addresses.
+    """
+    first = matrices[0]
+    same = all(m.device == first.device and m.dtype == first.dtype for m in matrices)
+    if first.device.type != "cuda" or first.dtype not in (torch.bfloat16, torch.float16) or not same:
+        return None
+    if torch.compiler.is_compiling() or not all(_laid_out(m) for m in matrices):
+        return None
+    return _module(task) if _compiles(first.device) else None
+
+
+@cache
+def _module(task: str) -> ModuleType:
+    return importlib.import_module(f"dsearch.attention.triton_{task}")
+
+
+@cache
+def _compiles(device: torch.device) -> bool:
+    """Compile and run a small kernel on a Hopper card; a line in the log says why that fails."""
+    if torch.cuda.get_device_capability(device)[0] != HOPPER:
+        return False
+    if "dtype" not in torch.ops.aten.mm.overloads():
+        return False  # a torch before 2.8 does not sum products of halves in single precision
+    try:
+        with torch.cuda.device(device):
+            _module("search").probe(device)
+    except Exception as error:  # no Triton or an older one, no C compiler, a driver it does not know …
+        _log.warning("kernels for this card are not used, torch's are: %s: %s", type(error).__name__, error)
+        return False
+    return True
+
+
+def _laid_out(matrix: Tensor) -> bool:
+    step = matrix.stride(0) * matrix.element_size()
+    return (
+        0 < matrix.shape[0] < 2**31
+        and matrix.shape[1] > 0
+        and matrix.stride(1) == 1
+        and step % ALIGNMENT_BYTES == 0
+        and step >= matrix.shape[1] * matrix.element_size()
+        and matrix.data_ptr() % ALIGNMENT_BYTES == 0
+    )

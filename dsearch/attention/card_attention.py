@@ -1,0 +1,192 @@
+"""Exact attention on a Hopper card, in bfloat16: two passes a block, neither of which keeps logits.
+
+    weights = exp(l − r)                 our kernel: logits stay in registers, r from the blocks before
+    context = weights · values           torch's matrix product, summed in float32
+
+and backward, from the triple of the whole corpus, `slopes = p (G · v − δ) / t` by our kernel, then products
+with keys, queries and G; gradients of keys and values are computed only where they are needed. Between the
+two passes of a block its weights lie in memory as bfloat16, `[batch, block_size]`: moving them takes less
+time than the products, each of which is large, whatever the dimension.
+
+**The reference r** need not be the largest logit, only within some ninety of it: bfloat16 and float32 round
+relatively, and hold e^±87. It is log Z of the first documents, plus `HEADROOM` for larger logits to come, and
+0 for a query that attends to none of those. Where a sum overflows all the same, or all logits of such a query
+are far below 0, the result is None, and exact.py writes it out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dsearch.attention.blocks import Corpus, Gradients
+from dsearch.attention.card import ALIGNMENT_BYTES, kernels_for
+from dsearch.attention.partial import Exact, Partial
+
+HEADROOM = 40.0
+_HELD = 60.0  # how far below the reference the largest logit may be
+_FIRST = 1024  # documents that the reference is taken from
+_BIAS_STEP = 16  # rows of a bias that begin at multiples of it are read many numbers at a time
+_LOGITS = 1 << 28  # of a block: with fewer, a launch takes longer than its work
+_LOG2_E = math.log2(math.e)
+
+
+def block_size_on_card(queries: Tensor, keys: Any) -> int | None:
+    """Documents at a time; None where this card does not serve these types."""
+    halves = isinstance(keys, Tensor) and keys.dtype == queries.dtype == torch.bfloat16 and len(queries)
+    if not halves or kernels_for("attention", _wide(queries)) is None:
+        return None
+    return min(max(_LOGITS // len(queries), 1 << 16), 1 << 20)
+
+
+def attend_on_card(
+    corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor]
+) -> Partial | None:
+    """The triple of the whole corpus, or None where this card does not serve it or a sum overflows."""
+    halves, wide = _halves(corpus, queries), _wide(queries)
+    kernels = None if halves is None else kernels_for("attention", wide)
+    if halves is None or kernels is None:
+        return None
+    return attend(kernels, halves, wide, temperature, parameters)
+
+
+def attend(
+    kernels: Any, corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor]
+) -> Partial | None:
+    """The same by given kernels, of a corpus of the queries' type."""
+    factors = (_LOG2_E / temperature).expand(len(queries)).contiguous()
+    sums = reference = context = unknown = None
+    for rows, keys, values in corpus.blocks():
+        bias = _bias(corpus, rows, parameters)
+        wide = _wide(keys)
+        if sums is None or reference is None or context is None:
+            reference, unknown = _reference(wide[:_FIRST], queries, factors, bias)
+            sums = kernels.Sums.room(queries, bias)
+            context = reference.new_zeros(len(queries), corpus.value_dim)
+        weights = kernels.weigh(queries, wide, factors, reference * _LOG2_E, bias, sums)
+        context += _product(weights, values)
+    if sums is None or reference is None or context is None or unknown is None:
+        return None  # no documents
+    mass, rounded = sums.weights.sum(0), sums.rounded.sum(0)
+    # Divided by what was multiplied: one document alone then has a weight of exactly 1.
+    context *= (mass / rounded.masked_fill(rounded == 0, 1.0)).unsqueeze(1)
+    highest = sums.most.amax(0) / _LOG2_E
+    far = unknown & (highest != -math.inf) & (highest < -_HELD)
+    held = mass.isfinite().all() & context.isfinite().all() & ~far.any()
+    return Partial(reference, mass, context) if bool(held) else None
+
+
+def attend_on_card_backward(
+    corpus: Corpus,
+    queries: Tensor,
+    temperature: Tensor,
+    parameters: Sequence[Tensor],
+    total: Partial,
+    grad: Exact,
+    gradients: Gradients,
+) -> None:
+    """Fill in `gradients`, all but the bias's, after `attend_on_card`; `total.context` is finished."""
+    halves = _halves(corpus, queries)
+    kernels = kernels_for("attention", _wide(queries))
+    assert halves is not None
+    assert kernels is not None
+    attend_backward(kernels, halves, queries, temperature, parameters, total, grad, gradients)
+
+
+def attend_backward(
+    kernels: Any,
+    corpus: Corpus,
+    queries: Tensor,
+    temperature: Tensor,
+    parameters: Sequence[Tensor],
+    total: Partial,
+    grad: Exact,
+    gradients: Gradients,
+) -> None:
+    """The same by given kernels."""
+    factors = (_LOG2_E / temperature).expand(len(queries)).contiguous()
+    wide_queries = _wide(queries)
+    grads = _wide(grad.context.to(queries.dtype))
+    # δ from G as it is multiplied, or Σ ∂l would not be the gradient of log Z.
+    deltas = (grads[:, : total.context.shape[1]] * total.context).sum(-1) - grad.log_partition
+    per_query = (
+        total.max * _LOG2_E,
+        1 / total.sum,
+        deltas,
+        (1 / temperature).expand(len(queries)).contiguous(),
+    )
+    pooled = corpus.values is None
+    want_weights = gradients.values is not None or (pooled and gradients.keys is not None)
+    for rows, keys, values in corpus.blocks():
+        wide = _wide(keys)
+        slopes, weights = kernels.slope(
+            wide_queries,
+            grads,
+            wide,
+            wide if pooled else _wide(values),
+            factors,
+            per_query[0],
+            _bias(corpus, rows, parameters),
+            *per_query[1:],
+            want_weights=want_weights,
+        )
+        gradients.queries.add_(_product(slopes, keys))
+        if gradients.keys is not None:
+            found = _product(slopes.T, queries)
+            if pooled and weights is not None:
+                found += _product(weights.T, grads[:, : keys.shape[1]])
+            gradients.keys[rows] = found.to(gradients.keys)
+        if gradients.values is not None and weights is not None:
+            found = _product(weights.T, grads[:, : values.shape[1]])
+            gradients.values[rows] = found.to(gradients.values)
+
+
+def _halves(corpus: Corpus, queries: Tensor) -> Corpus | None:
+    """The corpus in bfloat16, where it and the queries are that already; a bias may be anything."""
+    given = (queries, corpus.keys, corpus.values)
+    halves = all(
+        isinstance(part, Tensor) and part.dtype == torch.bfloat16 for part in given if part is not None
+    )
+    return replace(corpus, dtype=torch.bfloat16) if halves and len(queries) else None
+
+
+def _wide(matrix: Tensor) -> Tensor:
+    """Laid out for the copy engine: rows of a multiple of 16 bytes, one after another."""
+    missing = -matrix.shape[1] % (ALIGNMENT_BYTES // matrix.element_size())
+    rows = functional.pad(matrix, (0, missing)) if missing else matrix.contiguous()
+    return rows if rows.data_ptr() % ALIGNMENT_BYTES == 0 else rows.clone()
+
+
+def _bias(corpus: Corpus, rows: slice, parameters: Sequence[Tensor]) -> Tensor | None:
+    bias = corpus.block_bias(rows, parameters)
+    if bias is None:
+        return None
+    columns = rows.stop - rows.start
+    bias = bias.detach().to(corpus.device)
+    bias = bias.expand(bias.shape[0] if bias.dim() > 1 else 1, columns)
+    if bias.stride(1) == 1 and bias.stride(0) % _BIAS_STEP == 0 and bias.data_ptr() % ALIGNMENT_BYTES == 0:
+        return bias
+    return functional.pad(bias, (0, -columns % _BIAS_STEP))[:, :columns]
+
+
+def _reference(keys: Tensor, queries: Tensor, factors: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """r, from the first keys; 0 for the queries, marked in the second, that attend to none of those."""
+    logits = _product(queries, keys.T) * (factors / _LOG2_E).unsqueeze(1)
+    if bias is not None:
+        logits += bias[:, : len(keys)]
+    log_sums = logits.logsumexp(1)
+    unknown = log_sums == -math.inf
+    return (log_sums + HEADROOM).masked_fill(unknown, 0.0), unknown
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """`left @ right` of halves, summed in float32."""
+    if left.dtype == torch.float32:  # kernels that a test interprets
+        return left @ right
+    return torch.ops.aten.mm.dtype(left, right, torch.float32)

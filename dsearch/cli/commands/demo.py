@@ -1,0 +1,104 @@
+"""`dsearch demo`: the documentation of Python itself, indexed, searched, learned from, and served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.remote import stays_here
+from dsearch.cli.session import ProgressBars, opened_engine, say
+from dsearch.errors import HomeLocked
+
+if TYPE_CHECKING:
+    from dsearch.config import Settings
+    from dsearch.corpus import PythonCorpus
+    from dsearch.engine import Collection, SearchEngine
+
+COLLECTION = "python"
+EXAMPLES = ("split a path into folder and file name", "wait for several threads to finish")
+
+
+def demo(
+    home: options.HomeFolder = None,
+    everything: Annotated[bool, typer.Option("--all", help="Index private names too.")] = False,
+    serve: Annotated[
+        bool, typer.Option(help="Serve at the end; --no-serve stops after the evaluation.")
+    ] = True,
+    host: Annotated[str | None, typer.Option(help="Address to bind to [default: 127.0.0.1].")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to bind to [default: 8080].", min=0, max=65535)
+    ] = None,
+    threads: options.Threads = None,
+) -> None:
+    """Index, search, fine-tune and serve the documentation of this Python: nothing is downloaded."""
+    from dsearch.config import load_settings
+    from dsearch.corpus import python_corpus
+
+    settings = load_settings(host=host, port=port)
+    say("1. Reading the docstrings of the standard library")
+    corpus = python_corpus(public_only=not everything)
+    say(f"   {len(corpus.documents)} documents; {len(corpus.queries)} summary lines serve as queries")
+    name = f"{COLLECTION}-all" if everything else COLLECTION
+    try:
+        with opened_engine(home, readonly=False, threads=threads) as (engine, _):
+            _shown(engine, name, corpus, settings, serve=serve)
+    except HomeLocked as locked:
+        raise stays_here(
+            locked,
+            "this works in the home itself and serves it: end that server first, or show it in a home of its "
+            "own: dsearch demo --home FOLDER --port 0",
+        ) from None
+
+
+def _shown(engine: SearchEngine, name: str, corpus: PythonCorpus, settings: Settings, *, serve: bool) -> None:
+    from dsearch.cli.commands.evaluate import Judgements, compare_systems
+
+    say("2. Indexing: every document is encoded once")
+    collection = engine.collection_or_new(name)
+    with ProgressBars() as on_progress:
+        report = collection.ingest(corpus.documents, on_progress)
+    say(f"   {report.encoded} encoded, {report.unchanged} already there, {report.elapsed_s:.0f} s")
+    say("3. Searching")
+    _show_examples(collection)
+    say("4. Fine-tuning on the corpus alone: sentences as queries for the text they stand in")
+    _train_once(collection)
+    _show_examples(collection)
+    say("5. Evaluating on the summary lines, before and after")
+    judged = Judgements(corpus.queries, corpus.qrels, None, {})
+    typer.echo(compare_systems(collection, judged, dense_trained=True).to_text())
+    if not serve:
+        return
+    address = f"http://{settings.host}:{settings.port}"
+    say(f"6. Serving at {address}. Try the page, or:")
+    say(
+        f"   curl -s {address}/v1/collections/{name}/search -H 'content-type: application/json' "
+        f"""-d '{{"query": "{EXAMPLES[0]}", "limit": 3}}'"""
+    )
+    from dsearch.cli.commands.serve import serve_engine
+
+    serve_engine(engine, settings)
+
+
+def _train_once(collection: Collection) -> None:
+    """Train, unless a head that was trained on this very corpus stands."""
+    from dsearch.cli.training.session import train_with_progress
+    from dsearch.training import examples_from_corpus, register_trained, self_supervised_options
+
+    examples = examples_from_corpus(collection)
+    for model in collection.store.models():
+        if model.record.get("data_sha256") == examples.digest:
+            say(f"   {model.version} was trained on this corpus before and is used again")
+            return
+    trained = train_with_progress(examples, self_supervised_options(), "cpu")
+    made = register_trained(collection, trained)
+    live = "not live" if made.live is None else "live"
+    say(f"   {made.model} in {trained.seconds:.0f} s, {live}: {trained.gate.reason}")
+
+
+def _show_examples(collection: Collection) -> None:
+    for query in EXAMPLES:
+        say(f"   “{query}”")
+        for hit in collection.search(query, limit=3).hits:
+            say(f"      {hit.weight:6.1%}  {hit.id}")

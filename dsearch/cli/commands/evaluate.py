@@ -1,0 +1,276 @@
+"""`dsearch evaluate`.
+
+`dsearch compare`.
+
+A BEIR folder as the commands need it: judged queries of a split, and what was trained on.
+
+`dsearch run`.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.corpus import BeirFolder, Problems
+from dsearch.evaluation import Pairs, Qrels, read_pairs, read_qrels
+from dsearch.types import Progress, Query
+
+if TYPE_CHECKING:
+    from dsearch.engine import Collection
+    from dsearch.evaluation import EvaluationReport, Run
+
+
+TRAINED = "trained"
+
+
+def evaluate(
+    data: options.BeirData,
+    collection: options.CollectionName = "default",
+    split: Annotated[str, typer.Option(help="Judgements to score against: qrels/SPLIT.tsv.")] = "test",
+    exclude: options.ExcludePairs = None,
+    folds: Annotated[
+        Path | None,
+        typer.Option(help="JSON of query → fold: a head is trained without each fold and scored on it."),
+    ] = None,
+    model: options.ModelVersion = None,
+    hops: options.Hops = None,
+    hop_strength: options.HopStrength = None,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    backend: options.BackendName = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Score dense, keyword, hybrid and trained search side by side, seen and unseen documents apart."""
+    judged = read_judgements(data, split, exclude)
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=True, **own) as (engine, _):
+        from dsearch.engine.evaluate import judged_answerability
+
+        target = engine.collection(collection)
+        report = compare_systems(
+            target, judged, folds=folds, model=model, hops=hops, hop_strength=hop_strength
+        )
+        texts = {query.id: query.text for query in judged.queries}
+        told = judged_answerability(target, texts, judged.qrels, model=model)
+    if json:
+        print_json({**report.to_dict(), "answerability": None if told is None else told.to_dict()})
+        return
+    typer.echo(report.to_text())
+    if told is not None:
+        typer.echo(told.to_text())
+    if judged.training is None and folds is None:
+        say("seen and unseen documents are not told apart: this data has no split named train")
+
+
+def compare_systems(
+    collection: Collection,
+    judged: Judgements,
+    *,
+    folds: Path | None = None,
+    model: str | None = None,
+    hops: int | None = None,
+    hop_strength: float | None = None,
+    dense_trained: bool = False,
+) -> EvaluationReport:
+    """The four systems on the same queries. Differences are to the untrained hybrid search.
+
+    `dense_trained` adds the trained head without keywords, to be held against the untrained dense search.
+    """
+    from dsearch.engine import UNTRAINED, QueryStates, System, make_run
+    from dsearch.evaluation import build_report, split_seen, without_pairs, without_positives
+    from dsearch.evaluation import evaluate as score
+
+    states = QueryStates(collection, judged.queries)
+
+    def ranked(system: System) -> Run:
+        known = states.of(system.model)
+        return make_run(collection, judged.queries, system, states=known, exclude=judged.exclude)
+
+    runs = {
+        "dense": ranked(System("dense")),
+        "keyword": ranked(System("keyword")),
+        "hybrid": ranked(System("hybrid")),
+    }
+    if hops is not None and hops > 1:
+        runs[f"hybrid, {hops} hops"] = ranked(System("hybrid", hops=hops, hop_strength=hop_strength))
+    version = collection.live_model if model is None else model
+    groups = {}
+    if folds is not None:
+        runs[TRAINED], groups = _cross_validated(collection, judged, folds)
+    else:
+        if version != UNTRAINED:
+            runs[f"{TRAINED} {version}"] = ranked(System("hybrid", version, hops, hop_strength))
+            plain = collection.head(version)
+            if plain.overlay is not None:
+                plain = copy.deepcopy(plain)
+                plain.overlay = None
+                runs[f"{version} without overlay"] = make_run(
+                    collection,
+                    judged.queries,
+                    System("hybrid", version, hops, hop_strength),
+                    states=states.of(version),
+                    head=plain,
+                    exclude=judged.exclude,
+                )
+            if dense_trained:
+                runs[f"dense {version}"] = ranked(System("dense", version, hops, hop_strength))
+        if judged.training is not None:
+            seen, unseen = split_seen(judged.qrels, judged.training)
+            groups = {"seen": seen, "unseen": unseen}
+    systems = {name: score(run, judged.qrels, exclude=judged.exclude) for name, run in runs.items()}
+    left_out = len(without_positives(without_pairs(judged.qrels, judged.exclude)))
+    return build_report(systems, baseline="hybrid", groups=groups, left_out=left_out)
+
+
+def _cross_validated(
+    collection: Collection, judged: Judgements, folds: Path
+) -> tuple[Run, dict[str, list[str]]]:
+    """Every query ranked by a head that was trained without its fold; nothing is published."""
+    from dsearch.engine import make_run
+    from dsearch.evaluation import cross_validation, read_folds, split_seen, without_pairs
+    from dsearch.training import examples_from_judgements, finetune
+
+    texts = {query.id: query.text for query in judged.queries}
+    qrels = without_pairs(judged.qrels, judged.exclude)
+    run: Run = {}
+    groups: dict[str, list[str]] = {"seen": [], "unseen": []}
+    for fold in cross_validation(qrels, read_folds(folds)):
+        say(f"fold {fold.number}: training on {len(fold.train)} queries, scoring {len(fold.test)}")
+        trained = finetune(examples_from_judgements(collection, texts, fold.train, judged.exclude))
+        queries = [query for query in judged.queries if query.id in fold.test]
+        run |= make_run(collection, queries, head=trained.head, exclude=judged.exclude)
+        for name, members in zip(groups, split_seen(fold.test, fold.train), strict=True):
+            groups[name].extend(members)
+    return run, groups
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="A model's version, such as v0.")],
+    second: Annotated[str, typer.Argument(help="Another, such as v3.")],
+    data: options.BeirData,
+    collection: options.CollectionName = "default",
+    split: Annotated[str, typer.Option(help="Judgements to compare on: qrels/SPLIT.tsv.")] = "test",
+    exclude: options.ExcludePairs = None,
+    measure: Annotated[str, typer.Option(help="nDCG@10, Recall@100, RR@10, AP, …")] = "nDCG@10",
+    mode: options.SearchMode = "hybrid",
+    show: Annotated[int, typer.Option(help="How many of the largest wins and losses are shown.", min=0)] = 5,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    backend: options.BackendName = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Two models query by query: wins, losses, and whether the difference is more than chance."""
+    judged = read_judgements(data, split, exclude)
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=True, **own) as (engine, _):
+        from dsearch.engine import QueryStates, System, make_run
+        from dsearch.evaluation import evaluate, split_seen
+        from dsearch.training import compare_values
+
+        target = engine.collection(collection)
+        states = QueryStates(target, judged.queries)
+        values = []
+        for version in (first, second):
+            system = System(mode, version)  # type: ignore[arg-type]  # the layer says what is allowed
+            known = states.of(version)
+            run = make_run(target, judged.queries, system, states=known, exclude=judged.exclude)
+            values.append(evaluate(run, judged.qrels, [measure], exclude=judged.exclude)[measure])
+        groups: dict[str, list[str]] = {}
+        if judged.training is not None:
+            seen, unseen = split_seen(judged.qrels, judged.training)
+            groups = {"seen": seen, "unseen": unseen}
+        found = compare_values(*values, groups=groups)
+    texts = {query.id: query.text for query in judged.queries}
+    if json:
+        print_json({"first": first, "second": second, "measure": measure, **found.to_dict()})
+        return
+    typer.echo(found.to_text(first, second, measure, texts, show=show))
+
+
+@dataclass(frozen=True, slots=True)
+class Judgements:
+    """Queries with judgements.
+
+    Attributes:
+        queries: those that are judged in this split.
+        qrels: of this split.
+        training: the judgements of split "train" when this is another one and there is one, else None.
+        exclude: pairs that are left out of rankings and scores.
+    """
+
+    queries: list[Query]
+    qrels: Qrels
+    training: Qrels | None
+    exclude: Pairs
+
+
+def read_judgements(data: Path, split: str, exclude: Path | None = None) -> Judgements:
+    """Read a split.
+
+    Raises:
+        InvalidSource: a file is missing or malformed; file and line are named.
+    """
+    folder = BeirFolder(data)
+    qrels = read_qrels(folder.qrels_path(split))
+    has_training = split != "train" and "train" in folder.splits()
+    return Judgements(
+        queries=[query for query in folder.queries(Problems()) if query.id in qrels],
+        qrels=qrels,
+        training=read_qrels(folder.qrels_path("train")) if has_training else None,
+        exclude=read_pairs(exclude) if exclude else {},
+    )
+
+
+def run(
+    queries: Annotated[Path, typer.Option(help="queries.jsonl: one JSON object a line with _id and text.")],
+    out: Annotated[Path, typer.Option(help="The TREC run file to write.")],
+    collection: options.CollectionName = "default",
+    depth: Annotated[int, typer.Option("-k", help="Documents per query.", min=1, max=10_000)] = 100,
+    mode: options.SearchMode = "hybrid",
+    model: options.ModelVersion = None,
+    hops: options.Hops = None,
+    hop_strength: options.HopStrength = None,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    backend: options.BackendName = None,
+    threads: options.Threads = None,
+) -> None:
+    """Rank the collection for a file of queries and write a TREC run, for any evaluator."""
+    import time
+
+    from dsearch.corpus import Problems, read_queries
+    from dsearch.evaluation import write_trec
+
+    asked = read_queries(queries, Problems())
+    started = time.monotonic()
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    with opened_engine(home, readonly=True, **own) as (engine, _):
+        from dsearch.engine import System, make_run
+
+        target = engine.collection(collection)
+        version = target.live_model if model is None else model
+        system = System(mode, version, hops, hop_strength)  # type: ignore[arg-type]
+        with ProgressBars("queries") as on_progress:
+            ranked = make_run(
+                target,
+                asked,
+                system,
+                depth=depth,
+                on_progress=lambda done: on_progress(
+                    Progress("search", done, len(asked), time.monotonic() - started)
+                ),
+            )
+    write_trec(ranked, out, tag=f"dsearch-{mode}-{version}")
+    typer.echo(f"{out}: {len(ranked)} queries, up to {depth} documents each, mode {mode}, model {version}")

@@ -1,0 +1,64 @@
+"""`dsearch keys`: the API keys of a home. They work beside a running server, which sees them at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.session import print_json, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dsearch.service.auth.keys import ApiKeys
+
+keys = typer.Typer(help="Make, list and revoke the API keys of the service.", no_args_is_help=True)
+
+
+@keys.command()
+def create(
+    name: Annotated[str, typer.Option(help="Whose it is, in words.")],
+    scope: Annotated[
+        str, typer.Option(help="read: ask; write: also documents; admin: also collections, models, tasks.")
+    ] = "read",
+    home: options.HomeFolder = None,
+) -> None:
+    """Make a key and print it: it is shown this once. From the first one on, every request needs a key."""
+    opened = _opened(home)
+    first = not opened.list()
+    text, key = opened.create(name, scope)
+    typer.echo(text)
+    say(
+        f"key {key.id} ({key.scope}, {key.name}); it is kept nowhere. Revoke it: dsearch keys revoke {key.id}"
+    )
+    if first:
+        say("from now on every request needs a key: Authorization: Bearer ds_…")
+
+
+@keys.command("list")
+def list_keys(home: options.HomeFolder = None, json: options.AsJson = False) -> None:
+    """List the keys, without what opens."""
+    found = _opened(home).list()
+    if json:
+        names = ("id", "name", "scope", "created", "revoked")
+        print_json([{name: getattr(key, name) for name in names} for key in found])
+        return
+    for key in found:
+        state = f"revoked {key.revoked}" if key.revoked else ""
+        typer.echo(f"{key.id}  {key.scope:<5}  {key.created}  {key.name}  {state}".rstrip())
+
+
+@keys.command()
+def revoke(id: Annotated[str, typer.Argument(help="The key's id.")], home: options.HomeFolder = None) -> None:
+    """Let a key no longer open anything, at once."""
+    key = _opened(home).revoke(id)
+    typer.echo(f"key {key.id} ({key.name}) is revoked")
+
+
+def _opened(home: Path | None) -> ApiKeys:
+    from dsearch.config import load_settings
+    from dsearch.service.auth.keys import ApiKeys
+
+    return ApiKeys(load_settings(home=home).home)

@@ -1,0 +1,343 @@
+"""`dsearch verify`, `dsearch recover`, `dsearch compact`, `dsearch purge`, `dsearch stats`.
+
+`dsearch alias`.
+
+`dsearch backup`, `dsearch restore`, `dsearch export`.
+
+`dsearch migrate`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.remote import compact_by_server, ended_task, server_of, stays_here
+from dsearch.cli.session import ProgressBars, for_this_home, opened_engine, print_json, say
+from dsearch.errors import HomeLocked
+
+_SHOWN = 20  # findings
+
+
+def verify(
+    collections: Annotated[
+        list[str] | None, typer.Argument(help="Names [default: every collection].")
+    ] = None,
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Read everything again: each digest, each file, the index against the store. Exit code 1: damage."""
+    with opened_engine(home, readonly=True) as (engine, _):
+        reports = [engine.verify(name) for name in collections or engine.names()]
+    if json:
+        print_json([{**asdict(one), "ok": one.ok} for one in reports])
+    for one in reports if not json else []:
+        found = f"{one.documents} documents, {one.embeddings} embeddings"
+        files = f"{len(one.generations)} generations, {len(one.models)} models"
+        typer.echo(f"{one.name}: {'whole' if one.ok else 'damaged'}: {found}, {files}")
+        for damage in one.damage[:_SHOWN]:
+            typer.echo(f"  {for_this_home(str(damage))}")
+        if len(one.damage) > _SHOWN:
+            typer.echo(f"  and {len(one.damage) - _SHOWN} more")
+    if not reports:
+        say("no collection yet")
+    if not all(one.ok for one in reports):
+        raise typer.Exit(1)
+
+
+def recover(
+    collection: Annotated[str, typer.Argument(help="Its name.")],
+    home: options.HomeFolder = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Where acknowledged writes are missing and there is no backup: go on with what is there."""
+    with opened_engine(home, readonly=False, threads=threads) as (engine, _), ProgressBars() as on_progress:
+        recovered = engine.recover(collection, on_progress)
+    if json:
+        print_json(asdict(recovered))
+        return
+    if recovered.loss is None:
+        typer.echo(f"{recovered.name}: no write is missing; nothing was changed")
+        return
+    say(recovered.loss)
+    typer.echo(f"{recovered.name}: goes on with {recovered.documents} documents; index again what is missing")
+
+
+def compact(
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Make the files small: one generation of what is there now, and a database without free space."""
+    report = _compacted(collection, home, threads)
+    if json:
+        print_json(report)
+        return
+    typer.echo(
+        f"{collection}: {report['bytes_before']:,} bytes before, {report['bytes_after']:,} now, "
+        f"generation {report['generation']}"
+    )
+    if not report["complete"]:
+        say(_left(report))
+
+
+def purge(
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Make what was deleted or replaced unreadable: it is then in no file. Exit code 1: something is left."""
+    report = _compacted(collection, home, threads)
+    if json:
+        print_json(report)
+    elif report["complete"]:
+        typer.echo(f"{collection}: {report['rows']} deleted rows are gone from every file")
+    else:
+        say(f"{collection}: {report['rows']} deleted rows are gone, but {_left(report)}")
+    if not report["complete"]:
+        raise typer.Exit(1)
+
+
+def stats(
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Count what a collection holds and costs: documents, delta, generations, keys, bytes."""
+    from dsearch.engine.maintenance.statistics import statistics
+
+    with opened_engine(home, readonly=True) as (engine, _):
+        counted = statistics(engine.collection(collection))
+        aliases = [alias for alias, name in engine.aliases().items() if name == counted["name"]]
+    counted.pop("rebuild")  # builds start by themselves in a server alone
+    if json:
+        print_json({**counted, "aliases": aliases})
+        return
+    delta, keys = counted["delta"], counted["keys"]
+    each = f", {counted['bytes_per_document']:,} a document" if counted["documents"] else ""
+    lines = {
+        "documents": f"{counted['documents']}, {counted['pending']} pending, {counted['deleted']} deleted",
+        "delta": f"{delta['documents']} since the last build, {delta['share']:.1%} of it",
+        "keys": described_keys(keys) or "not recorded: built by an older release",
+        "bytes": f"{counted['bytes']:,}{each}",
+        "model": f"{counted['model']} of {counted['models']} trained",
+    }
+    if aliases:
+        lines["aliases"] = ", ".join(aliases)
+    for name, line in lines.items():
+        typer.echo(f"{name:<12}{line}")
+    for one in counted["generations"]:
+        live = ", live" if one["live"] else ""
+        typer.echo(f"generation  {one['number']}: {one['documents']} documents, {one['bytes']:,} bytes{live}")
+
+
+def described_keys(keys: dict[str, Any] | None) -> str:
+    """How keys are kept and what was measured, in a line; nothing for what an older release has built."""
+    if keys is None:
+        return ""
+    told = keys["kind"] if keys["kind"] == keys["asked"] else f"{keys['kind']} (by {keys['asked']})"
+    if keys["recall_at_10"] is None:
+        return told
+    set_to = "".join(f", {name} {value}" for name, value in keys["parameters"].items())
+    return (
+        f"{told}{set_to}, recall@10 {keys['recall_at_10']:.3f}, {keys['queries_per_s']:,.0f} queries/s, "
+        f"{keys['bytes_per_document']:,.0f} bytes a document"
+    )
+
+
+def _compacted(collection: str, home: Path | None, threads: int | None) -> dict[str, Any]:
+    """`Compacted` as JSON, with `complete`."""
+    try:
+        with opened_engine(home, readonly=False, threads=threads) as (engine, _):
+            from dsearch.engine.maintenance.compact import compact
+
+            with ProgressBars() as on_progress:
+                return compact(engine.collection(collection), on_progress).to_dict()
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            return compact_by_server(client, collection)
+
+
+def _left(report: dict[str, Any]) -> str:
+    held = ", ".join(map(str, report["held"]))
+    if held:
+        return f"generation {held} is read by another process; end that, and run this again"
+    if report["models"]:
+        versions = ", ".join(report["models"])
+        return f"model {versions} has an index of its own with some of them; delete it, or train again"
+    if report["kept"]:
+        return f"{report['kept']} are needed by a generation; run this again"
+    return "the database's log is read by another process; end that, and run this again"
+
+
+def alias(
+    name: Annotated[str | None, typer.Argument(help="The alias.")] = None,
+    collection: Annotated[
+        str | None, typer.Argument(help="The collection it is to stand for, whatever it stood for.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias; the collection stays.")] = False,
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Give a collection a second name, or let that name stand for another one at once. Alone: list them."""
+    from dsearch.errors import InvalidRequest
+
+    if (name is None) != (collection is None and not remove) or (remove and collection is not None):
+        raise InvalidRequest("use: dsearch alias, dsearch alias NAME COLLECTION, dsearch alias NAME --remove")
+    try:
+        with opened_engine(home, readonly=name is None) as (engine, _):
+            if name is not None and collection is not None:
+                engine.set_alias(name, collection)
+            elif name is not None:
+                engine.drop_alias(name)
+            aliases = engine.aliases()
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            if name is not None and collection is not None:
+                client.set_alias(name, collection)
+            elif name is not None:
+                client.drop_alias(name)
+            aliases = client.aliases()
+    if json:
+        print_json(aliases)
+        return
+    for one, target in sorted(aliases.items()):
+        typer.echo(f"{one}: {target}")
+    if not aliases:
+        say("no alias")
+
+
+def backup(
+    to: Annotated[Path, typer.Argument(help="The folder to make; it must not be there.")],
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Copy a collection with its models and its feedback, while others write and search."""
+    with opened_engine(home, readonly=True) as (engine, _), _writing_to(to):
+        report = engine.backup(collection, to)
+    if json:
+        print_json(asdict(report))
+        return
+    index = f"generation {report.generation}" if report.generation else "no generation (it will be built)"
+    typer.echo(
+        f"{to}: {report.documents} documents as of operation {report.sequence}, {index}, "
+        f"{len(report.models)} models, {report.size_bytes:,} bytes"
+    )
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(help="The folder of a backup.")],
+    home: options.HomeFolder = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Make a collection of a backup, under its name; every digest is checked before it appears."""
+    try:
+        with opened_engine(home, readonly=False, threads=threads) as (engine, _):
+            with ProgressBars() as on_progress:
+                restored = engine.restore(source, on_progress)
+            described = restored.describe()
+    except HomeLocked as locked:
+        raise stays_here(
+            locked,
+            "no request may name a folder of its machine: end it, restore, and start it again; or restore "
+            f"into a home of its own, which another server can serve: dsearch restore {source} --home FOLDER",
+        ) from None
+    if json:
+        print_json(described)
+        return
+    typer.echo(
+        f"{described['name']}: {described['documents']} documents, generation {described['generation']}, "
+        f"model {described['model']}"
+    )
+
+
+def export(
+    collection: options.CollectionName = "default",
+    to: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write [default: standard output].")
+    ] = None,
+    beir: Annotated[Path | None, typer.Option(help="A folder to write in the layout of BEIR.")] = None,
+    filter: options.FilterText = None,
+    home: options.HomeFolder = None,
+) -> None:
+    """Write the documents as JSON lines, which `dsearch index` reads."""
+    from dsearch.errors import InvalidRequest
+
+    if to is not None and beir is not None:
+        raise InvalidRequest("--out and --beir; give one of the two")
+    condition = options.filter_of(filter)
+    with opened_engine(home, readonly=True) as (engine, _), _writing_to(beir or to or "standard output"):
+        from dsearch.engine.maintenance.backup import export_beir, export_lines
+
+        store = engine.collection(collection).store
+        if beir is not None:
+            count = export_beir(store, beir, condition)
+        elif to is not None:
+            with to.open("wb") as file:
+                count = export_lines(store, file.write, condition)
+        else:
+            count = export_lines(store, sys.stdout.buffer.write, condition)
+            sys.stdout.buffer.flush()
+    say(f"{count} documents")
+
+
+@contextmanager
+def _writing_to(place: Path | str) -> Iterator[None]:
+    """Say what cannot be written instead of showing where in the code that was noticed."""
+    from dsearch.errors import InvalidRequest
+
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InvalidRequest(f"{place} cannot be written ({error}); give another place") from error
+
+
+def migrate(
+    encoder: Annotated[
+        str, typer.Option("--encoder", help="The new encoder: a sentence-transformers model, or its folder.")
+    ],
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    device: options.Device = None,
+    backend: options.BackendName = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Encode a collection anew, beside the old one, and put it in its place. Interrupted, run it again.
+
+    Trained models stay behind: they fit the old encoder alone. While a server runs, its setting next_encoder
+    has to name the new one.
+    """
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    try:
+        with opened_engine(home, readonly=False, **own) as (engine, _), ProgressBars() as on_progress:
+            told = engine.migrate(collection, engine.encoder, on_progress=on_progress).to_dict()
+        then = f"From now on give --encoder {encoder}, or set it in dsearch.toml"
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            task = client.migrate(collection, encoder=encoder)  # refused where its settings have another
+            told = ended_task(client, task, f"migration of {collection}")
+        then = f"The server answers with it; when all collections are moved, set encoder to {encoder}"
+    if json:
+        print_json(told)
+        return
+    versions = ", ".join(told["models_left_behind"])
+    left = f"; models {versions} stayed behind" if versions else ""
+    typer.echo(
+        f"{collection}: {told['documents']} documents, {told['encoded']} encoded by {encoder} in "
+        f"{told['elapsed_s']:.1f} s{left}. {then}"
+    )

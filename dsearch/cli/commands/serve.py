@@ -1,0 +1,371 @@
+"""`dsearch serve`.
+
+`dsearch cluster start | status | stop`: a collection on the machines of a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.session import opened_engine, print_json, say
+from dsearch.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from dsearch.config import Settings
+    from dsearch.engine import Collection, SearchEngine
+    from dsearch.engine.indexing.ingest import Ingested, OnProgress
+    from dsearch.types import Document
+
+
+def serve(
+    home: options.HomeFolder = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind to [default: 127.0.0.1].")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to bind to, 0 for a free one [default: 8080].", min=0, max=65535)
+    ] = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    backend: options.BackendName = None,
+    threads: options.Threads = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Let a Ray cluster serve: HOST:PORT of its head node, or auto (extra ray)."),
+    ] = None,
+) -> None:
+    """Serve the collections over HTTP, with the page at / and the API's description at /docs."""
+    from dsearch.config import load_settings
+
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    settings = load_settings(home=home, host=host, port=port, **own)
+    if ray is not None:
+        from dsearch.cli.commands.serve import serve_on_ray
+        from dsearch.service.middleware.guard import LOOPBACK_HOSTS
+
+        hosts = (*LOOPBACK_HOSTS, settings.host, *_listed(settings.hosts))
+        serve_on_ray(ray, settings, hosts=hosts, require_key=not is_loopback(settings.host))
+        return
+    with opened_engine(home, readonly=False, rebuild=True, **own) as (engine, _):
+        serve_engine(engine, settings)
+
+
+def serve_engine(engine: SearchEngine, settings: Settings) -> None:
+    """Serve until SIGTERM or Ctrl-C: requests in flight are answered first, and stopping is no error.
+
+    Raises:
+        InvalidRequest: an address that other machines reach, and no API key.
+    """
+    from dsearch.service import create_app
+    from dsearch.service.auth.keys import ApiKeys
+    from dsearch.service.middleware.guard import LOOPBACK_HOSTS
+    from dsearch.service.server import run_server
+    from dsearch.service.tasks.readonly import open_readonly
+    from dsearch.service.telemetry.logs import set_up_logs
+
+    elsewhere = not is_loopback(settings.host)
+    if elsewhere and not ApiKeys(engine.home.path).list():
+        raise InvalidRequest(
+            f"host={settings.host} can be reached from other machines, and there is no API key; make one "
+            "with: dsearch keys create --name NAME --scope read, or bind to 127.0.0.1"
+        )
+    set_up_logs(settings.log_level, settings.log_format)
+    app = create_app(
+        engine,
+        hosts=(*LOOPBACK_HOSTS, settings.host, *_listed(settings.hosts)),
+        origins=_listed(settings.origins),
+        require_key=elsewhere,
+        query_timeout_s=settings.query_timeout_ms / 1000,
+        explore=settings.explore,
+        open_engine=partial(
+            open_readonly,
+            settings.home,
+            settings.encoder,
+            settings.device,
+            settings.dtype,
+            # What auto stands for is measured by the server; its tasks take what it found.
+            None if settings.backend == "auto" else settings.backend,
+            settings.next_encoder,
+        ),
+        migrates_to=settings.next_encoder or settings.encoder,
+        task_memory_bytes=settings.task_memory_bytes,
+        device=settings.device,
+    )
+    with bound(settings.host, settings.port) as listening:
+        port = listening.getsockname()[1]
+        address = f"[{settings.host}]:{port}" if ":" in settings.host else f"{settings.host}:{port}"
+        engine.home.announce(f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}")
+        say(f"serving at http://{address}  (the API is described at /docs; stop with Ctrl-C)")
+        run_server(app, sockets=[listening])
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        InvalidRequest: the address is in use, or none of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidRequest(
+            f"cannot listen at {host}:{port} ({error}); use another --port (0 for a free one) or --host"
+        ) from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listed(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+cluster = typer.Typer(
+    help="Put collections on the machines of a Ray cluster (extra ray); see dsearch guide scaling.",
+    no_args_is_help=True,
+)
+
+Address = Annotated[
+    str,
+    typer.Option(
+        "--ray", help="The cluster's head node, HOST:PORT, or auto for the one that runs on this machine."
+    ),
+]
+
+
+@cluster.command()
+def start(
+    collection: options.CollectionName,
+    home: options.HomeFolder = None,
+    shards: Annotated[int, typer.Option(help="Parts that the generation is split into.", min=1)] = 1,
+    replicas: Annotated[int, typer.Option(help="Copies of each shard.", min=1)] = 1,
+    ray: Address = "auto",
+    at: Annotated[
+        str | None,
+        typer.Option(help="Where shards are to lie for all machines, such as s3://bucket/folder."),
+    ] = None,
+    cache: Annotated[
+        Path, typer.Option(help="Folder on every machine for what is copied to it.")
+    ] = Path.home() / ".cache" / "dsearch" / "shards",
+    cpus: Annotated[
+        float | None,
+        typer.Option(
+            help="Logical CPUs that a copy takes [default: 1, or less where fewer are free].", min=0.0
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Split the live generation of a collection, start its shards, and let them answer.
+
+    Where no Ray runs and --ray is auto or of this machine, one is started, for this machine alone. Called
+    again after `dsearch refresh` it exchanges what answers, all shards at once.
+    """
+    from dsearch.cluster.connection import ray_module
+    from dsearch.cluster.coordinator import coordinator, outcome
+
+    ray_module()
+    with opened_engine(home, readonly=True) as (engine, _):
+        opened = engine.collection(collection)
+        release, folder = _split(opened, shards)
+    ray = _joined_or_started(ray)
+    uri = str(folder.resolve())
+    if at is not None:
+        from dsearch.cluster.release.transfer import below, send
+
+        uri = below(at, collection, folder.name)
+        say(f"sending {len(release.shards)} shards to {uri}")
+        send(folder, uri)
+    say(f"starting {len(release.shards)} shards, {replicas} of each")
+    live: dict[str, Any] = outcome(
+        coordinator(start=True).publish.remote(uri, replicas, str(cache.expanduser().resolve()), cpus)
+    )
+    if as_json:
+        print_json(live)
+    else:
+        print(
+            f"{collection}: generation {release.generation} with {release.documents} documents answers from "
+            f"{len(release.shards)} shards; serve it with: dsearch serve --ray {ray}"
+        )
+
+
+@cluster.command()
+def status(ray: Address = "auto", as_json: options.AsJson = False) -> None:
+    """Which shards answer, and which of their copies do not."""
+    from dsearch.cluster.connection import connect
+    from dsearch.cluster.coordinator import Live, coordinator, copies_up, outcome
+
+    connect(ray)
+    found = outcome(coordinator().live.remote())
+    report: list[dict[str, Any]] = []
+    for name, described in sorted(found.items()):
+        live = Live(**described)
+        report.append(
+            {
+                "collection": name,
+                "generation": live.generation,
+                "release": live.uri,
+                "digest": live.digest,
+                "copies": copies_up(live),
+            }
+        )
+    if as_json:
+        print_json(report)
+        return
+    if not report:
+        print("no collection answers here; publish one with: dsearch cluster start -c NAME")
+    for one in report:
+        print(f"{one['collection']}: generation {one['generation']}, {one['release']}")
+        for number, copies in enumerate(one["copies"]):
+            up = sum(copies)
+            print(f"  shard {number}: {up} of {len(copies)} copies answer{'' if up else '  (lost)'}")
+
+
+@cluster.command()
+def stop(ray: Address = "auto") -> None:
+    """Stop serving and every shard, and Ray too where `dsearch cluster start` started it; documents stay."""
+    from dsearch.cluster.connection import connect
+    from dsearch.cluster.coordinator import stop_all
+    from dsearch.cluster.local_ray import stop_head
+    from dsearch.errors import Unavailable
+
+    connect(ray)
+    try:
+        stop_all()
+    except Unavailable:  # nothing of ours runs in it
+        if not stop_head():
+            raise
+        print("stopped; no collection answered there")
+        return
+    print("stopped, and Ray too" if stop_head() else "stopped; Ray itself goes on: it was there before")
+
+
+def _joined_or_started(address: str) -> str:
+    """Join the cluster there, or start one of this machine alone; its address."""
+    from dsearch.cluster.connection import answers, connect, is_loopback
+    from dsearch.cluster.local_ray import start_head
+    from dsearch.errors import Unavailable
+
+    if address == "auto":
+        try:
+            connect(address)
+            return address
+        except Unavailable:
+            pass
+    elif not is_loopback(address) or answers(address):
+        connect(address)
+        return address
+    say("no Ray runs there; starting one that only this machine reaches")
+    return start_head(address)
+
+
+def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
+    """The release of the live generation, written unless it is there."""
+    from dsearch.cluster.release.release import Release
+    from dsearch.cluster.release.split import split
+
+    generation = collection.snapshot.generation
+    name = f"{generation.number:06d}-{shards}-{generation.manifest.digest[:12]}"
+    folder = collection.store.path / "releases" / name
+    if folder.is_dir():
+        return Release.read(folder), folder
+    if collection.stale:
+        say(
+            "documents were written or deleted since the generation was built; they are not in the shards "
+            f"until: dsearch refresh -c {collection.name}"
+        )
+    say(f"splitting generation {generation.number} into {shards}")
+    return split(collection.store, generation, folder, shards), folder
+
+
+def ingest_on_ray(
+    collection: Collection,
+    documents: Iterable[Document],
+    address: str,
+    settings: Settings,
+    workers: int,
+    on_progress: OnProgress,
+) -> Ingested:
+    """`Collection.ingest`, with the embeddings computed by a cluster whose machines see the home.
+
+    Raises:
+        MissingExtra, Unavailable (no cluster there), InvalidRequest (reached from elsewhere without tokens).
+    """
+    from dsearch.cluster.bulk import encode_on_cluster
+    from dsearch.cluster.connection import connect
+    from dsearch.cluster.coordinator import free_share
+    from dsearch.engine.indexing.ingest import store_documents
+
+    connect(address)
+    started = time.monotonic()
+    inserted, updated, unchanged = store_documents(collection.store, documents, on_progress)
+    encoded = encode_on_cluster(
+        collection.store,
+        encoder={
+            "encoder": settings.encoder,
+            "device": settings.device,
+            "dtype": settings.dtype,
+            "backend": settings.backend,
+        },
+        workers=workers,
+        threads=settings.threads or 1,
+        num_cpus=free_share(workers),
+        on_progress=on_progress,
+    )
+    report = collection.ingest((), on_progress)  # what is left, and the generation
+    return replace(
+        report,
+        inserted=inserted,
+        updated=updated,
+        unchanged=unchanged,
+        encoded=encoded + report.encoded,
+        elapsed_s=time.monotonic() - started,
+    )
+
+
+def serve_on_ray(address: str, settings: Settings, *, hosts: tuple[str, ...], require_key: bool) -> None:
+    """Let a cluster serve the home until SIGTERM or Ctrl-C; its shards stay.
+
+    Raises:
+        MissingExtra, Unavailable (no cluster there), InvalidRequest (reached from elsewhere, and no key).
+    """
+    from dsearch.cli.commands.serve import bound
+    from dsearch.cluster.connection import connect
+    from dsearch.cluster.ingress import IngressSettings, deploy, undeploy
+
+    connect(address)
+    chosen = IngressSettings(
+        home=str(settings.home.resolve()),
+        encoder=settings.encoder,
+        device=settings.device,
+        dtype=settings.dtype,
+        backend=settings.backend,
+        threads=settings.threads or 1,
+        hosts=hosts,
+        require_key=require_key,
+        query_timeout_s=settings.query_timeout_ms / 1000,
+    )
+    with bound(settings.host, settings.port) as free:  # Ray Serve would not say that something else listens
+        port = free.getsockname()[1]
+    stopped = threading.Event()
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stop_signal, lambda *_: stopped.set())
+    deploy(chosen, host=settings.host, port=port)
+    say(f"the cluster at {address} serves at http://{settings.host}:{port}  (stop with Ctrl-C)")
+    stopped.wait()
+    undeploy()

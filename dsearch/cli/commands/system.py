@@ -1,0 +1,207 @@
+"""`dsearch doctor`.
+
+`dsearch backends`.
+
+`dsearch config`.
+
+`dsearch guide`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.session import print_json, say
+from dsearch.errors import DsearchError
+
+if TYPE_CHECKING:
+    from dsearch.config import Settings
+
+
+_PACKAGES = ("torch", "faiss-cpu", "sentence-transformers", "transformers", "bm25s", "numpy", "fastapi")
+_BACKENDS = ("onnxruntime", "openvino")
+
+
+def doctor(
+    encoder: options.EncoderName = None, threads: options.Threads = None, json: options.AsJson = False
+) -> None:
+    """Say what this installation is: versions, encoder, FAISS and BLAS, threads, GPU, and what is wrong."""
+    import platform
+
+    from dsearch.config import load_settings
+
+    settings = load_settings(encoder=encoder, threads=threads)
+    from dsearch.threads import available_cores, set_threads
+
+    count = set_threads(settings.threads)
+    import faiss
+    import torch
+    from threadpoolctl import threadpool_info
+
+    found: dict[str, Any] = {
+        "dsearch": version("dsearch"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in (*_PACKAGES, *_BACKENDS)},
+        "threads": {"budget": count, "cores": available_cores(), "pools": _pools(threadpool_info())},
+        "faiss": faiss.get_compile_options().strip(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "encoder": {**_encoder(settings.encoder), **_runs_by(settings)},
+        "home": str(settings.home),
+    }
+    if json:
+        print_json(found)
+    else:
+        _print(found)
+    if "problem" in found["encoder"]:
+        raise typer.Exit(1)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _pools(pools: list[dict[str, Any]]) -> list[str]:
+    return [f"{pool['internal_api']} {pool.get('version') or ''}: {pool['num_threads']}" for pool in pools]
+
+
+def _encoder(name: str) -> dict[str, Any]:
+    from dsearch.encoder.weights import find_weights
+
+    try:
+        weights = find_weights(name)
+    except DsearchError as error:
+        return {"name": name, "problem": str(error)}
+    return {"name": name, "folder": str(weights.folder), "sha256": weights.sha256}
+
+
+def _runs_by(settings: Settings) -> dict[str, Any]:
+    """The back end that a start without --backend takes."""
+    from dsearch.encoder import CACHE_NAME, choice_of
+
+    if settings.backend not in (None, "auto"):
+        return {"backend": settings.backend}
+    try:
+        known = choice_of(settings.encoder, settings.home / CACHE_NAME, dtype=settings.dtype)
+    except DsearchError:
+        return {}
+    if known is not None:
+        return {"backend": f"{known.backend} (measured; dsearch backends shows it)"}
+    return {"backend": f"torch {settings.dtype or 'float32'}"}
+
+
+def _print(found: dict[str, Any], indent: str = "") -> None:
+    for key, value in found.items():
+        if isinstance(value, dict):
+            typer.echo(f"{indent}{key}")
+            _print(value, indent + "  ")
+        elif isinstance(value, list):
+            typer.echo(f"{indent}{key:<22} {', '.join(map(str, value))}")
+        else:
+            typer.echo(f"{indent}{key:<22} {'none' if value is None else value}")
+
+
+def backends(
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    threads: options.Threads = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure again, though it was measured here before.")
+    ] = False,
+    json: options.AsJson = False,
+) -> None:
+    """Measure what can run the encoder here, once; what is fastest runs it from then on.
+
+    Left out is what gives other embeddings than torch. Give --backend torch to a command to have torch all
+    the same.
+    """
+    from dsearch.config import load_settings
+
+    settings = load_settings(home=home, encoder=encoder, threads=threads)
+    from dsearch.threads import set_threads
+
+    set_threads(settings.threads)
+    from dsearch.encoder import CACHE_NAME, Backend, choice_of
+
+    cache = settings.home / CACHE_NAME
+    known = None if measure else choice_of(settings.encoder, cache, dtype=settings.dtype)
+    if known is None:
+        known = choice_of(settings.encoder, cache, dtype=settings.dtype, measure=True, tell=say)
+        assert known is not None  # measured
+    if json:
+        print_json(asdict(known))
+        return
+    for one in known.measured:
+        chosen = "  ← runs the encoder" if Backend(one.name, one.dtype) == known.backend else ""
+        rates = f"{one.queries_per_s:8.1f} queries/s {one.documents_per_s:8.1f} documents/s"
+        typer.echo(f"{one.name:<9} {one.dtype:<9} {one.problem or rates}{chosen}")
+    if len(known.measured) == 1:
+        say("for faster ones: pip install 'dsearch[onnx,openvino]', then dsearch backends --measure")
+
+
+def config(json: options.AsJson = False) -> None:
+    """List every setting with its value, where that comes from, and what it means.
+
+    A setting is a key of dsearch.toml (or of the file that DSEARCH_CONFIG names) and, in capitals, a variable
+    DSEARCH_<KEY>; the variable wins, and an option of the command wins over both.
+    """
+    from dsearch.cli.session import print_json
+    from dsearch.config import settings_in_use
+
+    found = settings_in_use()
+    if json:
+        print_json(
+            [
+                {
+                    "key": one.key,
+                    "value": one.value if isinstance(one.value, int | None) else str(one.value),
+                    "source": one.source,
+                    "meaning": one.meaning,
+                }
+                for one in found
+            ]
+        )
+        return
+    values = ["unset" if one.value is None else repr(str(one.value)) for one in found]
+    widths = [
+        max(map(len, column))
+        for column in ([one.key for one in found], values, [one.source for one in found])
+    ]
+    for one, value in zip(found, values, strict=True):
+        cells = (one.key, value, one.source)
+        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        typer.echo(f"{line}  {one.meaning}")
+
+
+def guide(
+    topic: Annotated[str | None, typer.Argument(help="What about; without it, a list.")] = None,
+) -> None:
+    """Read the guides: concepts, choosing an index, fine-tuning, operating, …"""
+    from dsearch.guide import guide as text_of
+    from dsearch.guide import guides
+
+    if topic is None:
+        listed = guides()
+        width = max(len(one.topic) for one in listed)
+        for one in listed:
+            typer.echo(f"{one.topic:<{width}}  {one.title}")
+        return
+    text = text_of(topic)
+    if not sys.stdout.isatty():
+        typer.echo(text, nl=False)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console()
+    with console.pager(styles=True):
+        console.print(Markdown(text))

@@ -1,0 +1,175 @@
+"""Hits as a person reads them in a terminal, and as JSON.
+
+The picture that `dsearch search --heatmap` writes: how each head spread its attention over the hits.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+from dsearch.cli.session import say
+from dsearch.errors import InvalidRequest, Unavailable
+from dsearch.types import Explanation, Hit, Learned, SearchResult
+
+_SNIPPET = 160  # characters
+_BAR = 20
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[22m"
+
+
+def as_json(result: SearchResult) -> dict[str, object]:
+    """A result in the shape that the HTTP API gives it."""
+    content = asdict(result)
+    stamp = content.pop("stamp")
+    for hit in content["hits"]:
+        for name in ("explain", "highlights", "passage"):
+            if hit[name] is None:
+                del hit[name]
+    return {**stamp, **content}
+
+
+def show(result: SearchResult) -> None:
+    """The hits on stdout, what they come from on stderr."""
+    bold = sys.stdout.isatty()
+    for hit in result.hits:
+        typer.echo(_lines(hit, bold=bold))
+    spread, stamp = result.attention, result.stamp
+    covered = "" if spread.covered_mass is None else f", {spread.covered_mass:.1%} of the exact attention"
+    if spread.null_weight is not None:
+        covered += f", {spread.null_weight:.1%} for nothing fits"
+    say(
+        f"{len(result.hits)} of {spread.candidates} candidates{covered}; entropy {spread.entropy:.2f} nats; "
+        f"generation {stamp.generation}, model {stamp.model}; {result.took_ms:.0f} ms"
+    )
+    if result.next_cursor is not None:
+        say(f"more: --cursor {result.next_cursor}")
+
+
+def _lines(hit: Hit, *, bold: bool) -> str:
+    bar = "█" * round(hit.weight * _BAR)
+    title = hit.title if hit.title != hit.id else ""
+    lines = [f"{hit.rank:>3}. {hit.weight:6.1%} {bar:<{_BAR}} {hit.id}  {title}".rstrip()]
+    if hit.explain is not None:
+        lines += [f"     {line}" for line in _explained(hit.score, hit.explain)]
+    lines += [f"     {line}" for line in _pieces(hit, bold=bold)]
+    return "\n".join(lines)
+
+
+def _learned(learned: Learned) -> list[str]:
+    """What training changed, and who pulled."""
+    lines = [
+        f"{learned.parent} had it at rank {learned.rank} with {learned.score:.4f}; since then dense "
+        f"{learned.dense:+.4f}, keyword {learned.keyword:+.4f}"
+        + ("" if learned.overlay is None else f", of which its own key {learned.overlay:+.4f}")
+    ]
+    for lesson in learned.lessons or []:
+        named = "a query whose words are not kept" if lesson.query is None else f'"{lesson.query}"'
+        judged = "" if lesson.grade is None else f", judged {lesson.grade:g}"
+        lines.append(f"  {lesson.share:+.0%} by {named}{judged}")
+    return lines
+
+
+def _explained(score: float, explain: Explanation) -> list[str]:
+    heads = list(zip(explain.dense, explain.keyword, explain.head_weights, explain.shares, strict=True))
+    if len(heads) == 1:
+        lines = [f"score {score:.4f} = dense {explain.dense[0]:.4f} + keyword {explain.keyword[0]:.4f}"]
+    else:
+        lines = [
+            f"head {number}: dense {dense:.4f} + keyword {word:.4f}, share {share:.1%}; weight {weight:.1%}"
+            for number, (dense, word, weight, share) in enumerate(heads)
+        ]
+        lines.append(f"score {score:.4f} = Σ share · (dense + keyword) + mixing {explain.mixing:.4f}")
+    if explain.fusion_gate is not None:
+        factors = " ".join(f"{factor:.2f}" for factor in explain.fusion_gate)
+        lines.append(f"gate: keywords count {factors} times as much for this query")
+    if explain.learned is not None:
+        lines += _learned(explain.learned)
+    if explain.terms:
+        parts = (f"{term} {' '.join(f'{part:.4f}' for part in of)}" for term, of in explain.terms.items())
+        lines.append(f"keyword: {', '.join(parts)}")
+    return lines
+
+
+def _pieces(hit: Hit, *, bold: bool) -> list[str]:
+    """The pieces that show the query's words, or the passage that was found, or the text's beginning."""
+    shown = [piece for piece in hit.highlights or [] if piece.field == "text"]
+    if not shown:
+        passage = hit.passage
+        text = " ".join((hit.text if passage is None else passage.text).split())
+        before = "" if passage is None or passage.start == 0 else "…"
+        after = "…" if len(text) > _SNIPPET or (passage is not None and passage.end < len(hit.text)) else ""
+        return [f"{before}{text[:_SNIPPET]}{after}"]
+    lines: list[str] = []
+    for piece in shown:
+        text, at = "", 0
+        for start, end in piece.spans:
+            start, end = start - piece.start, end - piece.start
+            marked = f"{_BOLD}{piece.text[start:end]}{_PLAIN}" if bold else piece.text[start:end]
+            text += piece.text[at:start] + marked
+            at = end
+        before = "…" if piece.start > 0 else ""
+        after = "…" if piece.start + len(piece.text) < len(hit.text) else ""
+        lines.append(before + " ".join((text + piece.text[at:]).split()) + after)
+    return lines
+
+
+FORMATS = (".png", ".svg", ".pdf")
+_LONGEST = 32  # characters of a name that are shown
+
+
+def check_picture(path: Path) -> None:
+    """Refuse what cannot be drawn, before anything is searched.
+
+    Raises:
+        InvalidRequest: another kind of file, or a folder that is not there.
+        Unavailable: matplotlib is not installed.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise InvalidRequest(f"--heatmap {path}: the name tells the format; end it in {', '.join(FORMATS)}")
+    if not path.absolute().parent.is_dir():
+        raise InvalidRequest(f"--heatmap {path}: {path.absolute().parent} is not a folder; make it first")
+    if find_spec("matplotlib") is None:
+        raise Unavailable('--heatmap needs matplotlib, the extra "plot"; run: pip install "dsearch[plot]"')
+
+
+def draw(result: SearchResult, path: Path) -> None:
+    """Draw heads × hits of an explained result, best hit first.
+
+    Raises:
+        InvalidRequest: the search found nothing, or the file cannot be written.
+    """
+    from dsearch.plot import heatmap
+
+    if not result.hits:
+        raise InvalidRequest(f"nothing was found for {result.query!r}, so there is no attention to draw")
+    columns = [hit.explain.head_weights for hit in result.hits if hit.explain is not None]
+    weights = [list(head) for head in zip(*columns, strict=True)]  # [heads, hits]
+    heads, hits = len(weights), len(columns)
+    figure = heatmap(
+        weights,
+        titles=[_shown(result.query)],
+        query_label="head",
+        key_label="hit",
+        query_names=[str(head) for head in range(heads)],
+        key_names=[_shown(_name(hit)) for hit in result.hits],
+        panel_size=(1.5 + 0.35 * hits, 2.6 + 0.35 * heads),
+    )
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise InvalidRequest(f"--heatmap {path}: {error.strerror or error}; name another file") from error
+
+
+def _name(hit: Hit) -> str:
+    return hit.title or hit.id
+
+
+def _shown(text: str) -> str:
+    """On one line, not too long, and nothing of it taken for a formula."""
+    text = " ".join(text.split())
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text.replace("$", r"\$")

@@ -1,0 +1,1 @@
+"""`dsearch train`: its options, what it prints, and the kinds of training."""

@@ -1,0 +1,62 @@
+"""`LocalEngine`: the calls of the clients on an engine in this process, with the same answers.
+
+    with dsearch.open("index") as engine:
+        print(engine.search("papers", "attention as retrieval").hits)
+
+So a program can be written against a folder and deployed against a server. The calls stand in files of their
+own, as those of the clients do: local_documents.py, local_search.py, local_models.py, local_upkeep.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from dsearch.client.local.documents import LocalDocuments
+from dsearch.client.local.models import LocalModels, LocalUpkeep
+from dsearch.client.local.search import LocalSearch
+from dsearch.engine import SearchEngine
+
+if TYPE_CHECKING:
+    from dsearch.encoder import TextEncoder
+
+
+def open(
+    home: Path | str, *, readonly: bool = False, encoder: Callable[[], TextEncoder] | None = None
+) -> LocalEngine:
+    """The engine of a home, with the methods of `Client`; arguments as for `SearchEngine`.
+
+    Raises:
+        HomeLocked: another process writes to this home; open it readonly, or use a client of its server.
+    """
+    return LocalEngine(SearchEngine(home, readonly=readonly, encoder=encoder))
+
+
+class LocalEngine(LocalDocuments, LocalSearch, LocalModels, LocalUpkeep):
+    """What `Client` has, without a server; each method is described there.
+
+    Args:
+        engine: closed with this.
+    """
+
+    def __init__(self, engine: SearchEngine):
+        self.engine = engine
+        self._tasks = {}
+
+    def ready(self) -> bool:
+        """Always True."""
+        return True
+
+    def close(self) -> None:
+        """Close the engine; safe to call twice."""
+        self.engine.close()
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,170 @@
+"""Collections and documents of an engine in this process; see `operations_documents.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from itertools import islice
+from typing import Any
+
+from dsearch.client import answers
+from dsearch.client.options import Filter
+from dsearch.client.wire import BATCH_DOCUMENTS, SHOWN_PROBLEMS
+from dsearch.engine import PassageOptions, SearchEngine, statistics
+from dsearch.errors import DocumentNotFound, DsearchError, InvalidDocument, InvalidRequest
+from dsearch.store import Checked
+from dsearch.types import Document
+
+
+class LocalDocuments:
+    """The calls about collections and documents; each is described in `Client`."""
+
+    engine: SearchEngine
+
+    # ---- collections
+
+    def collections(self) -> list[answers.CollectionInfo]:
+        """Every collection that can be opened, by name."""
+        found: list[answers.CollectionInfo] = []
+        for name in self.engine.names():
+            try:
+                found.append(self.collection(name))
+            except DsearchError:  # damaged: it says so when it is asked for
+                continue
+        return found
+
+    def collection(self, name: str) -> answers.CollectionInfo:
+        """What a collection is and holds."""
+        return _made(answers.CollectionInfo, self.engine.collection(name).describe())
+
+    def statistics(self, name: str) -> dict[str, Any]:
+        """What it costs: generations, what has changed since, keys and their recall, bytes."""
+        return statistics(self.engine.collection(name))
+
+    def create_collection(
+        self,
+        name: str,
+        *,
+        language: str | None = None,
+        passages: Mapping[str, Any] | None = None,
+        kind: str | None = None,
+    ) -> answers.CollectionInfo:
+        """Make a collection for the engine's encoder; one that is there stays. Options as for `Client`."""
+        cut = None if passages is None else PassageOptions(**passages)
+        made = self.engine.collection_or_new(name, language=language, passages=cut, kind=kind)
+        return _made(answers.CollectionInfo, made.describe())
+
+    def delete_collection(self, name: str) -> None:
+        """Delete a collection with everything in it."""
+        self.engine.drop(name)
+
+    def aliases(self) -> dict[str, str]:
+        """Alias → the collection that it stands for."""
+        return self.engine.aliases()
+
+    def set_alias(self, alias: str, collection: str) -> answers.AliasSet:
+        """Let an alias stand for a collection from now on, whatever it stood for."""
+        name = self.engine.collection(collection).name
+        return answers.AliasSet(alias, name, self.engine.set_alias(alias, name))
+
+    def drop_alias(self, alias: str) -> None:
+        """Remove an alias; the collection stays."""
+        self.engine.drop_alias(alias)
+
+    # ---- documents
+
+    def upsert(self, collection: str, documents: Iterable[Document | Mapping[str, Any]]) -> answers.Written:
+        """Insert documents, or replace those of the same ids; durable and searchable on return."""
+        opened = self.engine.collection(collection)
+        inserted = updated = unchanged = refused = 0
+        problems: list[answers.Refused] = []
+        seen: dict[str, int] = {}
+        numbered = iter(enumerate(documents, start=1))
+        while batch := list(islice(numbered, BATCH_DOCUMENTS)):
+            good = Checked()
+            for number, given in batch:
+                try:
+                    _add(good, given, number, seen)
+                except DsearchError as error:
+                    refused += 1
+                    problems.append(answers.Refused(number, error.code, str(error)))
+            if good:
+                receipt = opened.upsert(good)
+                inserted, updated = inserted + receipt.inserted, updated + receipt.updated
+                unchanged += receipt.unchanged
+        if refused and not inserted + updated + unchanged:
+            raise InvalidDocument(
+                f"none of {refused} documents can be stored; the first: {problems[0].detail}"
+            )
+        sequence = opened.store.sequence
+        return answers.Written(sequence, inserted, updated, unchanged, refused, problems[:SHOWN_PROBLEMS])
+
+    def get(self, collection: str, id: str) -> Document:
+        """One document."""
+        return self.engine.collection(collection).store.get(id)
+
+    def delete(self, collection: str, id: str) -> answers.Deleted:
+        """Delete one document; gone from every later search on return."""
+        receipt = self.engine.collection(collection).delete([id])
+        if not receipt.deleted:
+            raise DocumentNotFound(
+                f"no document {id[:80]!r} in collection {collection!r}; nothing was deleted"
+            )
+        return answers.Deleted(receipt.sequence, receipt.deleted)
+
+    def delete_many(
+        self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
+    ) -> answers.Deleted:
+        """Delete the documents of these ids, or those that a filter finds."""
+        opened = self.engine.collection(collection)
+        if (ids is None) == (filter is None):
+            given = "neither ids nor filter" if ids is None else "ids and filter"
+            raise InvalidRequest(f"{given}; give one of the two")
+        receipt = opened.delete_matching(filter) if ids is None else opened.delete(ids)
+        return answers.Deleted(receipt.sequence, receipt.deleted, receipt.missing)
+
+    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> answers.Changed:
+        """Change part of a document's metadata (JSON Merge Patch, RFC 7396)."""
+        opened = self.engine.collection(collection)
+        receipt = opened.update_metadata(id, changes)
+        return answers.Changed(receipt.sequence, id, opened.store.get(id).metadata)
+
+    def documents(
+        self,
+        collection: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        filter: Filter | None = None,
+    ) -> answers.DocumentPage:
+        """Documents by id, from `next` of the page before on."""
+        found = self.engine.collection(collection).store.list(cursor, limit + 1, filter)
+        page = list(found[:limit])
+        return answers.DocumentPage(page, page[-1].id if len(found) > limit else None)
+
+
+def _add(good: Checked, given: Document | Mapping[str, Any], number: int, seen: dict[str, int]) -> None:
+    """Take a document into the batch that is stored next.
+
+    Raises:
+        InvalidDocument: it cannot be stored, or one of this id came before.
+    """
+    if isinstance(given, Document):
+        document = given
+    else:
+        known = [field.name for field in fields(Document)]
+        if unknown := [str(name) for name in given if name not in known]:
+            raise InvalidDocument(f"unknown field {unknown[0][:80]!r}; use {', '.join(known)}")
+        document = Document(**{"id": "", "text": "", **given})
+    if isinstance(document.id, str) and document.id in seen:  # what is no text is told below
+        raise InvalidDocument(
+            f"id {document.id[:80]!r} stands on line {seen[document.id]} too, which was stored; "
+            "send each id once"
+        )
+    good.add(document)
+    seen[document.id] = number
+
+
+def _made(kind: type[Any], content: Mapping[str, Any]) -> Any:
+    """`kind` of what it knows of `content`."""
+    return kind(**{field.name: content[field.name] for field in fields(kind)})

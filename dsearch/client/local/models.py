@@ -1,0 +1,195 @@
+"""Upkeep of collections by an engine in this process; see `operations_upkeep.py`.
+
+A task has ended when the call that asked for it returns.
+
+Models of an engine in this process; see `operations_models.py`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Unpack
+
+from dsearch.client import answers
+from dsearch.client.answers import Task
+from dsearch.client.options import TuneOptions
+from dsearch.client.wire import head_file
+from dsearch.engine import (
+    UNTRAINED,
+    Collection,
+    SearchEngine,
+    head_from_bytes,
+    head_tensors,
+    require_head_alone,
+)
+from dsearch.engine.maintenance.compact import compact
+from dsearch.engine.options import KeyOptions
+from dsearch.errors import Conflict, DsearchError, InvalidRequest, NotFound
+
+
+class LocalUpkeep:
+    """The calls about upkeep; each is described in `Client`."""
+
+    engine: SearchEngine
+    _tasks: dict[str, Task]
+
+    def tune(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        **options: Unpack[TuneOptions],
+    ) -> Task:
+        """Choose keyword weight, k1 and b, and hop strength on judgements."""
+        if not judgements:
+            raise InvalidRequest("there is no judgement to tune on; give queries and judgements")
+        from dsearch.training import TOLD_OF_TUNING, Gate, examples_from_judgements, register_trained, tune
+
+        def work(opened: Collection) -> dict[str, Any]:
+            grades = {query: {id: float(one) for id, one in of.items()} for query, of in judgements.items()}
+            examples = examples_from_judgements(opened, queries, grades, options.get("exclude"))
+            gate = Gate(alpha=options.get("alpha", 0.05), margin=options.get("margin", 0.02))
+            tuned = tune(examples, gate=gate, seed=options.get("seed", 0))
+            made = register_trained(
+                opened, tuned, promote=options.get("promote", True), accept=options.get("accept", False)
+            )
+            told = {name: tuned.record[name] for name in TOLD_OF_TUNING}
+            return {**made.to_dict(), "left_out": examples.left_out, **told}
+
+        return self._done("tune", collection, work)
+
+    def refresh(
+        self,
+        collection: str,
+        *,
+        kind: str | None = None,
+        recall_target: float | None = None,
+        memory_bytes: int | None = None,
+        queries: Sequence[str] | None = None,
+    ) -> Task:
+        """Build the index anew, its keys projected by the model that answers."""
+        store = self.engine.collection(collection).store
+        KeyOptions.of(store).changed(kind, recall_target, memory_bytes)  # refused at once, as by a server
+
+        def work(opened: Collection) -> dict[str, Any]:
+            number = opened.refresh(
+                kind=kind, recall_target=recall_target, memory_bytes=memory_bytes, queries=queries
+            )
+            return {"generation": number, "model": opened.live_model, "keys": opened.describe()["keys"]}
+
+        return self._done("refresh", collection, work)
+
+    def compact(self, collection: str) -> Task:
+        """Make the files small, and what was deleted or replaced unreadable."""
+
+        def work(opened: Collection) -> dict[str, Any]:
+            return compact(opened).to_dict()
+
+        return self._done("compact", collection, work)
+
+    def migrate(self, collection: str, *, encoder: str | None = None) -> Task:
+        """Encode a collection anew by the next encoder, and switch when that is done."""
+        there = self.engine.next_encoder.identity.name
+        self.engine.collection(collection)
+        if encoder is not None and encoder != there:
+            raise Conflict(f"encoder={encoder!r}: this engine moves collections to {there!r}; open another")
+
+        def work(_: Collection) -> dict[str, Any]:
+            return self.engine.migrate(collection).to_dict()
+
+        return self._done("migrate", collection, work)
+
+    def task(self, id: str) -> Task:
+        """A task of this engine, which has ended."""
+        if id not in self._tasks:
+            error = NotFound(f"no task {id[:80]!r} of this engine")
+            error.code = "task_not_found"  # as a server says it
+            raise error
+        return self._tasks[id]
+
+    def wait_for_task(
+        self,
+        id: str,
+        *,
+        timeout_s: float = 3600.0,
+        every_s: float = 0.5,
+        on_progress: Callable[[Task], None] | None = None,
+    ) -> Task:
+        """The task, which has ended; look at its `state`."""
+        task = self.task(id)
+        if on_progress is not None:
+            on_progress(task)
+        return task
+
+    def _done(self, kind: str, name: str, work: Callable[[Collection], dict[str, Any]]) -> Task:
+        opened = self.engine.collection(name)
+        begun, result, problem = _now(), None, None
+        try:
+            result = work(opened)
+        except DsearchError as error:
+            problem = {"code": error.code, "detail": str(error)}
+        state = "done" if problem is None else "failed"
+        id = uuid.uuid4().hex
+        task = Task(id, kind, name, state, begun, begun, _now(), 1, None, result, problem)
+        self._tasks[id] = task
+        return task
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class LocalModels:
+    """The calls about models; each is described in `Client`."""
+
+    engine: SearchEngine
+
+    def models(self, collection: str) -> answers.Models:
+        """Every version with what is known of it; v0 is the untrained one."""
+        opened = self.engine.collection(collection)
+        live = opened.live_model
+        known = [opened.store.model(UNTRAINED), *opened.store.models()]
+        return answers.Models(
+            live, [answers.Model(one.version, one.parent, one.version == live, one.record) for one in known]
+        )
+
+    def promote(self, collection: str, version: str) -> answers.Promoted:
+        """Let a version answer from now on; to undo it promote `previous`."""
+        opened = self.engine.collection(collection)
+        previous = opened.live_model
+        opened.promote(version)
+        return answers.Promoted(version, previous, opened.store.sequence)
+
+    def rollback(self, collection: str) -> answers.Promoted:
+        """Let the version answer again that did before the live one."""
+        opened = self.engine.collection(collection)
+        previous = opened.live_model
+        version = opened.rollback()
+        return answers.Promoted(version, previous, opened.store.sequence)
+
+    def delete_model(self, collection: str, version: str) -> None:
+        """Delete a version that neither answers nor is another's parent."""
+        self.engine.collection(collection).delete_model(version)
+
+    def head(self, collection: str, version: str) -> dict[str, Any]:
+        """The tensors of a version's head, as NumPy arrays by name."""
+        tensors = head_tensors(self.engine.collection(collection).head(version))
+        return {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+
+    def add_model(
+        self,
+        collection: str,
+        tensors: Mapping[str, Any],
+        *,
+        parent: str | None = None,
+        record: Mapping[str, Any] | None = None,
+    ) -> answers.ModelAdded:
+        """Keep a head that was trained elsewhere as a new version, which is not live."""
+        opened = self.engine.collection(collection)
+        head, given = head_from_bytes(head_file(tensors, record), opened.store.dimension)
+        parent = parent or opened.live_model
+        require_head_alone(parent, opened.store.model(parent).record)
+        version = opened.add_model(head, {"scope": "uploaded", "uploaded": given}, parent=parent)
+        return answers.ModelAdded(version, parent, opened.store.sequence)

@@ -1,0 +1,229 @@
+"""Search and attention of an engine in this process; see `operations_search.py`.
+
+Feedback of a local engine: events about the words of a query; pages are remembered by servers alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Unpack
+
+import torch
+
+from dsearch.client import answers
+from dsearch.client.answers import Recorded
+from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
+from dsearch.client.wire import numbers, ragged
+from dsearch.engine import Collection, LayerOptions, Question, SearchEngine, attention_parts, vjp
+from dsearch.errors import InvalidRequest
+from dsearch.store import Event, FeedbackStore, Impression
+from dsearch.training import ACTIONS
+from dsearch.types import SearchResult
+
+if TYPE_CHECKING:
+    from dsearch.client.wire import Rows, Vectors
+
+
+class LocalSearch:
+    """The calls that search and attend; each is described in `Client`."""
+
+    engine: SearchEngine
+
+    # ---- search
+
+    def search(self, collection: str, query: str, **options: Unpack[FindOptions]) -> SearchResult:
+        """The documents that a query attends to most."""
+        return self.engine.collection(collection).search(query, **_without_explore(options))
+
+    def search_batch(
+        self, collection: str, queries: Sequence[str], **options: Unpack[FindOptions]
+    ) -> list[SearchResult]:
+        """Many queries, answered from one state."""
+        opened = self.engine.collection(collection)
+        return opened.search_batch(queries, coverage=None, **_without_explore(options))
+
+    def similar(
+        self,
+        collection: str,
+        like: Sequence[str],
+        *,
+        unlike: Sequence[str] = (),
+        query: str | None = None,
+        **options: Unpack[FindOptions],
+    ) -> SearchResult:
+        """The documents most like some ids and least like others, themselves left out."""
+        opened = self.engine.collection(collection)
+        return opened.similar(like, unlike=unlike, query=query, **_without_explore(options))
+
+    def facets(
+        self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
+    ) -> answers.Facets:
+        """How many documents have which values of these metadata fields."""
+        store = self.engine.collection(collection).store
+        counted = {
+            name: [answers.FacetValue(one.value, one.documents) for one in store.facets(name, filter, limit)]
+            for name in fields
+        }
+        return answers.Facets(store.count(filter).documents, counted)
+
+    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> answers.Recorded:
+        """Tell what people clicked or judged, by `user_query`: pages are remembered by servers alone."""
+        return record_feedback(self.engine.collection(collection), events)
+
+    # ---- attention
+
+    def attend(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        include: Sequence[Part] = (),
+        certify: int | None = None,
+        **options: Unpack[DifferentiableOptions],
+    ) -> answers.Attention:
+        """Attention itself: context, weights, scores and ids."""
+        question = _question(queries, vectors, options)
+        opened = self.engine.collection(collection)
+        found = attention_parts(opened, question, include=set(include), certify=certify)
+        certificates = None
+        if (given := found.certificate) is not None:
+            certificates = [answers.Proof(bool(proved), given.reason) for proved in given.proved]
+        return answers.Attention(
+            found.ids,
+            found.stamp,
+            found.hops,
+            found.temperature,
+            found.mixture,
+            **found.arrays,
+            certificates=certificates,
+        )
+
+    def vjp(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        context: Vectors | None = None,
+        weights: Rows | None = None,
+        scores: Rows | None = None,
+        head: bool = True,
+        **options: Unpack[DifferentiableOptions],
+    ) -> answers.Vjp:
+        """The gradients of a loss of what `attend` answered; asked as it was, with its stamp."""
+        found = vjp(
+            self.engine.collection(collection),
+            _question(queries, vectors, options),
+            context=None if context is None else numbers(context),
+            weights=None if weights is None else [row.tolist() for row in ragged(weights)],
+            scores=None if scores is None else [row.tolist() for row in ragged(scores)],
+        )
+        return answers.Vjp(found.stamp, found.states, found.head if head else {})
+
+    def predict(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        field: str,
+        evidence: int = 10,
+        **options: Unpack[AttendOptions],
+    ) -> answers.Predictions:
+        """A field of the documents, pooled by the attention of each query."""
+        asked = queries if vectors is None else torch.as_tensor(numbers(vectors), dtype=torch.float32)
+        found = self.engine.collection(collection).predict(
+            [] if asked is None else asked, field=field, evidence=evidence, **options
+        )
+        predictions = [
+            answers.Prediction(
+                **{
+                    **{one.name: getattr(prediction, one.name) for one in fields(prediction)},
+                    "evidence": [answers.Evidence(**asdict(shown)) for shown in prediction.evidence],
+                }
+            )
+            for prediction in found.predictions
+        ]
+        return answers.Predictions(found.stamp, predictions)
+
+
+def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> Question:
+    shared = LayerOptions.__optional_keys__
+    layer: Any = {name: value for name, value in options.items() if name in shared and value is not None}
+    own: Any = {name: value for name, value in options.items() if name not in shared and value is not None}
+    states = None if vectors is None else torch.as_tensor(numbers(vectors))
+    return Question(states=states, texts=queries, options=layer, **own)
+
+
+def _without_explore(options: FindOptions) -> Any:
+    """Options as the engine takes them; the coin of `explore` is tossed by servers, which remember pages."""
+    return {name: value for name, value in options.items() if name != "explore"}
+
+
+_NAMES = ("action_name", "object_id", "user_query", "client_id", "event_id", "timestamp")
+
+
+def record_feedback(collection: Collection, events: Sequence[Mapping[str, Any]]) -> Recorded:
+    """Write events, all or none; durable on return. Sent to a server, the same events have the same ids.
+
+    Raises:
+        InvalidRequest: no events, an unknown name or action, no words, no document, not a time.
+        Conflict, FeedbackFull, InsufficientStorage, Unavailable, CorruptData.
+    """
+    if not events:
+        raise InvalidRequest("no events; give one or more")
+    now = time.time()
+    made = [_made(number, event, collection.feedback, now) for number, event in enumerate(events)]
+    pages = {page.query_id: page for page, _ in made}
+    recorded = collection.feedback.record([*pages.values()], [event for _, event in made])
+    return Recorded(recorded.events, recorded.repeated)
+
+
+def _made(
+    number: int, given: Mapping[str, Any], store: FeedbackStore, now: float
+) -> tuple[Impression, Event]:
+    if unknown := [str(name) for name in given if name not in _NAMES]:
+        raise InvalidRequest(f"{number}: unknown field {unknown[0][:80]!r}; use {', '.join(_NAMES)}")
+    if given.get("action_name") not in ACTIONS:
+        raise InvalidRequest(f"{number}.action_name={given.get('action_name')!r}; use {', '.join(ACTIONS)}")
+    for name in ("object_id", "user_query"):
+        if not isinstance(given.get(name), str) or not given[name].strip():
+            raise InvalidRequest(f"{number}.{name}={given.get(name)!r}; give text")
+    words, action, document = given["user_query"], given["action_name"], given["object_id"]
+    client, moment = given.get("client_id", ""), given.get("timestamp")
+    query_id = "text-" + _digest([words])
+    key = f"client:{client}" if client else ""
+    page = store.impression(query_id) or Impression(query_id, words, now, key=key)
+    event_id = given.get("event_id") or _digest([query_id, client, action, document, moment])
+    event = Event(
+        event_id=event_id,
+        query_id=query_id,
+        key=key,
+        client_id=client,
+        action=action,
+        object_id=document,
+        position=None,
+        time_s=page.shown_s if moment is None else _seconds(number, moment),
+        received_s=now,
+    )
+    return page, event
+
+
+def _seconds(number: int, moment: Any) -> float:
+    try:
+        given = datetime.fromisoformat(moment)
+    except (TypeError, ValueError):
+        raise InvalidRequest(
+            f"{number}.timestamp={moment!r}; use a time such as 2026-01-31T12:00:00Z"
+        ) from None
+    return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
+
+
+def _digest(parts: list[str | None]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

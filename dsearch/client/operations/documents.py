@@ -1,0 +1,159 @@
+"""The calls that keep collections and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dsearch.client import wire
+from dsearch.client.answers import AliasSet, Changed, CollectionInfo, Deleted, DocumentPage, Written
+from dsearch.client.flow import NDJSON, Flow, Request, operation
+from dsearch.client.options import Filter
+from dsearch.client.wire import added, batches, json_of, path_of, question, quoted
+from dsearch.errors import InvalidDocument
+from dsearch.types import Document
+
+
+class DocumentOperations:
+    """Collections and their documents."""
+
+    @operation
+    def ready(self) -> Flow[bool]:
+        """Whether searches are answered now; raises Unavailable where they are not. `GET /readyz`"""
+        answer = yield Request("GET", "/readyz")
+        return wire.content_of(answer)["status"] == "ready"
+
+    @operation
+    def collections(self) -> Flow[list[CollectionInfo]]:
+        """Every collection that can be opened, by name. `GET /v1/collections`"""
+        answer = yield Request("GET", "/v1/collections")
+        found = wire.content_of(answer)["collections"]
+        return [wire.made(CollectionInfo, one) for one in found if "problem" not in one]
+
+    @operation
+    def collection(self, name: str) -> Flow[CollectionInfo]:
+        """What a collection is and holds. `GET /v1/collections/{name}`"""
+        answer = yield Request("GET", path_of(name))
+        return wire.made(CollectionInfo, wire.content_of(answer))
+
+    @operation
+    def statistics(self, name: str) -> Flow[dict[str, Any]]:
+        """What it costs: generations, what has changed since, keys and their recall, bytes. `GET …/stats`"""
+        answer = yield Request("GET", path_of(name, "stats"))
+        return wire.content_of(answer)
+
+    @operation
+    def create_collection(
+        self,
+        name: str,
+        *,
+        language: str | None = None,
+        passages: Mapping[str, Any] | None = None,
+        kind: str | None = None,
+    ) -> Flow[CollectionInfo]:
+        """Make a collection for the server's encoder; one that is there stays. `PUT …/{name}`
+
+        `language` is whose stems and stop words keyword search knows; English when None. `passages` says how
+        long documents are cut, `{"tokens": 128, "overlap": 16}` or `{"none": True}`; into passages as long as
+        the encoder's window when None. `kind` is how keys are kept; compared exactly when None.
+        """
+        asked = {"language": language, "passages": passages, "kind": kind}
+        given = {name: value for name, value in asked.items() if value is not None}
+        body = json_of(given) if given else None
+        answer = yield Request("PUT", path_of(name), {}, body, writes=True)
+        return wire.made(CollectionInfo, wire.content_of(answer))
+
+    @operation
+    def delete_collection(self, name: str) -> Flow[None]:
+        """Delete a collection with everything in it. `DELETE /v1/collections/{name}`"""
+        yield Request("DELETE", path_of(name), writes=True)
+
+    @operation
+    def aliases(self) -> Flow[dict[str, str]]:
+        """Alias → the collection that it stands for. `GET /v1/aliases`"""
+        answer = yield Request("GET", "/v1/aliases")
+        return wire.content_of(answer)["aliases"]
+
+    @operation
+    def set_alias(self, alias: str, collection: str) -> Flow[AliasSet]:
+        """Let an alias stand for a collection from now on, whatever it stood for. `PUT …/{alias}`"""
+        body = json_of({"collection": collection})
+        answer = yield Request("PUT", f"/v1/aliases/{quoted(alias)}", {}, body, writes=True)
+        return wire.made(AliasSet, wire.content_of(answer))
+
+    @operation
+    def drop_alias(self, alias: str) -> Flow[None]:
+        """Remove an alias; the collection stays. `DELETE /v1/aliases/{alias}`"""
+        yield Request("DELETE", f"/v1/aliases/{quoted(alias)}", writes=True)
+
+    @operation
+    def upsert(self, collection: str, documents: Iterable[Document | Mapping[str, Any]]) -> Flow[Written]:
+        """Insert documents, or replace those of the same ids; durable and searchable on return.
+
+        `documents` may be an iterator of any length: it is read as it is sent, in batches of at most 1000
+        documents and about 4 MiB, each tried again by itself. A document that cannot be stored is left out
+        and listed, by its number counted from 1; when none at all can be, InvalidDocument is raised.
+        `PUT …/documents`
+        """
+        total = Written(0, 0, 0, 0, 0, [])
+        for before, body in batches(documents):
+            try:
+                answer = yield Request("PUT", path_of(collection, "documents"), {}, body, NDJSON, writes=True)
+                content = wire.content_of(answer)
+            except InvalidDocument as error:  # of every line of this batch
+                content = wire.written_before(error)
+                if content is None:
+                    raise
+            total = added(total, wire.made(Written, content), before)
+        if total.refused and not total.inserted + total.updated + total.unchanged:
+            raise InvalidDocument(
+                f"none of {total.refused} documents can be stored; the first: {total.problems[0].detail}"
+            )
+        return total
+
+    @operation
+    def get(self, collection: str, id: str) -> Flow[Document]:
+        """One document. `GET …/documents/{id}`"""
+        answer = yield Request("GET", path_of(collection, "documents", id))
+        return wire.made(Document, wire.content_of(answer))
+
+    @operation
+    def delete(self, collection: str, id: str) -> Flow[Deleted]:
+        """Delete one document; gone from every later search on return. `DELETE …/documents/{id}`"""
+        answer = yield Request("DELETE", path_of(collection, "documents", id), writes=True)
+        return wire.made(Deleted, wire.content_of(answer))
+
+    @operation
+    def delete_many(
+        self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
+    ) -> Flow[Deleted]:
+        """Delete the documents of these ids, or those that a filter finds. `POST …/documents/delete`"""
+        asked = {"ids": None if ids is None else list(ids), "filter": filter}
+        answer = yield replace(question(collection, "documents/delete", asked), writes=True)
+        return wire.made(Deleted, wire.content_of(answer))
+
+    @operation
+    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> Flow[Changed]:
+        """Change part of a document's metadata (JSON Merge Patch, RFC 7396). `PATCH …/documents/{id}`"""
+        body = json_of({"metadata": changes})
+        answer = yield Request("PATCH", path_of(collection, "documents", id), {}, body, writes=True)
+        return wire.made(Changed, wire.content_of(answer))
+
+    @operation
+    def documents(
+        self,
+        collection: str,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        filter: Filter | None = None,
+    ) -> Flow[DocumentPage]:
+        """Documents by id, from `next` of the page before on. `GET …/documents`"""
+        asked: dict[str, str | int] = {"limit": limit}
+        if cursor is not None:
+            asked["cursor"] = cursor
+        if filter is not None:
+            asked["filter"] = json_of(filter).decode()
+        answer = yield Request("GET", path_of(collection, "documents"), asked)
+        return wire.made(DocumentPage, wire.content_of(answer))

@@ -1,0 +1,75 @@
+"""The calls that manage models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dsearch.client import wire
+from dsearch.client.answers import Model, ModelAdded, Models, Promoted
+from dsearch.client.flow import TENSORS, Flow, Request, operation
+from dsearch.client.wire import head_file, path_of
+
+
+class ModelOperations:
+    """The versions of a collection, and their heads."""
+
+    @operation
+    def models(self, collection: str) -> Flow[Models]:
+        """Every version with what is known of it; v0 is the untrained one. `GET …/models`"""
+        answer = yield Request("GET", path_of(collection, "models"))
+        content = wire.content_of(answer)
+        return Models(content["live"], [wire.made(Model, one) for one in content["models"]])
+
+    @operation
+    def promote(self, collection: str, version: str) -> Flow[Promoted]:
+        """Let a version answer from now on; to undo it promote `previous`. `POST …/promote`"""
+        answer = yield Request("POST", path_of(collection, "models", version, "promote"), writes=True)
+        return wire.made(Promoted, wire.content_of(answer))
+
+    @operation
+    def rollback(self, collection: str) -> Flow[Promoted]:
+        """Let the version answer again that did before the live one. `POST …/models/rollback`"""
+        answer = yield Request(
+            "POST", path_of(collection, "models", "rollback"), writes=True, repeatable=False
+        )
+        return wire.made(Promoted, wire.content_of(answer))
+
+    @operation
+    def delete_model(self, collection: str, version: str) -> Flow[None]:
+        """Delete a version that neither answers nor is another's parent. `DELETE …/models/{version}`"""
+        yield Request("DELETE", path_of(collection, "models", version), writes=True)
+
+    @operation
+    def head(self, collection: str, version: str) -> Flow[dict[str, Any]]:
+        """The tensors of a version's head, as NumPy arrays by name. `GET …/models/{version}/head`"""
+        answer = yield Request("GET", path_of(collection, "models", version, "head"), accept=TENSORS)
+        return wire.tensors_of(answer.content)[1]
+
+    @operation
+    def add_model(
+        self,
+        collection: str,
+        tensors: Mapping[str, Any],
+        *,
+        parent: str | None = None,
+        record: Mapping[str, Any] | None = None,
+    ) -> Flow[ModelAdded]:
+        """Keep a head that was trained elsewhere as a new version, which is not live. `POST …/models`
+
+        Args:
+            collection: its name.
+            tensors: named and shaped as `head` gives them.
+            parent: the version that it was trained from; the live one when None.
+            record: what should be known of it later, as JSON.
+        """
+        answer = yield Request(
+            "POST",
+            path_of(collection, "models"),
+            {} if parent is None else {"parent": parent},
+            head_file(tensors, record),
+            TENSORS,
+            repeatable=False,
+            writes=True,
+        )
+        return wire.made(ModelAdded, wire.content_of(answer))

@@ -1,0 +1,181 @@
+"""The calls that search and attend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Unpack
+
+from dsearch.client import wire
+from dsearch.client.answers import Attention, Facets, Predictions, Recorded, Vjp
+from dsearch.client.flow import TENSORS, Flow, Request, operation
+from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
+from dsearch.client.wire import (
+    counted,
+    joined,
+    joined_gradients,
+    json_of,
+    numbers,
+    parts_of,
+    path_of,
+    plain,
+    question,
+    ragged,
+)
+from dsearch.types import SearchResult, Stamp
+
+if TYPE_CHECKING:
+    from dsearch.client.wire import Rows, Vectors
+
+
+class SearchOperations:
+    """Search, attention and what people make of what was found."""
+
+    @operation
+    def search(self, collection: str, query: str, **options: Unpack[FindOptions]) -> Flow[SearchResult]:
+        """The documents that a query attends to most; options: `FindOptions`. `POST …/search`"""
+        answer = yield question(collection, "search", {"query": query, **options})
+        return wire.search_result(query, wire.content_of(answer))
+
+    @operation
+    def search_batch(
+        self, collection: str, queries: Sequence[str], **options: Unpack[FindOptions]
+    ) -> Flow[list[SearchResult]]:
+        """Many queries, answered from one state. `POST …/search/batch`"""
+        answer = yield question(collection, "search/batch", {"queries": list(queries), **options})
+        results = wire.content_of(answer)["results"]
+        return [wire.search_result(query, one) for query, one in zip(queries, results, strict=True)]
+
+    @operation
+    def similar(
+        self,
+        collection: str,
+        like: Sequence[str],
+        *,
+        unlike: Sequence[str] = (),
+        query: str | None = None,
+        **options: Unpack[FindOptions],
+    ) -> Flow[SearchResult]:
+        """The documents most like some ids and least like others, themselves left out. `POST …/similar`"""
+        asked = {"like": list(like), "unlike": list(unlike), "query": query, **options}
+        answer = yield question(collection, "similar", asked)
+        return wire.search_result(query or "", wire.content_of(answer))
+
+    @operation
+    def facets(
+        self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
+    ) -> Flow[Facets]:
+        """How many documents have which values of these metadata fields. `POST …/facets`"""
+        asked = {"fields": list(fields), "filter": filter, "limit": limit}
+        answer = yield question(collection, "facets", asked)
+        return wire.made(Facets, wire.content_of(answer))
+
+    @operation
+    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> Flow[Recorded]:
+        """Tell what people clicked or judged; all of it is stored, or none. `POST …/feedback`
+
+        Each event has `action_name` (click, purchase, thumbs_up, …), `object_id`, and `query_id` of a
+        search's answer or `user_query`, its words; `event_id` and `client_id` if there are any.
+        """
+        body = json_of([dict(event) for event in events])
+        answer = yield Request("POST", f"{path_of(collection)}/feedback", {}, body, writes=True)
+        return wire.made(Recorded, wire.content_of(answer))
+
+    @operation
+    def attend(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        include: Sequence[Part] = (),
+        certify: int | None = None,
+        **options: Unpack[DifferentiableOptions],
+    ) -> Flow[Attention]:
+        """Attention itself: context, weights, scores and ids; options: `DifferentiableOptions`.
+
+        Any number of queries: they are asked 64 at a time, all of one state. `POST …/attend`
+
+        Args:
+            collection: its name.
+            queries: texts. With vectors they are the words for the keyword leg.
+            vectors: query states [n, dimension], in place of what the encoder gives.
+            include: "keys" and "values" of the candidates; "parts" of their scores by head; "slopes", how
+                their dense scores move with the query state.
+            certify: how many first places to certify.
+            options: how they attend.
+        """
+        body = {**plain(options), "include": list(include), "certify": certify}
+        found: list[Attention] = []
+        for part in parts_of(queries, vectors):
+            answer = yield question(collection, "attend", {**body, **part}, TENSORS)
+            found.append(wire.attention(answer.content))
+            body["stamp"], body["model"] = asdict(found[0].stamp), None
+        return joined(found)
+
+    @operation
+    def vjp(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        context: Vectors | None = None,
+        weights: Rows | None = None,
+        scores: Rows | None = None,
+        head: bool = True,
+        **options: Unpack[DifferentiableOptions],
+    ) -> Flow[Vjp]:
+        """The gradients of a loss of what `attend` answered; asked as it was, with its stamp. `POST …/vjp`
+
+        Args:
+            collection: its name.
+            queries: as for `attend`.
+            vectors: as for `attend`.
+            context: the loss's gradient in each context.
+            weights: in the weights, a row of as many numbers as the query has candidates.
+            scores: likewise in the scores.
+            head: whether the gradients of the head are wanted.
+            options: as for `attend`; `stamp` is required.
+
+        Raises:
+            Gone: the state was replaced since: attend again.
+        """
+        include = ["states", "head"] if head else ["states"]
+        body = {**plain(options), "include": include}
+        given = {
+            "grad_context": None if context is None else numbers(context),
+            "grad_weights": None if weights is None else ragged(weights),
+            "grad_scores": None if scores is None else ragged(scores),
+        }
+        found: list[Vjp] = []
+        start = 0
+        for part in parts_of(queries, vectors):
+            stop = start + counted(part)
+            gradients = {name: rows[start:stop] for name, rows in given.items() if rows is not None}
+            answer = yield question(collection, "vjp", {**body, **part, **gradients}, TENSORS)
+            facts, tensors = wire.tensors_of(answer.content)
+            of_head = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")}
+            found.append(Vjp(wire.made(Stamp, facts), tensors["states"], of_head))
+            start = stop
+        return joined_gradients(found)
+
+    @operation
+    def predict(
+        self,
+        collection: str,
+        queries: Sequence[str] | None = None,
+        *,
+        vectors: Vectors | None = None,
+        field: str,
+        evidence: int = 10,
+        **options: Unpack[AttendOptions],
+    ) -> Flow[Predictions]:
+        """A field of the documents, pooled by the attention of each query (64 at most). `POST …/predict`"""
+        asked = {"field": field, "evidence": evidence, **plain(options)}
+        asked |= {"queries": None if queries is None else list(queries)}
+        asked |= {"vectors": None if vectors is None else numbers(vectors)}
+        answer = yield question(collection, "predict", asked)
+        content = wire.content_of(answer)
+        predictions = [wire.prediction(one) for one in content["results"]]
+        return Predictions(wire.made(Stamp, content), predictions)

@@ -1,0 +1,228 @@
+"""The calls that keep a collection in shape: long work, which answers with a task.
+
+The calls that have something done that takes long.
+
+What every call does that has something long done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Unpack
+
+from dsearch.client import wire
+from dsearch.client.answers import Task, TaskPage
+from dsearch.client.flow import Flow, Pause, Request, operation
+from dsearch.client.options import TrainOptions, TuneOptions
+from dsearch.client.wire import path_of, question, quoted
+from dsearch.errors import Unavailable
+
+
+class UpkeepOperations:
+    """Tuning, refreshes, compaction, migration. In this process they are done when the call returns."""
+
+    @operation
+    def tune(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        **options: Unpack[TuneOptions],
+    ) -> Flow[Task]:
+        """Choose keyword weight, k1 and b, and hop strength on judgements. `POST …/tune`
+
+        Args:
+            collection: its name.
+            queries: query id → text; a few dozen suffice.
+            judgements: query id → document id → grade.
+            options: how.
+        """
+        asked = {"queries": queries, "judgements": judgements, **options}
+        return (yield from begun(collection, "tune", asked))
+
+    @operation
+    def refresh(
+        self,
+        collection: str,
+        *,
+        kind: str | None = None,
+        recall_target: float | None = None,
+        memory_bytes: int | None = None,
+        queries: Sequence[str] | None = None,
+    ) -> Flow[Task]:
+        """Build the index anew, its keys projected by the model that answers. `POST …/refresh`
+
+        What is None stays as it was.
+
+        Args:
+            collection: its name.
+            kind: how keys are kept from now on: "auto", "Flat", "SQ8", "HNSW", "IVF", …
+            recall_target: recall@10 that an approximate kind is tuned for.
+            memory_bytes: what the keys may take when "auto" chooses.
+            queries: texts to tune an approximate kind by; sentences of the documents when None.
+        """
+        asked = {
+            "kind": kind,
+            "recall_target": recall_target,
+            "memory_bytes": memory_bytes,
+            "queries": None if queries is None else list(queries),
+        }
+        return (yield from begun(collection, "refresh", asked))
+
+    @operation
+    def compact(self, collection: str) -> Flow[Task]:
+        """Make the files small, and what was deleted or replaced unreadable. `POST …/compact`
+
+        `complete` in the task's result says whether nothing of it is left in any file.
+        """
+        return (yield from begun(collection, "compact"))
+
+    @operation
+    def migrate(self, collection: str, *, encoder: str | None = None) -> Flow[Task]:
+        """Encode a collection anew by the next encoder, and switch when that is done. `POST …/migrate`
+
+        Which encoder that is the settings of the server say (`next_encoder`, else its own).
+
+        Args:
+            collection: its name.
+            encoder: what it must be; it is compared and chooses nothing.
+        """
+        return (yield from begun(collection, "migrate", {"encoder": encoder}))
+
+    @operation
+    def task(self, id: str) -> Flow[Task]:
+        """Its state, how far it is, its result. `GET /v1/tasks/{id}`"""
+        answer = yield Request("GET", f"/v1/tasks/{quoted(id)}")
+        return wire.made(Task, wire.content_of(answer))
+
+    @operation
+    def wait_for_task(
+        self,
+        id: str,
+        *,
+        timeout_s: float = 3600.0,
+        every_s: float = 0.5,
+        on_progress: Callable[[Task], None] | None = None,
+    ) -> Flow[Task]:
+        """The task when it has ended; look at its `state`. Asks `GET /v1/tasks/{id}` now and then.
+
+        Args:
+            id: of the task.
+            timeout_s: how long to wait.
+            every_s: how long between two questions.
+            on_progress: told of the task after each.
+
+        Raises:
+            Unavailable: it has not ended in time; it goes on.
+        """
+        waited_s = 0.0
+        while True:
+            answer = yield Request("GET", f"/v1/tasks/{quoted(id)}")
+            task = wire.made(Task, wire.content_of(answer))
+            if on_progress is not None:
+                on_progress(task)
+            if task.has_ended:
+                return task
+            if waited_s >= timeout_s:
+                raise Unavailable(
+                    f"task {id} is {task.state} after {timeout_s:g} s; wait longer, or cancel it"
+                )
+            yield Pause(every_s)
+            waited_s += every_s
+
+
+class TaskOperations:
+    """Training and evaluation, which in Python `dsearch.training` does without a server; lists of tasks."""
+
+    @operation
+    def train(
+        self,
+        collection: str,
+        *,
+        queries: Mapping[str, str] | None = None,
+        judgements: Mapping[str, Mapping[str, float]] | None = None,
+        self_supervised: bool = False,
+        from_feedback: bool = False,
+        **options: Unpack[TrainOptions],
+    ) -> Flow[Task]:
+        """Train a new version, which answers if it is better on held-out queries. `POST …/train`
+
+        Args:
+            collection: its name.
+            queries: query id → text, with judgements.
+            judgements: query id → document id → grade.
+            self_supervised: learn from the documents alone, in place of judgements.
+            from_feedback: learn from clicks; judgements, when given, then decide whether it goes live.
+            options: how.
+        """
+        asked = {"queries": queries, "judgements": judgements, "self_supervised": self_supervised, **options}
+        asked["from"] = "feedback" if from_feedback else None
+        return (yield from begun(collection, "train", asked))
+
+    @operation
+    def evaluate(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        *,
+        model: str | None = None,
+        systems: Sequence[Mapping[str, str]] | None = None,
+        training: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> Flow[Task]:
+        """Score ways to search on judgements, side by side. `POST …/evaluate`
+
+        Args:
+            collection: its name.
+            queries: query id → text.
+            judgements: query id → document id → grade.
+            model: a trained version beside dense, keyword and hybrid; the live one when not given.
+            systems: what to compare in their place, such as `[{"model": "v0"}, {"model": "v1"}]`, with
+                `"mode"` where it is not hybrid; the second's wins and losses against the first are named.
+            training: judgements that were trained on, to score seen and unseen documents apart.
+        """
+        asked = {
+            "queries": queries,
+            "judgements": judgements,
+            "model": model,
+            "systems": systems,
+            "training": training,
+        }
+        return (yield from begun(collection, "evaluate", asked))
+
+    @operation
+    def tasks(
+        self,
+        *,
+        collection: str | None = None,
+        state: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Flow[TaskPage]:
+        """Tasks, the latest first. `GET /v1/tasks`"""
+        asked = {"collection": collection, "state": state, "limit": limit, "cursor": cursor}
+        given = {name: value for name, value in asked.items() if value is not None}
+        answer = yield Request("GET", "/v1/tasks", given)
+        return wire.made(TaskPage, wire.content_of(answer))
+
+    @operation
+    def cancel_task(self, id: str) -> Flow[Task]:
+        """Cancel it; what it had begun is dropped. `DELETE /v1/tasks/{id}`"""
+        answer = yield Request("DELETE", f"/v1/tasks/{quoted(id)}", writes=True)
+        return wire.made(Task, wire.content_of(answer))
+
+
+def begun(collection: str, route: str, asked: Mapping[str, Any] | None = None) -> Flow[Task]:
+    """The task that a POST begins; sent once, for a second one would begin another.
+
+    Args:
+        collection: its name.
+        route: below the collection.
+        asked: the body, of which what is None is left out; None: there is no body.
+    """
+    posted = Request("POST", path_of(collection, route))
+    if asked is not None:
+        posted = question(collection, route, asked)
+    answer = yield replace(posted, repeatable=False, writes=True)
+    return wire.made(Task, wire.content_of(answer))

@@ -1,0 +1,306 @@
+"""`RemoteSearch`: a collection of a server as a layer of a network, as `SearchLayer` is one of this process.
+
+    layer = RemoteSearch("http://127.0.0.1:8080", "papers")
+    layer(query_states).context.sum().backward()          # reaches query_states
+
+**The gradient needs no second request.** `attend` answers, beside what it found, how each candidate's score
+moves with the query state (its slope). From the scores on everything is computed here, by the functions that
+the server computes it with, and autograd does the rest:
+
+    raw_h(c) = dense_h(c) + keyword_h(c)         from the server; ∂ raw_h(c) / ∂ state = slope_h(c)
+    weights, context, scores                     from raw, temperature, mixture and values, here
+
+Where a slope would not do, the gradient is a vector-Jacobian product of the server (`vjp`), of the state that
+was asked: with several hops, and for the parameters of the head, which train here and are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from dsearch.attention import POOLINGS, mix, pool, temper
+from dsearch.attention.head import Head
+from dsearch.attention.ranking import partition_by_head, ranking_score
+from dsearch.client.answers import Attention
+from dsearch.client.http import Client
+from dsearch.client.options import WayToAttend
+from dsearch.errors import InvalidRequest
+from dsearch.types import Stamp
+
+if TYPE_CHECKING:
+    from dsearch.client.local.client import LocalEngine
+
+ValuesOf = Callable[[list[list[str]]], Float[Tensor, "batch candidates value_dim"]]
+
+
+class RemoteOutput(NamedTuple):
+    """What attention over the candidates gave; they are sorted by weight, best first, padding last.
+
+    Attributes:
+        context: Σ_d weight(q, d) v_d.
+        weights: the mixture of the heads' softmaxes; zeros behind a query's last candidate.
+        ids: of each query's candidates.
+        scores: the order of hits; −∞ behind the last candidate.
+        dense: by head; no gradient where it came through `vjp`.
+        keyword: by head.
+        head_weights: each head's softmax; as `dense`.
+        stamp: the state that this is of.
+    """
+
+    context: Float[Tensor, "batch value_dim"]
+    weights: Float[Tensor, "batch candidates"]
+    ids: list[list[str]]
+    scores: Float[Tensor, "batch candidates"]
+    dense: Float[Tensor, "batch heads candidates"]
+    keyword: Float[Tensor, "batch heads candidates"]
+    head_weights: Float[Tensor, "batch heads candidates"]
+    stamp: Stamp
+
+
+class RemoteSearch(nn.Module):
+    """Attention of query states over the documents of a collection that a server has.
+
+    Computes in the precision of its query states: float64 where they are, otherwise float32.
+
+    Args:
+        server: its address, or a client of it (or an engine of this process, for the same path without one).
+        collection: the collection's name.
+        model: the version that answers; the live one when None.
+        train_head: whether the head's parameters are parameters of this layer, too. Their gradients are
+            computed by the server, of the version that answers: what an optimizer makes of them counts from
+            `publish` on.
+        options: mode, candidates, hops, score, pooling, …, as for `SearchLayer`.
+
+    Raises:
+        CollectionNotFound, ModelNotFound, Unavailable: with `train_head`, which asks for the head.
+    """
+
+    def __init__(
+        self,
+        server: str | Client | LocalEngine,
+        collection: str,
+        *,
+        model: str | None = None,
+        train_head: bool = False,
+        **options: Unpack[WayToAttend],
+    ):
+        super().__init__()
+        self.client = Client(server) if isinstance(server, str) else server
+        self.collection, self.model, self.options = collection, model, options
+        self.head: Head | None = None
+        if train_head:
+            self.model = model or self.client.models(collection).live
+            tensors = self.client.head(collection, self.model)
+            self.head = _head_of(tensors)
+
+    def forward(
+        self,
+        query_states: Float[Tensor, "batch encoder_dim"],
+        texts: Sequence[str] | None = None,
+        *,
+        values: ValuesOf | None = None,
+    ) -> RemoteOutput:
+        """Search with each query state, and with its text for the keyword leg.
+
+        Args:
+            query_states: what the encoder gives for a query, or what another network gives in its place.
+            texts: the words of each query; without them the keyword leg finds and adds nothing.
+            values: gives what is pooled for the ids of the candidates, [batch, candidates, value_dim], of
+                which the rows behind a query's last candidate do not count; gradients reach it. W_V e_d when
+                None.
+
+        Raises:
+            DimensionMismatch: states of another length than the embeddings.
+            InvalidRequest: another number of texts than states; mode "keyword" without texts.
+            Gone: in the backward through `vjp`: the collection was written to too often, or rebuilt, since
+                the forward. Repeat the step.
+        """
+        states = query_states if query_states.dtype == torch.float64 else query_states.float()
+        found = self._attend(states, texts)
+        mask = _mask(found, states)
+        dense, keyword = _tensor(found.dense, states), _tensor(found.keyword, states)
+        if found.slopes is None or found.values is None:
+            head_weights = _tensor(found.head_weights, states)
+            context, weights, scores = self._as_answered(found, texts, states)
+        else:
+            dense = _Dense.apply(states, dense, _tensor(found.slopes, states))
+            raw, mixture = dense + keyword, _tensor(found.mixture, states)
+            pooling = POOLINGS[self.options.get("pooling", "soft")]
+            head_weights = pooling(temper(raw, found.temperature), mask.unsqueeze(1))
+            weights = mix(head_weights, mixture)
+            partition = partition_by_head(raw, mask, found.temperature)
+            finite = raw.masked_fill(~mask[:, None], 0.0)
+            scores = ranking_score(finite, partition, found.temperature, mixture)
+            context = _pooled(head_weights, mixture, _tensor(found.values, states))
+        if values is not None:
+            context = pool(weights.unsqueeze(1), _given(values, found.ids, mask).to(weights)).squeeze(1)
+        scores = scores.masked_fill(~mask, -torch.inf)
+        return RemoteOutput(context, weights, found.ids, scores, dense, keyword, head_weights, found.stamp)
+
+    def publish(self, record: dict[str, Any] | None = None, *, promote: bool = False) -> str:
+        """Hand the head in as a new version, and search with it from now on; its name.
+
+        Args:
+            record: what should be known of it later, as JSON.
+            promote: whether it answers everybody from now on.
+
+        Raises:
+            InvalidRequest: a layer without `train_head`, or a head with numbers that are not finite.
+        """
+        if self.head is None:
+            raise InvalidRequest("publish() of a layer without a head; make it with train_head=True")
+        from dsearch.engine import head_tensors
+
+        tensors = {name: tensor.numpy() for name, tensor in head_tensors(self.head).items()}
+        added = self.client.add_model(self.collection, tensors, parent=self.model, record=record)
+        self.model = added.model
+        if promote:
+            self.client.promote(self.collection, added.model)
+        return added.model
+
+    def _attend(self, states: Tensor, texts: Sequence[str] | None) -> Attention:
+        needed = ["parts"]
+        if torch.is_grad_enabled() and states.requires_grad and self.head is None:
+            needed += ["slopes", "values"]
+        return self.client.attend(
+            self.collection,
+            None if texts is None else list(texts),
+            vectors=states.detach().cpu().numpy(),
+            include=needed,  # type: ignore[arg-type]
+            **self._asked(states),
+        )
+
+    def _as_answered(
+        self, found: Attention, texts: Sequence[str] | None, states: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Context, weights and scores, with the server's gradients where there are any to be wanted."""
+        parameters = [] if self.head is None else [*self.head.parameters()]
+        if torch.is_grad_enabled() and any(one.requires_grad for one in (states, *parameters)):
+            return _ByServer.apply(self, found, texts, states, *parameters)  # pyright: ignore
+        return (
+            _tensor(found.context, states),
+            _tensor(found.weights, states),
+            _tensor(found.scores, states),
+        )
+
+    def _asked(self, states: Tensor) -> Any:
+        dtype = "float64" if states.dtype == torch.float64 else "float32"
+        return {**self.options, "model": self.model, "dtype": dtype}
+
+
+class _Dense(torch.autograd.Function):
+    """The dense scores as the server has computed them, with their slopes as derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, dense: Tensor, slopes: Tensor) -> Tensor:
+        """The scores."""
+        ctx.save_for_backward(slopes)
+        return dense.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """Σ_h Σ_c ∂L/∂dense_h(c) · slope_h(c)."""
+        (slopes,) = ctx.saved_tensors
+        return torch.einsum("bhc,bhcd->bd", gradient, slopes), None, None
+
+
+class _ByServer(torch.autograd.Function):
+    """What the server has answered, with gradients that it computes when they are asked for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        layer: RemoteSearch,
+        found: Attention,
+        texts: Sequence[str] | None,
+        states: Tensor,
+        *parameters: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Context, weights and scores."""
+        ctx.layer, ctx.found, ctx.texts = layer, found, texts
+        ctx.parameters = parameters
+        ctx.save_for_backward(states)
+        return (
+            _tensor(found.context, states),
+            _tensor(found.weights, states),
+            _tensor(found.scores, states),
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        """One `vjp` for the states and all parameters."""
+        layer, found = ctx.layer, ctx.found
+        (states,) = ctx.saved_tensors
+        context, *of_candidates = (gradient.cpu().numpy() for gradient in gradients)
+        counts = [len(line) for line in found.ids]
+        weights, scores = (
+            [row[:count] for row, count in zip(rows, counts, strict=True)] for rows in of_candidates
+        )
+        answered = layer.client.vjp(
+            layer.collection,
+            None if ctx.texts is None else list(ctx.texts),
+            vectors=states.cpu().numpy(),
+            context=context,
+            weights=weights,
+            scores=scores,
+            head=bool(ctx.parameters),
+            **{**layer._asked(states), "model": None, "stamp": found.stamp},
+        )
+        of_head = []
+        if layer.head is not None:
+            names = [name for name, _ in layer.head.named_parameters()]
+            of_head = [
+                _tensor(answered.head[name], parameter)
+                for name, parameter in zip(names, ctx.parameters, strict=True)
+            ]
+        return None, None, None, _tensor(answered.states, states), *of_head
+
+
+def _tensor(array: Any, like: Tensor) -> Tensor:
+    return torch.tensor(array, dtype=like.dtype, device=like.device)
+
+
+def _head_of(tensors: Mapping[str, Any]) -> Head:
+    """A head of these tensors, to be trained."""
+    from dsearch.engine import head_from_tensors
+
+    given = {name: torch.tensor(tensor) for name, tensor in tensors.items()}
+    return head_from_tensors(given, len(given["key_delta"])).train()
+
+
+def _mask(found: Attention, like: Tensor) -> Tensor:
+    """True where there is a candidate."""
+    counts = torch.tensor([len(line) for line in found.ids], device=like.device)
+    return torch.arange(found.weights.shape[1], device=like.device) < counts[:, None]
+
+
+def _pooled(head_weights: Tensor, mixture: Tensor, values: Tensor) -> Float[Tensor, "batch value_dim"]:
+    """The context; values by head where heads have found a document by different passages of it."""
+    if values.ndim == 3:
+        return pool(mix(head_weights, mixture).unsqueeze(1), values).squeeze(1)
+    return torch.einsum("h,bhc,bhcv->bv", mixture, head_weights, values)
+
+
+def _given(
+    values: ValuesOf, ids: list[list[str]], mask: Tensor
+) -> Float[Tensor, "batch candidates value_dim"]:
+    """The caller's values, zeros where there is no candidate.
+
+    Raises:
+        InvalidRequest: not a row for each place.
+    """
+    given = values(ids)
+    if given.ndim != 3 or given.shape[:2] != mask.shape:
+        raise InvalidRequest(
+            f"values of shape {list(given.shape)}; use [{mask.shape[0]}, {mask.shape[1]}, value_dim], "
+            "a row for each candidate of each query, padded to the longest"
+        )
+    return given.masked_fill(~mask.to(given.device).unsqueeze(-1), 0.0)

@@ -1,0 +1,335 @@
+"""Vectors and tensors on their way: to what JSON and safetensors hold, and back into one answer.
+
+What goes into requests: paths, questions as JSON, documents in batches.
+
+From the bytes of an answer to what a call returns.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from urllib.parse import quote
+
+from dsearch.client.answers import Attention, Prediction, Proof, Vjp, Written
+from dsearch.client.flow import Answer, Request
+from dsearch.errors import DsearchError, InvalidRequest, Unavailable
+from dsearch.types import Document, SearchResult, Stamp
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
+    Vectors: TypeAlias = Float[np.ndarray, "batch dim"] | Sequence[Sequence[float]]
+    Rows: TypeAlias = Float[np.ndarray, "batch candidates"] | Sequence[Sequence[float]]
+    from pydantic import TypeAdapter
+
+
+QUERIES_AT_ONCE = 64
+_OF_ALL = ("mixture",)  # arrays that have no row a query
+_BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
+
+
+def numbers(vectors: Any) -> np.ndarray:
+    """Vectors as float64: JSON's numbers then are theirs to the last bit, whatever they are computed in.
+
+    Raises:
+        InvalidRequest: not two dimensions of finite numbers.
+    """
+    import numpy as np
+
+    try:
+        array = np.ascontiguousarray(vectors, np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.ndim != 2:
+        raise InvalidRequest("vectors that are no matrix; give [n, dimension] numbers")
+    if not np.isfinite(array).all():
+        raise InvalidRequest("vectors with numbers that are not finite; give finite ones")
+    return array
+
+
+def ragged(rows: Any) -> list[Any]:
+    """Rows of numbers, each of its own length."""
+    import numpy as np
+
+    return [np.ascontiguousarray(row, np.float64) for row in rows]
+
+
+def parts_of(queries: Sequence[str] | None, vectors: Any) -> Iterator[dict[str, Any]]:
+    """What to ask at once, as a request has it: a few queries, their vectors, or both.
+
+    Raises:
+        InvalidRequest: texts and vectors of different number.
+    """
+    states = None if vectors is None else numbers(vectors)
+    if queries is not None and states is not None and len(queries) != len(states):
+        raise InvalidRequest(
+            f"{len(queries)} queries and {len(states)} vectors; give as many, or either alone"
+        )
+    count = len(queries) if queries is not None else 0 if states is None else len(states)
+    for start in range(0, max(count, 1), QUERIES_AT_ONCE):
+        part = slice(start, start + QUERIES_AT_ONCE)
+        yield {
+            "queries": None if queries is None else list(queries[part]),
+            "vectors": None if states is None else states[part],
+        }
+
+
+def counted(part: Mapping[str, Any]) -> int:
+    """How many queries a part has."""
+    return len(part["queries"] if part["queries"] is not None else part["vectors"])
+
+
+def joined(found: Sequence[Attention]) -> Attention:
+    """Answers to several parts as one, all as wide as the widest."""
+    import numpy as np
+
+    if len(found) == 1:
+        return found[0]
+    widest = max(one.weights.shape[1] for one in found)
+    arrays: dict[str, Any] = {}
+    for name in (one.name for one in fields(Attention)):
+        parts = [getattr(one, name) for one in found]
+        if name in _OF_ALL or not isinstance(parts[0], np.ndarray):
+            continue
+        if name in ("keys", "values"):
+            parts = _alike(parts, len(found[0].mixture))
+        by_head = name in _BY_HEAD or parts[0].ndim == 4
+        axis = None if name in ("context", "null_weight") else 2 if by_head else 1
+        arrays[name] = np.concatenate([_widened(part, axis, widest) for part in parts])
+    certificates = None
+    if found[0].certificates is not None:
+        certificates = [proof for one in found for proof in one.certificates or []]
+    ids = [line for one in found for line in one.ids]
+    return replace(found[0], ids=ids, certificates=certificates, **arrays)
+
+
+def joined_gradients(found: Sequence[Vjp]) -> Vjp:
+    """Gradients of several parts as one: those of the states one below the other, those of the head added."""
+    import numpy as np
+
+    head = {name: sum(one.head[name] for one in found) for name in found[0].head}
+    return Vjp(found[0].stamp, np.concatenate([one.states for one in found]), head)  # type: ignore[arg-type]
+
+
+def head_file(tensors: Mapping[str, Any], record: Mapping[str, Any] | None) -> bytes:
+    """A head as the server takes it: safetensors, with its record as JSON in their metadata."""
+    import numpy as np
+    from safetensors.numpy import save
+
+    types = {"overlay.rows": np.int64}  # the rest is float32
+    arrays = {
+        name: np.array(tensor, types.get(name, np.float32), order="C") for name, tensor in tensors.items()
+    }
+    return save(arrays, None if record is None else {"record": json.dumps(record)})
+
+
+def _alike(parts: list[np.ndarray], heads: int) -> list[np.ndarray]:
+    """Vectors of candidates, by head in all parts if in any: where no document is long, heads share them."""
+    import numpy as np
+
+    if all(part.ndim == 3 for part in parts):
+        return parts
+    return [np.repeat(part[:, None], heads, 1) if part.ndim == 3 else part for part in parts]
+
+
+def _widened(array: np.ndarray, axis: int | None, width: int) -> np.ndarray:
+    import numpy as np
+
+    if axis is None or array.shape[axis] == width:
+        return array
+    padding = [(0, 0)] * array.ndim
+    padding[axis] = (0, width - array.shape[axis])
+    return np.pad(array, padding)
+
+
+BATCH_DOCUMENTS = 1000
+BATCH_BYTES = 4 * 1024 * 1024
+SHOWN_PROBLEMS = 100
+
+
+def quoted(part: str) -> str:
+    """A part of a path. One of dots alone would be taken for a step up, so dots are quoted, too."""
+    return quote(part, safe="").replace(".", "%2E")
+
+
+def path_of(*parts: str) -> str:
+    """Of a collection, and of what is below it."""
+    return "/v1/collections/" + "/".join(map(quoted, parts))
+
+
+def question(
+    collection: str, route: str, body: Mapping[str, Any], accept: str = "application/json"
+) -> Request:
+    """A POST of what is not None; what is left out is as the server has it."""
+    given = {name: value for name, value in body.items() if value is not None}
+    return Request("POST", f"{path_of(collection)}/{route}", {}, json_of(given), accept=accept)
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON has them: a stamp as an object."""
+    stamp = options.get("stamp")
+    return {**options, "stamp": asdict(stamp)} if stamp is not None else dict(options)
+
+
+def json_of(content: Any) -> bytes:
+    """JSON; NumPy's arrays are lists in it.
+
+    Raises:
+        InvalidRequest: there is something that JSON does not have.
+    """
+    import orjson
+
+    try:
+        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        raise InvalidRequest(f"not JSON ({error}); give text, finite numbers, lists and objects") from None
+
+
+def batches(documents: Iterable[Document | Mapping[str, Any]]) -> Iterator[tuple[int, bytes]]:
+    """NDJSON bodies, and how many documents come before each; one at least."""
+    lines: list[bytes] = []
+    size = before = 0
+    for document in documents:
+        lines.append(json_of(asdict(document) if isinstance(document, Document) else document))
+        size += len(lines[-1])
+        if len(lines) >= BATCH_DOCUMENTS or size >= BATCH_BYTES:
+            yield before, b"\n".join(lines)
+            before, lines, size = before + len(lines), [], 0
+    if lines or not before:
+        yield before, b"\n".join(lines)
+
+
+def added(total: Written, more: Written, before: int) -> Written:
+    """The sum of two; `before` documents came before those of `more`."""
+    problems = [replace(problem, line=problem.line + before) for problem in more.problems]
+    return Written(
+        more.sequence,
+        total.inserted + more.inserted,
+        total.updated + more.updated,
+        total.unchanged + more.unchanged,
+        total.refused + more.refused,
+        [*total.problems, *problems][:SHOWN_PROBLEMS],
+    )
+
+
+T = TypeVar("T")
+_FACTS = "answer"
+_WRITTEN = "written"
+
+
+def content_of(answer: Answer) -> Any:
+    """The JSON of an answer.
+
+    Raises:
+        Unavailable: it is not JSON: something else than dsearch has answered.
+    """
+    import orjson
+
+    try:
+        return orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
+        raise Unavailable(
+            f"status {answer.status} and a body that is not JSON; is something else at this address?"
+        ) from None
+
+
+def made(kind: type[T], content: Any) -> T:
+    """`kind`, a dataclass, of JSON; names that it does not have come from a newer server, and are left."""
+    return _adapter(kind).validate_python(content)
+
+
+def search_result(query: str, content: Mapping[str, Any]) -> SearchResult:
+    """The answer to one query."""
+    return made(SearchResult, {**content, "query": query, "stamp": content})
+
+
+def prediction(content: Mapping[str, Any]) -> Prediction:
+    """A prediction; JSON has labels in a list, for true is not "true"."""
+    labels = content["labels"]
+    if labels is not None:
+        labels = {one["label"]: one["share"] for one in labels}
+    found = made(Prediction, {**content, "labels": None})
+    return Prediction(**{**{name: getattr(found, name) for name in found.__slots__}, "labels": labels})
+
+
+def tensors_of(content: bytes) -> tuple[Any, dict[str, np.ndarray]]:
+    """What an answer in safetensors says beside its tensors (None when it says nothing), and the tensors.
+
+    Raises:
+        Unavailable: it is not safetensors.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        return json.loads(header.get("__metadata__", {}).get(_FACTS, "null")), tensors
+    except (SafetensorError, ValueError) as error:
+        raise Unavailable(f"an answer that is not safetensors ({error}); ask again") from None
+
+
+def attention(content: bytes) -> Attention:
+    """The answer to `attend`."""
+    facts, tensors = tensors_of(content)
+    certificates = facts.get("certificates")
+    return Attention(
+        ids=facts["ids"],
+        stamp=made(Stamp, facts),
+        hops=facts["hops"],
+        temperature=facts["temperature"],
+        certificates=None if certificates is None else [made(Proof, one) for one in certificates],
+        **tensors,
+    )
+
+
+def error_of(answer: Answer) -> DsearchError:
+    """The error that a problem document describes: of the class that has its `code`, in this process too.
+
+    One whose class belongs to the service alone becomes the nearest that this package has, with its code.
+    """
+    problem: dict[str, Any] = {}
+    try:
+        problem = json.loads(answer.content)
+        code, detail = str(problem["code"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        code, detail = "unavailable", f"status {answer.status}, and no problem document to say why"
+    kind = _kinds().get(code)
+    if kind is None:
+        nearest = {404: "not_found", 409: "conflict", 410: "gone", 429: "unavailable", 503: "unavailable"}
+        fallback = "invalid_request" if 400 <= answer.status < 500 else "error"
+        kind = _kinds()[nearest.get(answer.status, fallback)]
+    error = kind(detail)
+    error.code, error.status = code, answer.status
+    if isinstance(problem, dict) and problem.get("written") is not None:
+        error.__dict__[_WRITTEN] = problem["written"]
+    return error
+
+
+def written_before(error: DsearchError) -> Mapping[str, Any] | None:
+    """What a stream had stored before this error ended it, or what it made of lines that were all bad."""
+    return error.__dict__.get(_WRITTEN)
+
+
+@functools.cache
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+@functools.cache
+def _kinds() -> dict[str, type[DsearchError]]:
+    found: dict[str, type[DsearchError]] = {}
+    waiting: list[type[DsearchError]] = [DsearchError]
+    while waiting:
+        kind = waiting.pop()
+        if kind.__module__ == DsearchError.__module__:
+            found.setdefault(kind.code, kind)
+            waiting += kind.__subclasses__()
+    return found

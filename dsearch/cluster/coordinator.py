@@ -1,0 +1,248 @@
+"""The coordinator of a cluster: it starts the copies of shards and says which release is live."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+COORDINATOR = "dsearch"
+READY_S = 300.0
+GRACE_S = 30.0  # a replaced release answers so long; no request may take longer
+_STATE = b"dsearch:releases"
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A release that answers: where it lies, its digest, and the actors of each shard, copy by copy."""
+
+    collection: str
+    uri: str
+    digest: str
+    generation: int
+    actors: list[list[str]]
+    number: int
+
+
+class Coordinator:
+    """Starts the actors of releases, and makes a release live when every copy of every shard is ready.
+
+    A release becomes live by one assignment; whoever answers takes it once for a whole request. What is live
+    is kept by Ray's control store, so that a coordinator that is started again goes on.
+    """
+
+    def __init__(self) -> None:
+        from ray.experimental.internal_kv import _internal_kv_get  # pyright: ignore[reportPrivateUsage]
+
+        self._lock = threading.Lock()
+        self._publishing = threading.Lock()
+        kept: Any = _internal_kv_get(_STATE)
+        self._live = {name: Live(**one) for name, one in json.loads(kept or b"{}").items()}
+
+    def live(self) -> dict[str, dict[str, Any]]:
+        """The live releases by collection."""
+        with self._lock:
+            return {name: asdict(one) for name, one in self._live.items()}
+
+    def publish(
+        self, uri: str, replicas: int, cache: str, num_cpus: float | None = None, grace_s: float = GRACE_S
+    ) -> dict[str, Any]:
+        """Start the shards of the release at `uri`, then let it take the place of its collection's live one.
+
+        Args:
+            uri: of a release.
+            replicas: copies of each shard.
+            cache: a folder on every machine.
+            num_cpus: logical ones that a copy takes; one, or less where fewer are free, when None.
+            grace_s: how long the replaced release stays.
+
+        Raises:
+            Unavailable: not all copies are ready in time.
+            DsearchError, OSError: a shard does not open. The release that was live stays then.
+        """
+        import ray
+
+        from dsearch.cluster.release.transfer import read_release
+        from dsearch.cluster.shards.actor import start
+        from dsearch.errors import Unavailable
+
+        with self._publishing:
+            release = read_release(uri)
+            number = int(time.time() * 1000)
+            actors: list[list[str]] = [
+                [f"{release.collection}:{number}:{entry.name}:{copy}" for copy in range(replicas)]
+                for entry in release.shards
+            ]
+            nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+            each = free_share(len(release.shards) * replicas) if num_cpus is None else num_cpus
+            try:
+                handles = [
+                    # Copies of a shard begin on different machines, as far as there are several.
+                    start(
+                        name,
+                        (uri, entry.name, entry.digest, cache),
+                        num_cpus=each,
+                        node=nodes[(at + copy) % len(nodes)],
+                    )
+                    for at, entry in enumerate(release.shards)
+                    for copy, name in enumerate(actors[at])
+                ]
+                asked = [handle.ready.remote() for handle in handles]
+                if ray.wait(asked, num_returns=len(asked), timeout=READY_S)[1]:
+                    raise Unavailable(
+                        f"{len(release.shards)} shards, {replicas} of each, at {each:g} CPUs were not ready "
+                        f"in {READY_S:g} s; are so many free (ray status)? What was live stays"
+                    )
+                for one in asked:
+                    outcome(one)
+            except BaseException:
+                _kill(actors)
+                raise
+            live = Live(release.collection, uri, release.digest, release.generation, actors, number)
+            with self._lock:
+                before = self._live.get(release.collection)
+                self._live[release.collection] = live
+                self._keep()
+            if before is not None:
+                retiring = threading.Timer(grace_s, _kill, [before.actors])
+                retiring.daemon = True
+                retiring.start()
+            return asdict(live)
+
+    def withdraw(self) -> None:
+        """Stop every shard."""
+        with self._publishing, self._lock:
+            for one in self._live.values():
+                _kill(one.actors)
+            self._live.clear()
+            self._keep()
+
+    def _keep(self) -> None:
+        from ray.experimental.internal_kv import _internal_kv_put  # pyright: ignore[reportPrivateUsage]
+
+        content = {name: asdict(one) for name, one in self._live.items()}
+        _internal_kv_put(_STATE, json.dumps(content).encode(), overwrite=True)
+
+
+def coordinator(*, start: bool = False) -> Any:
+    """The cluster's coordinator.
+
+    Args:
+        start: whether one is started where there is none.
+
+    Raises:
+        Unavailable: there is none.
+    """
+    import ray
+
+    from dsearch.cluster.connection import NAMESPACE
+    from dsearch.errors import Unavailable
+
+    if start:
+        made = ray.remote(Coordinator).options(
+            name=COORDINATOR,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            max_task_retries=3,
+            max_concurrency=16,
+            num_cpus=0,
+        )
+        return made.remote()
+    try:
+        return ray.get_actor(COORDINATOR, namespace=NAMESPACE)
+    except ValueError as error:
+        raise Unavailable(
+            "nothing of dsearch runs in this Ray cluster; publish a collection with: dsearch cluster start"
+        ) from error
+
+
+def outcome(reference: Any) -> Any:
+    """What a call gives, or the error of ours that it ended with, as if it had been made here.
+
+    Raises:
+        DsearchError, OSError: from there.
+        Unavailable: whoever was asked has ended.
+    """
+    import ray
+    import ray.exceptions
+
+    from dsearch.errors import DsearchError, Unavailable
+
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause: Any = error
+        while isinstance(cause, ray.exceptions.RayTaskError) and getattr(cause, "cause", None) is not None:
+            cause = cause.cause
+        raise cause if isinstance(cause, DsearchError | OSError) else error from None
+    except ray.exceptions.RayError as error:
+        raise Unavailable(f"the cluster did not answer ({type(error).__name__}); try again") from error
+
+
+def free_share(copies: int) -> float:
+    """Logical CPUs for each of so many processes: one, or less where so many are not free.
+
+    A fifth of what is free stays so, for what is started next.
+    """
+    import ray
+
+    free = ray.available_resources().get("CPU", 0.0)
+    return max(0.01, min(1.0, math.floor(80 * free / max(copies, 1)) / 100))
+
+
+def copies_up(live: Live, timeout_s: float = 5.0) -> list[list[bool]]:
+    """Which copies of each shard answer now."""
+    import ray
+    import ray.exceptions
+
+    from dsearch.cluster.connection import NAMESPACE
+
+    asked: dict[Any, tuple[int, int]] = {}
+    up = [[False] * len(names) for names in live.actors]
+    for shard, names in enumerate(live.actors):
+        for copy, name in enumerate(names):
+            try:
+                asked[ray.get_actor(name, namespace=NAMESPACE).ready.remote()] = (shard, copy)
+            except ValueError:
+                continue
+    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
+    for reference in done:
+        shard, copy = asked[reference]
+        try:
+            up[shard][copy] = bool(ray.get(reference))
+        except ray.exceptions.RayError:
+            continue
+    return up
+
+
+def stop_all() -> None:
+    """Stop serving, every shard and the coordinator of the cluster that is joined.
+
+    Raises:
+        Unavailable: nothing of dsearch runs there.
+    """
+    import ray
+    from ray import serve
+
+    known = coordinator()
+    serve.shutdown()
+    ray.get(known.withdraw.remote(), timeout=GRACE_S)
+    ray.kill(known)
+
+
+def _kill(actors: list[list[str]]) -> None:
+    import ray
+
+    from dsearch.cluster.connection import NAMESPACE
+
+    for names in actors:
+        for name in names:
+            try:
+                ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+            except ValueError:
+                continue  # gone already

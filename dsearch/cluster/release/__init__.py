@@ -1,0 +1,1 @@
+"""Releases: a generation split into shards, copied between machines."""

@@ -1,0 +1,141 @@
+"""Releases and shards travel as folders: from a disk, S3 or GCS, by pyarrow's file systems.
+
+What arrives is proven by the digests of its manifest before anything reads it, so where it comes from needs
+no trust. A folder that is there already is used again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from dsearch.cluster.release.release import RELEASE_NAME, Release, ShardManifest
+from dsearch.errors import CorruptData, InvalidRequest, MissingExtra, Unavailable
+
+
+def read_release(uri: str) -> Release:
+    """The release at `uri`, a path or something like s3://bucket/folder.
+
+    Raises:
+        CorruptData: it is not there, or not what was written.
+        MissingExtra, InvalidRequest (not a place that pyarrow knows), Unavailable (nothing answers there).
+    """
+    local = _local(uri)
+    if local is not None:
+        return Release.read(local)
+    files, folder = _file_system(uri)
+    here = Path(_scratch())
+    try:
+        _copy_file(files, f"{folder}/{RELEASE_NAME}", here / RELEASE_NAME)
+        return Release.read(here)
+    finally:
+        shutil.rmtree(here, ignore_errors=True)
+
+
+def fetch_shard(uri: str, name: str, digest: str, cache: Path) -> Path:
+    """The folder of a shard on this machine: where it lies, or a copy of it in `cache`.
+
+    Args:
+        uri: of the release.
+        name: the shard's.
+        digest: what the release names it by.
+        cache: where copies are kept, by digest.
+
+    Raises:
+        CorruptData: it is not there, or another shard.
+        MissingExtra, InvalidRequest, Unavailable.
+    """
+    local = _local(uri)
+    if local is not None and (local / name).is_dir():
+        return local / name
+    kept = cache / digest
+    if kept.is_dir():
+        return kept
+    files, folder = _file_system(uri)
+    cache.mkdir(parents=True, exist_ok=True)
+    arriving = cache / f".{digest}.{os.getpid()}-{uuid4().hex[:8]}"
+    arriving.mkdir()
+    try:
+        _copy_file(files, f"{folder}/{name}/shard.json", arriving / "shard.json")
+        for file in ShardManifest.read(arriving, digest).files:
+            if Path(file).is_absolute() or ".." in Path(file).parts:
+                raise CorruptData(f"{uri}/{name}: names a file outside itself ({file[:80]!r})")
+            (arriving / file).parent.mkdir(parents=True, exist_ok=True)
+            _copy_file(files, f"{folder}/{name}/{file}", arriving / file)
+        try:
+            arriving.rename(kept)
+        except OSError:
+            if not kept.is_dir():  # another process on this machine was faster
+                raise
+        return kept
+    finally:
+        shutil.rmtree(arriving, ignore_errors=True)
+
+
+def send(folder: Path, uri: str) -> None:
+    """Copy a release to `uri`; its release.json comes last, so that a half copy is none.
+
+    Raises:
+        MissingExtra, InvalidRequest, CorruptData (not a release).
+        Unavailable: it cannot be written there.
+    """
+    Release.read(folder)
+    files, target = _file_system(uri)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RELEASE_NAME)
+    try:
+        for path in [*paths, folder / RELEASE_NAME]:
+            there = f"{target}/{path.relative_to(folder).as_posix()}"
+            files.create_dir(there.rpartition("/")[0], recursive=True)
+            with path.open("rb") as source, files.open_output_stream(there) as sink:
+                shutil.copyfileobj(source, sink, 1 << 20)
+    except (OSError, ValueError) as error:  # GCS calls a bucket that is not there an invalid argument
+        raise Unavailable(
+            f"cannot write to {target} ({error}); is it there, and may we write to it?"
+        ) from error
+
+
+def below(uri: str, *names: str) -> str:
+    """The URI of a folder inside that of `uri`; options of the file system, after a ?, stay at the end."""
+    place, mark, options = uri.partition("?")
+    return "/".join([place.rstrip("/"), *names]) + mark + options
+
+
+def _local(uri: str) -> Path | None:
+    if "://" not in uri:
+        return Path(uri)
+    return Path(uri.removeprefix("file://")) if uri.startswith("file://") else None
+
+
+def _file_system(uri: str) -> tuple[Any, str]:
+    try:
+        from pyarrow import fs
+    except ImportError as error:
+        raise MissingExtra(
+            f"copying shards needs pyarrow, which is not installed ({error}); run pip install 'dsearch[ray]'"
+        ) from error
+    try:
+        files, path = fs.FileSystem.from_uri(uri if "://" in uri else Path(uri).resolve().as_uri())
+    except (ValueError, OSError, NotImplementedError) as error:
+        raise InvalidRequest(
+            f"{uri}: {error}; use a folder, s3://bucket/folder or gs://bucket/folder"
+        ) from error
+    return files, path.rstrip("/")
+
+
+def _copy_file(files: Any, source: str, target: Path) -> None:
+    try:
+        with files.open_input_stream(source) as stream, target.open("wb") as file:
+            shutil.copyfileobj(stream, file, 1 << 20)
+    except FileNotFoundError as error:
+        raise CorruptData(f"{source}: is not there ({error}); send the release again") from error
+    except OSError as error:
+        raise Unavailable(f"cannot copy {source} to this machine ({error}); try again") from error
+
+
+def _scratch() -> str:
+    import tempfile
+
+    return tempfile.mkdtemp(prefix="dsearch-")

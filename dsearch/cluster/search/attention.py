@@ -1,0 +1,216 @@
+"""`ShardedAttention`: queries attend to the documents of all shards as they would on one machine.
+
+queries → fold → every shard proposes → the best of all → logits, softmax, ranking
+and for a hop or a context:              (max, sum, Σ weight e_d) of every shard → merged
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dsearch.attention import refine
+from dsearch.attention.head import Head
+from dsearch.cluster.release.release import Release
+from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked
+from dsearch.cluster.wire.messages import Foremost, Pooled, Proposal, Question, Shown
+from dsearch.engine.ranking.coverage import mass_of
+from dsearch.engine.ranking.layer import HOP_CANDIDATES, SearchOutput
+from dsearch.errors import InvalidRequest
+from dsearch.store.filters.parse import Filter
+from dsearch.types import Mode
+
+
+@runtime_checkable
+class Shards(Protocol):
+    """The shards of one release, wherever they are."""
+
+    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
+        """Call a method of some shards at once, each with its argument; their answers.
+
+        Raises:
+            ShardsLost: some of them do not answer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A question before its queries are projected.
+
+    Attributes:
+        texts: the words of each query; None leaves the keyword leg out.
+        mode: the legs.
+        candidates: how many each leg proposes for each head.
+        filter: what documents must meet.
+        required: phrases that they must hold.
+        excluded: phrases that they must not hold.
+        coverage: whether the share of the exact softmax is wanted.
+        foremost: what shards show with their proposals; heeded of a single query of a single head.
+    """
+
+    texts: list[str] | None
+    mode: Mode
+    candidates: int
+    filter: Filter | None = None
+    required: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    coverage: bool = False
+    foremost: Foremost | None = None
+
+    @property
+    def words(self) -> list[str] | None:
+        """The texts, where words have a part."""
+        return None if self.mode == "dense" else self.texts
+
+    def question(
+        self,
+        folded: Float[Tensor, "batch heads encoder_dim"],
+        head: Head,
+        keyword_weights: Float[Tensor, "batch heads"] | None,
+    ) -> Question:
+        """What shards are asked for a head, which weighs the words of each query so."""
+        return Question(
+            folded=np.ascontiguousarray(folded.numpy(), np.float32),
+            texts=self.texts,
+            mode=self.mode,
+            candidates=self.candidates,
+            filter=self.filter,
+            required=self.required,
+            excluded=self.excluded,
+            partition=self.coverage,
+            keyword_weights=None if keyword_weights is None else keyword_weights.detach().numpy(),
+            temperature=float(head.temperature),
+            weighting=head.keyword_weighting,
+            foremost=self.foremost if folded.shape[:2] == (1, 1) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What queries attend to.
+
+    Attributes:
+        output: weights, scores and positions; `context` is empty.
+        candidates: the same in the same order, with their shards.
+        mass: the share of the exact softmax that the candidates hold; None where it was not asked for.
+        shown: documents that came with them, by position.
+    """
+
+    output: SearchOutput
+    candidates: Candidates
+    mass: Float[Tensor, " batch"] | None
+    shown: dict[int, Shown]
+
+
+class ShardedAttention:
+    """Attention over the documents of one release.
+
+    Args:
+        release: what is attended to.
+        shards: its shards.
+    """
+
+    def __init__(self, release: Release, shards: Shards):
+        self.release = release
+        self._shards = shards
+
+    def attend(
+        self,
+        states: Float[Tensor, "batch encoder_dim"],
+        head: Head,
+        asking: Asking,
+        *,
+        lost: frozenset[int] = frozenset(),
+        hops: int | None = None,
+        hop_strength: float | None = None,
+    ) -> Found:
+        """What query states attend to after the last hop; options as of `SearchLayer`.
+
+        Args:
+            states: what the encoder gives for the queries.
+            head: projects them.
+            asking: the rest of the question.
+            lost: numbers of shards that are left out.
+            hops: reads; two where the head has learned a strength, when None.
+            hop_strength: β; the head's own when None.
+
+        Raises:
+            InvalidRequest: fewer than one hop.
+            ShardsLost: a shard does not answer.
+        """
+        strength = head.hop_strength if hop_strength is None else hop_strength
+        if hops is None:
+            hops = 2 if float(strength) else 1
+        if hops < 1:
+            raise InvalidRequest(f"hops={hops}; use an integer of at least 1")
+        queries = head.queries(states)
+        weights = self._keyword_weights(head, asking, lost)
+        for _ in range(hops - 1):
+            before = replace(asking, coverage=False, foremost=None)
+            found = self._read(queries, head, before, weights, lost)
+            # Linear: the key of a mean is the keys' mean.
+            keys = head.keys(pooled(self._pool(found, head, HOP_CANDIDATES), found.output.folded))
+            once = torch.ones(*queries.shape[:2], 1, 1)
+            queries = refine(queries.unsqueeze(2), once, keys.unsqueeze(2), strength).squeeze(2)
+        return self._read(queries, head, asking, weights, lost)
+
+    def context(self, found: Found, head: Head) -> Float[Tensor, "batch value_dim"]:
+        """Σ_d weight(q, d) W_V e_d over the candidates.
+
+        Raises:
+            ShardsLost: a shard does not answer.
+        """
+        parts = self._pool(found, head, found.candidates.positions.shape[1])
+        return (head.mixture[:, None] * head.values(pooled(parts, found.output.folded))).sum(1)
+
+    def _keyword_weights(
+        self, head: Head, asking: Asking, lost: frozenset[int]
+    ) -> Float[Tensor, "batch heads"] | None:
+        """w_h(q), which go with the question: every shard knows n and df of the whole, so one is asked."""
+        if asking.words is None:
+            return None
+        features = None
+        if head.fusion_gate is not None:
+            number = next(number for number in range(len(self.release.shards)) if number not in lost)
+            features = torch.tensor(self._shards.ask("query_features", {number: asking.words})[number])
+        return head.keyword_weights(len(asking.words), features)
+
+    def _read(
+        self,
+        queries: Float[Tensor, "batch heads key_dim"],
+        head: Head,
+        asking: Asking,
+        keyword_weights: Float[Tensor, "batch heads"] | None,
+        lost: frozenset[int],
+    ) -> Found:
+        folded = head.fold(queries)
+        question = asking.question(folded, head, keyword_weights)
+        numbers = [number for number in range(len(self.release.shards)) if number not in lost]
+        answers = cast("dict[int, Proposal]", self._shards.ask("propose", dict.fromkeys(numbers, question)))
+        offsets = {number: self.release.shards[number].offset for number in numbers}
+        candidates, documents = merged(answers, offsets, question)
+        output, by_weight = ranked(candidates, folded, head, question)
+        mass = _mass(output, answers, documents, head) if asking.coverage else None
+        shown = {position: one for answer in answers.values() for position, one in answer.shown.items()}
+        return Found(output, by_weight, mass, shown)
+
+    def _pool(self, found: Found, head: Head, most: int) -> list[Pooled]:
+        asked = poolings(found.output, found.candidates, head, most)
+        return list(self._shards.ask("pool", asked).values()) if asked else []
+
+
+def _mass(
+    found: SearchOutput, answers: Mapping[int, Proposal], documents: int, head: Head
+) -> Float[Tensor, " batch"]:
+    if found.positions.shape[1] and (found.positions >= 0).sum(1).min() == documents:
+        return torch.ones(len(found.positions))
+    parts = [torch.tensor(answer.partition) for answer in answers.values()]
+    whole = torch.stack(parts).logsumexp(0)
+    return mass_of(found, whole, temperature=head.temperature, mixture=head.mixture)

@@ -1,0 +1,142 @@
+"""From attention over candidates to hits: documents come from the shards that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+
+from dsearch.attention.head import Head
+from dsearch.cluster.search.attention import Found, Shards
+from dsearch.cluster.search.merge import Candidates
+from dsearch.cluster.wire.messages import Foremost, Showing, Shown
+from dsearch.engine.ranking.explain import explained
+from dsearch.engine.ranking.layer import SearchOutput
+from dsearch.engine.search.hits import Page
+from dsearch.types import Hit, Mode
+
+_FEW_SHARDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A hit: the number of its query and its column."""
+
+    query: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shows:
+    """What hits carry beside their documents.
+
+    Attributes:
+        words: those of each query that are explained or highlighted; None without.
+        explain: whether hits carry the share of each word.
+        highlight: whether hits carry the pieces that show the words.
+    """
+
+    words: Sequence[str] | None
+    explain: bool
+    highlight: bool
+
+    @classmethod
+    def of(cls, texts: Sequence[str] | None, mode: Mode, *, explain: bool, highlight: bool) -> Shows:
+        """For queries with these words: without keywords there is nothing to explain, but to highlight."""
+        scored = None if mode == "dense" else texts
+        return cls(texts if highlight else scored, explain and scored is not None, highlight)
+
+
+def foremost(page: Page, shows: Shows, shards: int) -> Foremost | None:
+    """What each of so many shards shows with its proposals; None where a second round is the cheaper.
+
+    A message costs a shard more than ten documents do. Of few shards each shows twice its share of the page
+    and two more: that is not enough for two answers in a thousand of four shards where documents lie at
+    random (binomial), and for more where those of a topic lie together; the rest is asked for then. Many
+    shards would show most in vain.
+
+    Args:
+        page: which hits are wanted; only of the first page a shard knows its own.
+        shows: what they carry.
+        shards: how many are asked.
+    """
+    if page.offset or shards > _FEW_SHARDS:
+        return None
+    share = -(-2 * page.limit // max(shards, 1)) + 2
+    words = None if shows.words is None else shows.words[0]
+    return Foremost(min(page.limit, share), words, shows.explain, shows.highlight)
+
+
+def hits_of(
+    found: Found, shards: Shards, head: Head, page: Page, shows: Shows, *, explain: bool
+) -> list[list[Hit]]:
+    """The hits of each query, ranks counted from 1; each shard is asked once for what it has not shown.
+
+    Args:
+        found: attention over the candidates.
+        shards: where their documents are.
+        head: whose attention it is.
+        page: which hits are wanted.
+        shows: what they carry.
+        explain: whether hits carry the parts of their scores.
+    """
+    output, candidates = found.output, found.candidates
+    stops = np.minimum(page.reached(output), page.offset + page.limit).tolist()
+    places = [
+        _Place(query, column) for query, stop in enumerate(stops) for column in range(page.offset, stop)
+    ]
+    shown: dict[_Place, Shown] = {}
+    by_shard: dict[int, list[_Place]] = {}
+    for place in places:
+        known = found.shown.get(int(candidates.positions[place.query, place.column]))
+        if known is None:
+            by_shard.setdefault(int(candidates.shards[place.query, place.column]), []).append(place)
+        else:
+            shown[place] = known
+    taken = _keys(output, candidates, head)
+    asked = {
+        shard: Showing(
+            positions=[int(candidates.positions[place.query, place.column]) for place in here],
+            keys=None if taken is None else [int(taken[place.query, place.column]) for place in here],
+            queries=None if shows.words is None else [shows.words[place.query] for place in here],
+            explain=shows.explain,
+            highlight=shows.highlight,
+            weighting=head.keyword_weighting,
+        )
+        for shard, here in by_shard.items()
+    }
+    answers = cast("Mapping[int, list[Shown]]", shards.ask("show", asked) if asked else {})
+    for shard, here in by_shard.items():
+        shown.update(zip(here, answers[shard], strict=True))
+    why = explained(output, head, head.temperature) if explain else None
+    weights, scores = output.weights.numpy(), output.scores.numpy()
+    hits: list[list[Hit]] = [[] for _ in stops]
+    for place in places:
+        one, query, column = shown[place], place.query, place.column
+        hits[query].append(
+            Hit(
+                rank=column + 1,
+                id=one.document.id,
+                weight=float(weights[query, column]),
+                score=float(scores[query, column]),
+                title=one.document.title,
+                text=one.document.text,
+                metadata=one.document.metadata,
+                explain=None if why is None else why(query, column, one.terms),
+                highlights=one.highlights,
+                passage=one.passage,
+            )
+        )
+    return hits
+
+
+def _keys(found: SearchOutput, candidates: Candidates, head: Head) -> np.ndarray | None:
+    """The key that a candidate was taken for; of several heads by that which adds most to its weight."""
+    if found.keys is None:
+        return None
+    shares = (found.head_weights * head.mixture.detach()[:, None]).numpy()
+    heads = torch.as_tensor(shares.argmax(axis=1)).numpy()
+    return np.take_along_axis(candidates.keys, heads[:, None], 1)[:, 0]

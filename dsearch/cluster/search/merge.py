@@ -1,0 +1,195 @@
+"""From the proposals of shards to the ranking that one machine would have made.
+
+Each shard proposes as many candidates as one machine would, of which those are kept that are among the best
+of all shards, leg by leg and head by head. Shards lie in the order of positions, so that ties break as they
+do on one machine. Nothing of a document travels but a position and the parts of its logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor
+
+from dsearch.attention import POOLINGS, Partial, merge, mix, temper
+from dsearch.attention.fusion_gate import keyword_part
+from dsearch.attention.head import Head
+from dsearch.attention.ranking import partition_by_head, ranking_score
+from dsearch.cluster.wire.messages import Pooled, Pooling, Proposal, Question
+from dsearch.engine.ranking.layer import SearchOutput
+from dsearch.engine.snapshot.snapshot import NONE
+
+_HEAD_UNDERFLOW = 1e-30
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The union of what the legs find for the heads of each query, ascending, −1 behind.
+
+    Attributes:
+        positions: in the whole generation.
+        dense: folded query · embedding.
+        keyword: b(q, d).
+        shards: the number of each one's shard, −1 behind.
+        keys: the shard's number of the key that each head took, −1 behind.
+        passages: whether any document among them has more than one key.
+    """
+
+    positions: Int64[np.ndarray, "batch candidates"]
+    dense: Float32[np.ndarray, "batch heads candidates"]
+    keyword: Float32[np.ndarray, "batch candidates"]
+    shards: Int64[np.ndarray, "batch candidates"]
+    keys: Int64[np.ndarray, "batch heads candidates"]
+    passages: bool
+
+
+def merged(
+    proposals: Mapping[int, Proposal], offsets: Mapping[int, int], question: Question
+) -> tuple[Candidates, int]:
+    """The candidates of all shards together, and how many documents the question lets through.
+
+    Args:
+        proposals: of each shard by its number; at least one.
+        offsets: the first position of each shard.
+        question: what they were asked.
+    """
+    numbers = sorted(proposals)
+    every = [proposals[number] for number in numbers]
+    documents = sum(proposal.documents for proposal in every)
+    positions = np.concatenate([proposal.positions for proposal in every], axis=1)
+    dense = np.concatenate([proposal.dense for proposal in every], axis=2)
+    keyword = np.concatenate([proposal.keyword for proposal in every], axis=1)
+    widths = [proposal.positions.shape[1] for proposal in every]
+    shards = np.broadcast_to(np.repeat(np.array(numbers, np.int64), widths), positions.shape)
+    keys = np.concatenate([_keys(proposals[number], offsets[number]) for number in numbers], axis=2)
+    kept = _kept(positions, dense, keyword, documents, question)
+    width = int(kept.sum(axis=1).max(initial=0))
+    order = np.argsort(~kept, axis=1, kind="stable")[:, :width]  # those kept, in the order of positions
+    there = np.take_along_axis(kept, order, 1)
+
+    def taken(array: np.ndarray, behind: int | float) -> np.ndarray:
+        along, inside = (order, there) if array.ndim == 2 else (order[:, None], there[:, None])
+        return np.where(inside, np.take_along_axis(array, along, array.ndim - 1), behind).astype(array.dtype)
+
+    candidates = Candidates(
+        positions=taken(positions, NONE),
+        dense=taken(dense, 0.0),
+        keyword=taken(keyword, 0.0),
+        shards=taken(shards, NONE),
+        keys=taken(keys, NONE),
+        passages=any(proposal.keys is not None for proposal in every),
+    )
+    return candidates, documents
+
+
+def _keys(proposal: Proposal, offset: int) -> Int64[np.ndarray, "batch heads candidates"]:
+    if proposal.keys is not None:
+        return proposal.keys
+    own = np.where(proposal.positions == NONE, NONE, proposal.positions - offset)
+    return np.broadcast_to(own[:, None], proposal.dense.shape)
+
+
+def _kept(
+    positions: Int64[np.ndarray, "batch every"],
+    dense: Float32[np.ndarray, "batch heads every"],
+    keyword: Float32[np.ndarray, "batch every"],
+    documents: int,
+    question: Question,
+) -> Bool[np.ndarray, "batch every"]:
+    """Which are among the best of all shards in a leg of a head: what one machine would have proposed."""
+    there, most = positions != NONE, question.candidates
+    kept = np.zeros(positions.shape, bool)
+    if question.mode != "keyword":
+        if documents <= most:
+            return there
+        for head in range(dense.shape[1]):
+            np.put_along_axis(kept, _best(np.where(there, dense[:, head], -np.inf), most), True, 1)
+    if question.texts is not None and question.mode != "dense":
+        by_words = np.zeros(positions.shape, bool)
+        np.put_along_axis(by_words, _best(keyword, most), True, 1)
+        kept |= by_words & (keyword > 0)
+    return kept & there
+
+
+def _best(scores: Float32[np.ndarray, "batch every"], most: int) -> Int64[np.ndarray, "batch best"]:
+    return np.argsort(-scores, axis=1, kind="stable")[:, :most]
+
+
+def ranked(
+    candidates: Candidates,
+    folded: Float[Tensor, "batch heads encoder_dim"],
+    head: Head,
+    question: Question,
+) -> tuple[SearchOutput, Candidates]:
+    """Attention over the candidates, sorted by weight as `SearchLayer` sorts it; and they in that order.
+
+    The context is left empty: it takes the shards' embeddings (`pooled`).
+    """
+    dense = torch.as_tensor(candidates.dense)
+    keyword = torch.zeros_like(dense)
+    given = question.keyword_weights
+    keyword_weights = None if given is None else torch.as_tensor(given)
+    if keyword_weights is not None:
+        keyword = keyword_part(keyword_weights, torch.as_tensor(candidates.keyword))
+    raw = dense + keyword
+    mask = torch.as_tensor(candidates.positions != NONE)
+    head_weights = POOLINGS["soft"](temper(raw, head.temperature), mask.unsqueeze(1))
+    weights = mix(head_weights, head.mixture)
+    scores = ranking_score(
+        raw.masked_fill(~mask[:, None], 0.0),
+        partition_by_head(raw, mask, head.temperature),
+        head.temperature,
+        head.mixture,
+    ).masked_fill(~mask, -torch.inf)
+    order = scores.sort(dim=1, descending=True, stable=True).indices
+    along, places = order[:, None].expand_as(head_weights), order.numpy()
+    by_weight = Candidates(
+        positions=np.take_along_axis(candidates.positions, places, 1),
+        dense=np.take_along_axis(candidates.dense, places[:, None], 2),
+        keyword=np.take_along_axis(candidates.keyword, places, 1),
+        shards=np.take_along_axis(candidates.shards, places, 1),
+        keys=np.take_along_axis(candidates.keys, places[:, None], 2),
+        passages=candidates.passages,
+    )
+    output = SearchOutput(
+        context=folded.new_zeros(len(folded), 0),
+        weights=weights.gather(1, order),
+        positions=by_weight.positions,
+        scores=scores.gather(1, order),
+        dense=dense.gather(2, along),
+        keyword=keyword.gather(2, along),
+        head_weights=head_weights.gather(2, along),
+        folded=folded,
+        keys=by_weight.keys if by_weight.passages else None,
+        keyword_weights=keyword_weights,
+    )
+    return output, by_weight
+
+
+def poolings(found: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, Pooling]:
+    """What each shard is asked to pool: the first `most` candidates of each query."""
+    shards, keys = candidates.shards[:, :most], candidates.keys[:, :, :most]
+    logits = ((found.dense + found.keyword) / head.temperature)[:, :, :most].numpy()
+    asked: dict[int, Pooling] = {}
+    for shard in np.unique(shards[shards != NONE]).tolist():
+        here = shards == shard
+        width = int(here.sum(axis=1).max())
+        order = np.argsort(~here, axis=1, kind="stable")[:, :width]
+        there = np.take_along_axis(here, order, 1)[:, None]
+        asked[shard] = Pooling(
+            np.where(there, np.take_along_axis(keys, order[:, None], 2), NONE),
+            np.where(there, np.take_along_axis(logits, order[:, None], 2), -np.inf).astype(np.float32),
+        )
+    return asked
+
+
+def pooled(parts: list[Pooled], like: Float[Tensor, "batch heads encoder_dim"]) -> Float[Tensor, ...]:
+    """Σ_d a_h(q, d) e_d of each head, from the triples of the shards; zeros where there is no candidate."""
+    if not parts:
+        return torch.zeros_like(like)
+    triples = [Partial(*map(torch.tensor, (part.max, part.sum, part.context))) for part in parts]
+    return merge(triples).finish().context

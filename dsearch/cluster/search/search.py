@@ -1,0 +1,197 @@
+"""`ShardedSearch`: what a collection answers when its documents lie in shards.
+
+    texts → query states → attention over all shards (attending.py) → hits, whose documents their shards show
+
+One answer is of one release and one model from beginning to end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dsearch.attention.head import Head
+from dsearch.cluster.errors import ShardsLost
+from dsearch.cluster.release.release import Release
+from dsearch.cluster.search.attention import Asking, Found, ShardedAttention, Shards
+from dsearch.cluster.search.hits import Shows, foremost, hits_of
+from dsearch.engine.options import SearchChoices
+from dsearch.engine.search.hits import Page, results_of
+from dsearch.engine.search.pagination import Place
+from dsearch.engine.search.queries import grouped, states_of
+from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
+from dsearch.index import Tokenizer
+from dsearch.store import parse_filter
+from dsearch.store.filters.parse import Filter
+from dsearch.types import Mode, SearchResult, Stamp
+
+States = Callable[[Sequence[str], Mode, str], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What queries attend to, with the values that documents' embeddings are.
+
+    Attributes:
+        context: Σ_d weight(q, d) W_V e_d.
+        found: weights, scores, positions, covered mass.
+    """
+
+    context: Float[Tensor, "batch value_dim"]
+    found: Found
+
+
+class ShardedSearch:
+    """Searches of one release.
+
+    Args:
+        release: what is searched.
+        shards: its shards.
+        head: gives the head of a model.
+        states: gives the embeddings of queries by the encoder of a model.
+    """
+
+    def __init__(self, release: Release, shards: Shards, head: Callable[[str], Head], states: States):
+        self.release = release
+        self._shards = shards
+        self._attention = ShardedAttention(release, shards)
+        self._head = head
+        self._states = states
+        settings = release.tokenizer
+        self._tokenizer = None if settings is None else Tokenizer.from_settings(settings, rebuild=True)
+
+    def search(self, queries: Sequence[str], model: str, chosen: SearchChoices) -> list[SearchResult]:
+        """The answers to `queries`, all from this release and one model; as `engine.searching.search`.
+
+        Args:
+            queries: the texts.
+            model: the version that answers where neither options nor cursor name one.
+            chosen: the options.
+
+        Raises:
+            InvalidRequest, InvalidCursor.
+            Gone, Conflict: the cursor is of another state.
+            ShardsMissing: a shard does not answer, and `partial` was not asked for.
+        """
+        started = time.perf_counter()
+        if chosen.mode not in ("hybrid", "dense", "keyword"):
+            raise InvalidRequest(f"mode={chosen.mode!r}; use hybrid, dense or keyword")
+        chosen.check(queries)
+        tree = None if chosen.filter is None else parse_filter(chosen.filter)
+        rules = chosen.ranking(tree)
+        places = [
+            Place.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=(query, rules))
+            for query in queries
+        ]
+        if not places:
+            return []
+        stamp = self._stamp(places[0].pinned, chosen.model or model)
+        lost: frozenset[int] = frozenset()
+        while True:
+            try:
+                results = self._answers(queries, places, stamp, chosen, tree, lost)
+                break
+            except ShardsLost as error:
+                lost |= error.numbers
+                if not chosen.partial or len(lost) == len(self.release.shards):
+                    raise self._missing(lost) from error
+        took_ms, share = (time.perf_counter() - started) * 1000, self._share_of(lost)
+        return [replace(result, took_ms=took_ms, missing=share) for result in results]
+
+    def attend(
+        self,
+        states: Float[Tensor, "batch encoder_dim"],
+        texts: list[str] | None,
+        model: str,
+        *,
+        mode: Mode,
+        candidates: int,
+        coverage: bool = False,
+    ) -> Attention:
+        """Attention of query states over the documents; see `SearchLayer`.
+
+        Raises:
+            ShardsLost: a shard does not answer.
+        """
+        head = self._head(model)
+        with torch.inference_mode():
+            asking = Asking(texts, mode, candidates, coverage=coverage)
+            found = self._attention.attend(states, head, asking)
+            return Attention(self._attention.context(found, head), found)
+
+    def _share_of(self, lost: frozenset[int]) -> float:
+        """The share of the documents that lie in some of the shards."""
+        total = self.release.documents
+        return sum(self.release.shards[number].documents for number in lost) / total if total else 0.0
+
+    def _missing(self, lost: frozenset[int]) -> ShardsMissing:
+        return ShardsMissing(
+            f"{len(lost)} of {len(self.release.shards)} shards with {self._share_of(lost):.1%} of the "
+            "documents do not answer; they are being restarted: try again in a moment, "
+            "or ask with partial=true"
+        )
+
+    def _stamp(self, pinned: Stamp | None, model: str) -> Stamp:
+        live = Stamp(self.release.generation, model, self.release.sequence)
+        if pinned is None or (pinned.generation, pinned.sequence) == (live.generation, live.sequence):
+            return live if pinned is None else pinned
+        named = f"generation {pinned.generation}, sequence {pinned.sequence}"
+        at = f"generation {live.generation}, sequence {live.sequence}"
+        if pinned.generation > live.generation or pinned.sequence > live.sequence:
+            raise Conflict(f"{named}: the cluster has {at}; use the cursor of one of its answers")
+        raise Gone(f"{named} is gone; the cluster is at {at}: ask again, without the cursor")
+
+    def _answers(
+        self,
+        queries: Sequence[str],
+        places: Sequence[Place],
+        stamp: Stamp,
+        chosen: SearchChoices,
+        tree: Filter | None,
+        lost: frozenset[int],
+    ) -> list[SearchResult]:
+        groups = grouped(queries, chosen.mode, self._tokenizer, operators=chosen.operators)
+        states = states_of(
+            groups, lambda texts: self._states(texts, chosen.mode, stamp.model), self.release.dimension
+        )
+        answers: dict[int, SearchResult] = {}
+        with torch.inference_mode():
+            for group in groups:
+                asking = Asking(
+                    texts=group.texts,
+                    mode=group.mode,
+                    candidates=places[0].candidates,
+                    filter=tree,
+                    required=group.phrases.required,
+                    excluded=group.phrases.excluded,
+                    coverage=chosen.covers(self.release.documents),
+                )
+                named = [(queries[number], places[number]) for number in group.numbers]
+                found = self._answered(named, states[group.numbers], asking, stamp, chosen, lost)
+                answers.update(zip(group.numbers, found, strict=True))
+        return [answers[number] for number in range(len(queries))]
+
+    def _answered(
+        self,
+        named: Sequence[tuple[str, Place]],
+        states: Float[Tensor, "batch encoder_dim"],
+        asking: Asking,
+        stamp: Stamp,
+        chosen: SearchChoices,
+        lost: frozenset[int],
+    ) -> list[SearchResult]:
+        """The answers to queries that are asked together, each given with its place."""
+        head, offset = self._head(stamp.model), named[0][1].offset
+        page = Page(chosen.limit, offset, chosen.score_threshold, chosen.weight_threshold)
+        shows = Shows.of(asking.texts, asking.mode, explain=chosen.explain, highlight=chosen.highlight)
+        asking = replace(asking, foremost=foremost(page, shows, len(self.release.shards) - len(lost)))
+        found = self._attention.attend(
+            states, head, asking, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
+        )
+        hits = hits_of(found, self._shards, head, page, shows, explain=chosen.explain)
+        return results_of(named, found.output, hits, found.mass, page, stamp)

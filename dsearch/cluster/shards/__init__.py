@@ -1,0 +1,1 @@
+"""Shards and the actors that serve them."""

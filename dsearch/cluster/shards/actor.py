@@ -1,0 +1,111 @@
+"""`ShardActor`: a copy of a shard in a process of its own, wherever Ray puts it.
+
+Nothing that a caller made travels as code: it is made of names (a place, a digest) and asked with plain
+records (questions.py), which travel packed (packing.py).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsearch.cluster.errors import NotOpen
+from dsearch.cluster.wire.packing import pack, unpack
+from dsearch.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from dsearch.cluster.shards.shard import Shard
+
+ASKED = ("propose", "query_features", "pool", "show", "attend", "attend_backward", "gather")
+
+
+class ShardActor:
+    """A copy of one shard.
+
+    It opens the shard when it starts. Where that fails (a store that cannot be reached just now) it goes on
+    without, and `ready` tries again: Ray would not start an actor again whose beginning failed.
+
+    Args:
+        uri: where its release lies.
+        name: the shard's name in it.
+        digest: what the release names it by.
+        cache: the folder for what has to be copied to this machine.
+        threads: of native libraries.
+    """
+
+    def __init__(self, uri: str, name: str, digest: str, cache: str, threads: int = 1):
+        from dsearch.errors import DsearchError
+        from dsearch.threads import set_threads
+
+        set_threads(threads)
+        self._place = uri, name, digest, Path(cache)
+        self._opened: Shard | None = None
+        try:
+            self._open()
+        except (DsearchError, OSError) as error:
+            print(f"shard {name} of {uri} does not open yet: {error}")
+
+    def ready(self) -> str:
+        """The digest of what it has.
+
+        Raises:
+            DsearchError, OSError: why the shard does not open.
+        """
+        return self._open().manifest.digest
+
+    def cpu_s(self) -> float:
+        """What this process has computed."""
+        return time.process_time()
+
+    def answer(self, method: str, packed: bytes) -> bytes:
+        """What a method of `Shard` answers to a record; both packed (packing.py).
+
+        Raises:
+            NotOpen: the shard is not open yet.
+            DsearchError: what the shard raises on purpose.
+        """
+        if method not in ASKED:
+            raise InvalidRequest(f"a shard answers {', '.join(ASKED)}; not {method!r}")
+        return pack(getattr(self._shard, method)(unpack(packed)))
+
+    @property
+    def _shard(self) -> Shard:
+        if self._opened is None:
+            raise NotOpen(f"shard {self._place[1]} of {self._place[0]} is not open here")
+        return self._opened
+
+    def _open(self) -> Shard:
+        if self._opened is None:
+            from dsearch.cluster.release.transfer import fetch_shard
+            from dsearch.cluster.shards.shard import Shard
+
+            uri, name, digest, cache = self._place
+            self._opened = Shard.open(fetch_shard(uri, name, digest, cache), digest)
+        return self._opened
+
+
+def start(name: str, place: tuple[str, str, str, str], *, num_cpus: float, node: str) -> Any:
+    """A handle on a new copy: an actor that outlives who started it, and that Ray starts again when it ends.
+
+    Args:
+        name: of the actor.
+        place: uri, shard, digest and cache, as of `ShardActor`.
+        num_cpus: logical ones that it takes.
+        node: the machine on which it begins; when that is gone, any.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from dsearch.cluster.connection import NAMESPACE
+
+    made: Any = ray.remote(ShardActor)
+    return made.options(
+        name=name,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        max_restarts=-1,  # a lost copy comes back by itself, on another machine when its own is gone
+        max_concurrency=1,
+        num_cpus=num_cpus,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=True),
+    ).remote(*place)

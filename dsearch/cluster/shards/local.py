@@ -1,0 +1,34 @@
+"""The shards of a release in one process: what tests and tools ask, and what a machine has of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dsearch.cluster.release.release import Release
+from dsearch.cluster.shards.shard import Shard
+
+
+class LocalShards:
+    """Every shard of a release, opened here.
+
+    Args:
+        folder: of the release.
+
+    Raises:
+        CorruptData, UnsupportedFormat.
+    """
+
+    def __init__(self, folder: Path):
+        self.release = Release.read(folder)
+        self.shards = [Shard.open(folder / entry.name, entry.digest) for entry in self.release.shards]
+
+    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
+        """Call a method of some shards, each with its argument; their answers."""
+        return {number: getattr(self.shards[number], method)(argument) for number, argument in asked.items()}
+
+    def close(self) -> None:
+        """Let go of their files."""
+        for shard in self.shards:
+            shard.close()

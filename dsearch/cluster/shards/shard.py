@@ -1,0 +1,231 @@
+"""`Shard`: part of a generation, opened from its folder, that answers for its documents.
+
+It knows no model: queries come projected and folded, so that one set of shards serves every head, and what it
+gives of a candidate (inner product, keyword score) is what one machine would compute for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+
+from dsearch.attention import Partial
+from dsearch.attention.maxp import best_passages
+from dsearch.cluster.release.release import FREQUENCIES_NAME, ShardManifest
+from dsearch.cluster.shards import training as shard_training
+from dsearch.cluster.wire.messages import (
+    Attending,
+    Foremost,
+    Gathered,
+    Gathering,
+    Part,
+    Pooled,
+    Pooling,
+    Proposal,
+    Question,
+    Showing,
+    Shown,
+    Upstream,
+)
+from dsearch.engine.ranking.candidates import Legs
+from dsearch.engine.ranking.coverage import whole_log_partition
+from dsearch.engine.search.hits import highlighter
+from dsearch.engine.snapshot.filters import NarrowedStates
+from dsearch.engine.snapshot.fresh import Fresh
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.errors import CorruptData
+from dsearch.index import CorpusStatistics, Generation, ParsedQuery
+from dsearch.store import Store
+from dsearch.types import Document, Passage
+
+
+class Shard:
+    """An open shard; never changed.
+
+    Args:
+        manifest: what it consists of.
+        store: its documents.
+        state: its part of the generation.
+    """
+
+    def __init__(self, manifest: ShardManifest, store: Store, state: Snapshot):
+        self.manifest = manifest
+        self.store = store
+        self.state = state
+        self._narrowed = NarrowedStates(store)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, folder: Path, digest: str | None = None) -> Shard:
+        """The shard in `folder`, every file of which is compared with its SHA-256 first.
+
+        Args:
+            folder: where it lies.
+            digest: what its release names it by; None takes what is there.
+
+        Raises:
+            CorruptData: a file is missing or not what was written, or this is another shard.
+            UnsupportedFormat.
+        """
+        manifest = ShardManifest.read(folder, digest)
+        manifest.verify(folder)
+        generation = Generation.open(folder / "generations" / f"{manifest.generation:06d}")
+        if generation.keyword is None or len(generation) != manifest.documents:
+            raise CorruptData(f"{folder}: generation and shard.json do not fit each other; split it again")
+        frequencies = np.load(folder / FREQUENCIES_NAME, allow_pickle=False)
+        keyword = generation.keyword.of_corpus(CorpusStatistics(manifest.total, frequencies))
+        generation.keyword = keyword
+        nothing = np.empty(0, np.int64)
+        fresh = Fresh.of(nothing, np.empty((0, generation.manifest.encoder_dim), np.float32), [], keyword)
+        state = Snapshot.of(generation, fresh, nothing, manifest.sequence)
+        return cls(manifest, Store.open(folder, readonly=True), state)
+
+    def close(self) -> None:
+        """Let go of its files."""
+        self.store.close()
+
+    def propose(self, question: Question) -> Proposal:
+        """What each leg finds here, with the parts of its logits."""
+        with torch.inference_mode():
+            state = self._narrowed.narrowed(self.state, question.filter).weighed(question.weighting)
+            if question.required or question.excluded:
+                state = state.holding(ParsedQuery("", question.required, question.excluded))
+            legs = Legs(state, question.texts, mode=question.mode, candidates=question.candidates)
+            positions = np.ascontiguousarray(legs.propose(torch.as_tensor(question.folded)))
+            dense, keys = _dense(state, question, positions)
+            keyword = legs.keyword_scores(positions)
+            proposal = Proposal(
+                documents=state.documents,
+                positions=np.where(positions == NONE, NONE, positions + self.manifest.offset),
+                dense=dense,
+                keyword=np.zeros(positions.shape, np.float32) if keyword is None else keyword,
+                keys=keys,
+                partition=_partition(state, question, legs) if question.partition else None,
+            )
+        foremost = question.foremost
+        return proposal if foremost is None else self._with_foremost(proposal, question, foremost)
+
+    def query_features(self, texts: list[str]) -> Float32[np.ndarray, "batch features"]:
+        """What the words of queries say of them, for a head's fusion gate; the same of every shard."""
+        return self.state.query_features(texts)
+
+    def pool(self, pooling: Pooling) -> Pooled:
+        """The (max, sum, context) triple of some candidates, their embeddings as values."""
+        with torch.inference_mode():
+            values = torch.as_tensor(self.state.key_embeddings(pooling.keys)).double()
+            logits = torch.as_tensor(pooling.logits).double()
+            batch, heads, dimension = *logits.shape[:2], values.shape[-1]
+            context, maximum, total = (
+                torch.zeros(batch, heads, dimension),
+                torch.full((batch, heads), -torch.inf),
+                torch.zeros(batch, heads),
+            )
+            for query in range(batch):
+                for head in range(heads):
+                    part = Partial.of(logits[query, head], values[query, head])
+                    maximum[query, head], total[query, head] = part.max, part.sum
+                    context[query, head] = part.context
+            return Pooled(maximum.numpy(), total.numpy(), context.numpy())
+
+    def show(self, showing: Showing) -> list[Shown]:
+        """Documents, with what explains and highlights them."""
+        state, offset = self.state.weighed(showing.weighting), self.manifest.offset
+        positions = np.array(showing.positions, np.int64) - offset
+        documents = self.store.documents(state.rows(positions))
+        keys = showing.keys or [NONE] * len(documents)
+        pieces = highlighter(state.keyword, showing.queries) if showing.highlight else None
+        shown: list[Shown] = []
+        for number, (document, position) in enumerate(zip(documents, positions.tolist(), strict=True)):
+            terms: dict[str, float] = {}
+            if showing.explain and showing.queries is not None:
+                terms = state.keyword_terms(showing.queries[number], position)
+            highlights = None if pieces is None else pieces(number, document)
+            shown.append(Shown(document, self._passage(keys[number], document), terms, highlights))
+        return shown
+
+    def attend(self, asked: Attending) -> Part:
+        """Attention over every document, for training; see `training.py`."""
+        return shard_training.attend(self.state, asked)
+
+    def attend_backward(self, upstream: Upstream) -> shard_training.Gradient:
+        """Its share of the gradient."""
+        return shard_training.attend_backward(self.state, upstream)
+
+    def gather(self, asked: Gathering) -> Gathered:
+        """Embeddings and keyword scores of some documents."""
+        return shard_training.gather(self.state, self.manifest.offset, asked)
+
+    def _with_foremost(self, proposal: Proposal, question: Question, foremost: Foremost) -> Proposal:
+        """The same with its best candidates shown: of one head their order here is their order among all."""
+        logits = proposal.dense[0, 0]
+        if question.keyword_weights is not None:
+            logits = logits + question.keyword_weights[0] * proposal.keyword[0]
+        there = proposal.positions[0] != NONE
+        best = np.argsort(np.where(there, -logits, np.inf), kind="stable")[: min(foremost.most, there.sum())]
+        positions = proposal.positions[0, best].tolist()
+        shown = self.show(
+            Showing(
+                positions=positions,
+                keys=None if proposal.keys is None else proposal.keys[0, 0, best].tolist(),
+                queries=None if foremost.words is None else [foremost.words] * len(positions),
+                explain=foremost.explain,
+                highlight=foremost.highlight,
+                weighting=question.weighting,
+            )
+        )
+        return replace(proposal, shown=dict(zip(positions, shown, strict=True)))
+
+    def _passage(self, key: int, document: Document) -> Passage | None:
+        passages = self.state.passages
+        span = None if passages is None or key == NONE else passages.span_of(key)
+        if span is None:
+            return None
+        ordinal, start, end = span
+        return Passage(ordinal, start, end, document.text[start:end])
+
+
+def _dense(
+    state: Snapshot, question: Question, positions: Int64[np.ndarray, "batch candidates"]
+) -> tuple[Float32[np.ndarray, "batch heads candidates"], Int64[np.ndarray, "batch heads candidates"] | None]:
+    """Inner products of the candidates, and the keys that they are of.
+
+    In float64 and then rounded: documents with equal embeddings tie wherever they lie, which sums of float32
+    in blocks of different sizes do not promise.
+    """
+    batch, heads, _ = question.folded.shape
+    if question.mode == "keyword" or positions.shape[1] == 0:
+        return np.zeros((batch, heads, positions.shape[1]), np.float32), None
+    folded = question.folded.astype(np.float64)
+    dense = folded @ state.embeddings(positions).astype(np.float64).swapaxes(1, 2)
+    beside = None if state.passages is None else state.passages.beside(positions)
+    if beside is None or state.passages is None:
+        return dense.astype(np.float32), None
+    columns, further = beside
+    others = folded @ state.passages.embeddings(further).astype(np.float64).swapaxes(1, 2)
+    every = torch.as_tensor(np.concatenate([dense, others], axis=2).astype(np.float32))
+    first = np.broadcast_to(np.arange(positions.shape[1], dtype=np.int64), positions.shape)
+    owners = torch.as_tensor(np.concatenate([first, columns], axis=1))
+    taken = best_passages(every, owners[:, None], positions.shape[1])
+    numbers = np.concatenate([positions, further + state.positions], axis=1)[:, None]
+    numbers = np.broadcast_to(numbers, (batch, heads, numbers.shape[2]))
+    keys = np.take_along_axis(numbers, taken.numpy(), 2)
+    return every.gather(2, taken).numpy(), np.where(positions[:, None] == NONE, NONE, keys)
+
+
+def _partition(state: Snapshot, question: Question, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
+    weights = question.keyword_weights
+    return whole_log_partition(
+        state,
+        torch.as_tensor(question.folded),
+        question.texts,
+        mode=question.mode,
+        keyword_weights=None if weights is None else torch.as_tensor(weights),
+        temperature=torch.tensor(question.temperature),
+        dense_of_all=legs.dense_of_all,
+        keyword_of_all=legs.keyword_of_all,
+    ).numpy()

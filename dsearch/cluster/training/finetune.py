@@ -1,0 +1,113 @@
+"""`finetune` over shards: the same training, each step of which asks the shards.
+
+    finetune(examples, options, task=over(corpus))
+
+Queries, judgements and held-out rankings are of the home, where the generation lies that was split; the exact
+softmax and its gradients, which are nearly all of the work, come from the shards. Draws are those of one
+process, so the head is too, up to rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from dsearch.cluster.training.training import ShardedCorpus, listwise, retention
+from dsearch.engine import Collection
+from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.errors import Conflict, InvalidRequest, NotInCluster
+from dsearch.training.data.examples import Examples
+from dsearch.training.loop.loop import NothingFurther
+from dsearch.training.loop.student import Student
+from dsearch.training.losses.objectives import DEFAULT_OBJECTIVE
+from dsearch.training.options import TrainingOptions
+from dsearch.training.ranking import padded
+from dsearch.training.scopes.head import MakeTask, descend, head_groups
+
+
+def over(corpus: ShardedCorpus) -> MakeTask:
+    """What `finetune` and `train_student` take as `task` to learn over these shards."""
+
+    def make(examples: Examples, options: TrainingOptions, student: Student, device: str) -> ShardedDocuments:
+        require_trainable(options)
+        return ShardedDocuments(corpus, examples, options, student)
+
+    return make
+
+
+def require_trainable(options: TrainingOptions) -> None:
+    """Refuse what shards have no gradient for.
+
+    Raises:
+        InvalidRequest: another scope than head, another objective than listwise.
+    """
+    if options.scope != "head":
+        raise InvalidRequest(f"scope={options.scope!r} does not train over shards; use scope='head'")
+    if options.objective != DEFAULT_OBJECTIVE:
+        raise InvalidRequest(
+            f"objective={options.objective!r} does not train over shards; use {DEFAULT_OBJECTIVE!r}"
+        )
+
+
+def require_same_documents(corpus: ShardedCorpus, collection: Collection) -> None:
+    """Refuse shards that are not of the generation that examples are made from.
+
+    Raises:
+        Conflict: another generation, or documents were written or deleted since.
+        NotInCluster: documents with several passages.
+    """
+    snapshot = collection.snapshot
+    release = corpus.release
+    if release.source != snapshot.generation.manifest.digest or collection.stale:
+        raise Conflict(
+            f"the shards are of generation {release.generation} of {release.collection}, and there are newer "
+            f"documents; run dsearch refresh -c {collection.name}, then dsearch cluster start again"
+        )
+    if snapshot.passages is not None:
+        raise NotInCluster("documents with several passages do not train over shards; train in one process")
+
+
+class ShardedDocuments(NothingFurther):
+    """The `Task` of a head whose documents lie in shards.
+
+    Args:
+        corpus: all documents.
+        examples: queries and their documents.
+        options: how.
+        student: what learns.
+    """
+
+    def __init__(self, corpus: ShardedCorpus, examples: Examples, options: TrainingOptions, student: Student):
+        self.trained = student
+        self._corpus, self._examples, self._options = corpus, examples, options
+        relevant, grades = padded(examples.relevant)
+        target = grades / grades.sum(1, keepdims=True)
+        if examples.weights is not None:
+            target = target * examples.weights[:, None]
+        self._relevant, self._target = np.maximum(relevant, NONE), torch.as_tensor(target)
+        self._states = torch.as_tensor(examples.states)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The head's."""
+        return head_groups(self.trained.head, self._options)
+
+    def step(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, " losses"]:
+        """Objective, retention and decay, as of documents in this process."""
+        options, head, which = self._options, self.trained.head, batch.tolist()
+        texts = [self._examples.texts[i] for i in which] if options.keywords else None
+        loss = listwise(
+            self._corpus,
+            head,
+            self._states[batch],
+            texts,
+            self._relevant[which],
+            self._target[batch],
+        )
+        documents = self._corpus.release.documents
+        drawn = torch.randint(documents, (options.retention_batch,), generator=generator)
+        kept = retention(self._corpus, head, drawn.numpy()) if options.retention else torch.zeros(())
+        return descend(loss, kept, head, options)

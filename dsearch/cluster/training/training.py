@@ -1,0 +1,228 @@
+"""Training over shards: the exact softmax over all documents, whose embeddings stay where they are.
+
+    shard s:     (C_s, Z_s) = attention of the queries over its documents, Z_s = log Σ_{d in s} exp(l_d)
+    here:        Z = log Σ_s exp(Z_s)        C = Σ_s exp(Z_s − Z) C_s          (`dsearch.attention.merge`)
+    backward:    ∂C_s, ∂Z_s come from that merge; each shard turns its own into ∂q, ∂w and ∂t, which add up
+
+So the gradient is that of one process over all documents, and what travels is of the size of the queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dsearch.attention import Exact, Partial, merge
+from dsearch.attention.fusion_gate import keyword_part
+from dsearch.attention.head import START_TEMPERATURE, Head
+from dsearch.cluster.release.release import Release
+from dsearch.cluster.search.attention import Shards
+from dsearch.cluster.wire.messages import Attending, Gathering, Part, Upstream
+
+
+class ShardedCorpus:
+    """All documents of a release, to attend to with gradients.
+
+    Args:
+        release: what is attended to.
+        shards: its shards; all of them answer, or there is no gradient.
+    """
+
+    def __init__(self, release: Release, shards: Shards):
+        self.release = release
+        self._shards = shards
+
+    def attend(
+        self,
+        folded: Float[Tensor, "batch heads encoder_dim"],
+        texts: Sequence[str] | None,
+        *,
+        keyword_weights: Float[Tensor, "batch heads"],
+        temperature: Float[Tensor, ""],
+        weighting: tuple[float, float] | None = None,
+    ) -> Exact:
+        """Σ_d a_h(q, d) e_d and log Σ_d exp(l_h(q, d)) over every document, as one process gives them.
+
+        Args:
+            folded: the queries of all heads, against stored embeddings.
+            texts: the words of each query; None leaves the keyword part out.
+            keyword_weights: w_h(q).
+            temperature: t.
+            weighting: (k1, b) of the keyword score; None for those of the generation.
+
+        Raises:
+            ShardsLost: a shard does not answer.
+            NotInCluster: documents with several passages.
+        """
+        words = None if texts is None else list(texts)
+        contexts, partitions = cast(
+            "tuple[Tensor, Tensor]",
+            _AskShards.apply(self, words, weighting, folded, keyword_weights, temperature),
+        )
+        parts = [Partial.of_result(context, z) for context, z in zip(contexts, partitions, strict=True)]
+        return merge(parts).finish()
+
+    def keyword_weights(
+        self, head: Head, queries: int, texts: Sequence[str] | None
+    ) -> Float[Tensor, "batch heads"]:
+        """w_h(q) of so many queries; a gate's features come from one shard, as each knows n and df of all."""
+        features = None
+        if head.fusion_gate is not None:
+            if texts is None:  # words have no part, whatever their weight
+                return head.keyword_weight.new_zeros(queries, head.heads)
+            features = torch.tensor(self._shards.ask("query_features", {0: list(texts)})[0])
+        return head.keyword_weights(queries, features)
+
+    def gather(
+        self,
+        positions: Int64[np.ndarray, "batch documents"],
+        texts: Sequence[str] | None,
+        weighting: tuple[float, float] | None = None,
+    ) -> tuple[Float[Tensor, "batch documents encoder_dim"], Float[Tensor, "batch documents"]]:
+        """The embeddings of some documents, and b(q, d) for their queries, by this (k1, b); zeros at −1."""
+        words = None if texts is None else list(texts)
+        offsets = np.array([entry.offset for entry in self.release.shards])
+        owners = np.searchsorted(offsets, positions, side="right") - 1
+        # Of empty shards at one offset the last has the documents.
+        asked = {
+            int(shard): Gathering(np.where(owners == shard, positions, -1), words, weighting)
+            for shard in np.unique(owners[positions >= 0])
+        }
+        embeddings = torch.zeros(*positions.shape, self.release.dimension)
+        keyword = torch.zeros(positions.shape)
+        for found in self._shards.ask("gather", asked).values():
+            embeddings += torch.tensor(found.embeddings)
+            keyword += torch.tensor(found.keyword)
+        return embeddings, keyword
+
+    def ask(self, method: str, argument: Any) -> list[Any]:
+        """The answers of all shards, in their order."""
+        return self.each(method, dict.fromkeys(range(len(self.release.shards)), argument))
+
+    def each(self, method: str, asked: Mapping[int, Any]) -> list[Any]:
+        """The answers of shards that are each asked something of their own."""
+        answers = self._shards.ask(method, asked)
+        return [answers[number] for number in sorted(answers)]
+
+
+def log_weights(
+    corpus: ShardedCorpus,
+    head: Head,
+    states: Float[Tensor, "batch encoder_dim"],
+    texts: Sequence[str] | None,
+    positions: Int64[np.ndarray, "batch documents"],
+) -> Float[Tensor, "batch documents"]:
+    """log Σ_h m_h softmax(l_h) of some documents under the softmax over all: what listwise losses take.
+
+    Args:
+        corpus: all documents.
+        head: what is trained; gradients reach all of it.
+        states: query embeddings.
+        texts: the words of each query; None leaves the keyword part out.
+        positions: of the documents; −1 is padding, whose result is to be masked.
+    """
+    folded = head.fold(head.queries(states))
+    temperature = head.temperature
+    weights = corpus.keyword_weights(head, len(folded), texts)
+    whole = corpus.attend(
+        folded,
+        texts,
+        keyword_weights=weights,
+        temperature=temperature,
+        weighting=head.keyword_weighting,
+    )
+    embeddings, keyword = corpus.gather(positions, texts, head.keyword_weighting)
+    raw = torch.einsum("bhd,bcd->bhc", folded, embeddings) + keyword_part(weights, keyword)
+    logits = raw / temperature - whole.log_partition[..., None]
+    return (head.mixture.log()[:, None] + logits).logsumexp(1)
+
+
+def listwise(
+    corpus: ShardedCorpus,
+    head: Head,
+    states: Float[Tensor, "batch encoder_dim"],
+    texts: Sequence[str] | None,
+    positions: Int64[np.ndarray, "batch documents"],
+    target: Float[Tensor, "batch documents"],
+) -> Float[Tensor, ""]:
+    """Graded cross-entropy over the whole corpus: −Σ_d p_d log weight_d, the mean over the queries.
+
+    Args:
+        corpus: all documents.
+        head: what is trained.
+        states: query embeddings.
+        texts: the words of each query.
+        positions: of the relevant documents, −1 behind.
+        target: the grades' shares, rows summing to 1; 0 at padding.
+    """
+    found = log_weights(corpus, head, states, texts, positions)
+    return -(target * found.masked_fill(target == 0, 0.0)).sum(-1).mean()
+
+
+def retention(
+    corpus: ShardedCorpus, head: Head, positions: Int64[np.ndarray, " documents"]
+) -> Float[Tensor, ""]:
+    """Mean KL(π₀ ‖ π_h) over stored documents as queries: `objectives.retention` over shards.
+
+    Args:
+        corpus: all documents.
+        head: what is trained.
+        positions: of the documents that are taken as queries.
+    """
+    documents = corpus.gather(positions[:, None], None)[0][:, 0]
+    start = torch.tensor(START_TEMPERATURE)
+
+    def attended(folded: Tensor) -> Exact:
+        unworded = torch.zeros(folded.shape[:2])
+        return corpus.attend(folded, None, keyword_weights=unworded, temperature=start)
+
+    with torch.no_grad():
+        frozen = attended(documents[:, None])
+    folded = head.fold(head.queries(documents))
+    trained = attended(folded).log_partition
+    expected_frozen = (documents * frozen.context[:, 0]).sum(-1, keepdim=True) / start
+    expected = torch.einsum("bhd,bd->bh", folded, frozen.context[:, 0]) / start
+    return (expected_frozen - frozen.log_partition - (expected - trained)).mean()
+
+
+class _AskShards(torch.autograd.Function):
+    """Every shard's context and log partition function; backward asks each for its share of the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        corpus: ShardedCorpus,
+        texts: list[str] | None,
+        weighting: tuple[float, float] | None,
+        folded: Tensor,
+        keyword_weights: Tensor,
+        temperature: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        asked = Attending(
+            folded.detach().numpy(), texts, keyword_weights.detach().numpy(), float(temperature), weighting
+        )
+        parts = cast("list[Part]", corpus.ask("attend", asked))
+        ctx.corpus, ctx.asked = corpus, asked
+        return (
+            torch.stack([torch.tensor(part.context) for part in parts]),
+            torch.stack([torch.tensor(part.log_partition) for part in parts]),
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, contexts: Tensor, partitions: Tensor) -> tuple[Any, ...]:  # pyright: ignore
+        upstream = {
+            number: Upstream(ctx.asked, context.numpy(), partition.numpy())
+            for number, (context, partition) in enumerate(zip(contexts, partitions, strict=True))
+        }
+        gradients = ctx.corpus.each("attend_backward", upstream)
+        folded, keyword_weights, temperature = (
+            sum(torch.tensor(part) for part in parts) for parts in zip(*gradients, strict=True)
+        )
+        return None, None, None, folded, keyword_weights, temperature

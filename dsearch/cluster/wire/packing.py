@@ -1,0 +1,72 @@
+"""How records (messages.py) travel between the processes of a cluster: MessagePack, which holds data alone.
+
+Ray takes bytes as they are. Left to it, its pickler goes through every object of a record in Python, which
+took as long as the search; and a pickle is a program. Here a record is its class' name and its values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from dsearch.cluster.wire import messages
+from dsearch.store.filters import parse
+from dsearch.types import Document, Highlight, Passage
+
+_CLASSES = (
+    *(messages.Attending, messages.Foremost, messages.Gathered, messages.Gathering, messages.Part),
+    *(messages.Pooled, messages.Pooling, messages.Proposal, messages.Question, messages.Showing),
+    *(messages.Shown, messages.Upstream, Document, Highlight, Passage),
+    *(parse.All, parse.Compares, parse.Equals, parse.Exists, parse.Not, parse.Some),
+)
+_BY_NAME: dict[str, Any] = {one.__name__: one for one in _CLASSES}
+_FIELDS = {one: tuple(field.name for field in dataclasses.fields(one)) for one in _CLASSES}
+
+
+def pack(record: Any) -> bytes:
+    """A record, or a list of them, as bytes.
+
+    Raises:
+        TypeError: something in it is neither a record, an array of numbers, nor what JSON has.
+    """
+    return _packb(record)
+
+
+def unpack(packed: bytes) -> Any:
+    """What `pack` was given."""
+    return _unpackb(packed)
+
+
+def _described(value: Any) -> dict[None, list[Any]]:
+    """What MessagePack does not know: a name, and what it is made of. No JSON has the key null."""
+    kind = type(value)
+    if kind in _FIELDS:
+        return {None: [kind.__name__, *(getattr(value, field) for field in _FIELDS[kind])]}
+    if kind is tuple:
+        return {None: ["tuple", *value]}
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return {None: ["array", value.dtype.str, list(value.shape), value.tobytes()]}
+    raise TypeError(f"{kind.__name__} does not travel to shards; add it to dsearch/cluster/wire/packing.py")
+
+
+def _made(content: dict[Any, Any]) -> Any:
+    if None not in content:
+        return content
+    name, *values = content[None]
+    if name == "tuple":
+        return tuple(values)
+    if name == "array":
+        kind, shape, numbers = values
+        return np.frombuffer(bytearray(numbers), np.dtype(kind)).reshape(shape)
+    return _BY_NAME[name](*values)
+
+
+# With strict types nothing is taken for something else, a tuple for a list or a subclass for its base.
+_packb: Any = partial(msgpack.packb, default=_described, strict_types=True, unicode_errors="surrogatepass")
+_unpackb: Any = partial(
+    msgpack.unpackb, object_hook=_made, strict_map_key=False, unicode_errors="surrogatepass"
+)

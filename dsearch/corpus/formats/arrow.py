@@ -1,0 +1,103 @@
+"""Parquet and Arrow files: one document a row, read batch by batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from dsearch.corpus.formats.extras import optional
+from dsearch.corpus.formats.lines import ByteStream
+from dsearch.corpus.problems import Problems
+from dsearch.corpus.records import BadRecord, Fields, Place, to_document
+
+_ROWS_AT_A_TIME = 1024
+
+
+def read_parquet(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
+    """The documents of a Parquet file. Columns other than id, title, text, value become metadata.
+
+    Memory is bounded by the file's row groups. A bad row is a problem, told with its number from 1. Times and
+    dates become ISO 8601, decimals numbers, NaN and infinity null; columns of bytes are left out.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+    """
+    parquet = optional("pyarrow.parquet", extra="parquet", what="Parquet files")
+
+    def batches() -> Iterator[Any]:
+        return parquet.ParquetFile(stream).iter_batches(batch_size=_ROWS_AT_A_TIME)
+
+    return _documents(batches, name, problems, fields)
+
+
+def read_arrow(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
+    """The documents of an Arrow file, streaming or random-access format; else like `read_parquet`."""
+    ipc = optional("pyarrow.ipc", extra="parquet", what="Arrow files")
+
+    def batches() -> Iterator[Any]:
+        # The random-access format has a mark of its own; the streaming one, which Hugging Face's
+        # `save_to_disk` writes, begins with the schema.
+        if _begins_with(stream, b"ARROW1"):
+            file = ipc.open_file(stream)
+            whole = (file.get_batch(number) for number in range(file.num_record_batches))
+        else:
+            whole = iter(ipc.open_stream(stream))
+        for batch in whole:
+            for start in range(0, batch.num_rows, _ROWS_AT_A_TIME):
+                yield batch.slice(start, _ROWS_AT_A_TIME)
+
+    return _documents(batches, name, problems, fields)
+
+
+def _documents(
+    batches: Callable[[], Iterator[Any]], name: str, problems: Problems, fields: Fields
+) -> Iterator[Place]:
+    row = 0
+    try:
+        for batch in batches():
+            if row == 0 and (complaint := fields.complaint_about(list(batch.schema.names))):
+                problems.add(name, None, complaint)
+                return
+            for record in batch.to_pylist():
+                row += 1
+                try:
+                    yield row, to_document(_plain(record), fields)
+                except BadRecord as error:
+                    problems.add(name, row, str(error))
+    except (
+        OSError,
+        ValueError,
+        NotImplementedError,
+        MemoryError,
+    ) as error:  # pyarrow's own derive from these
+        problems.add(name, row + 1, f"cannot be read from here on: {error}")
+
+
+def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _json(value) for name, value in record.items() if not isinstance(value, bytes | bytearray)}
+
+
+def _json(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, date | datetime | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return _json(float(value))
+    if isinstance(value, Mapping):
+        return {str(name): _json(held) for name, held in value.items() if not isinstance(held, bytes)}
+    if isinstance(value, list | tuple):
+        return [_json(held) for held in value if not isinstance(held, bytes)]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _begins_with(stream: Any, mark: bytes) -> bool:
+    found = stream.read(len(mark)) == mark
+    stream.seek(0)
+    return found

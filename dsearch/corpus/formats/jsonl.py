@@ -1,0 +1,71 @@
+"""JSON lines: one object, one document a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import orjson
+
+from dsearch.corpus import strict_json
+from dsearch.corpus.formats.lines import ByteStream, decoded_lines
+from dsearch.corpus.problems import Problems
+from dsearch.corpus.records import BadRecord, Fields, Place, to_document
+
+
+def read_jsonl(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
+    """The documents of a stream of JSON lines; blank lines are passed over, bad ones are problems."""
+    return documents_of_lines(decoded_lines(stream, name, problems), name, problems, fields)
+
+
+def documents_of_lines(
+    lines: Iterable[tuple[int, str]], name: str, problems: Problems, fields: Fields
+) -> Iterator[Place]:
+    """The same from lines that are decoded already."""
+    for number, record in json_objects(lines, name, problems):
+        try:
+            yield number, to_document(record, fields)
+        except BadRecord as error:
+            problems.add(name, number, str(error))
+
+
+def json_objects(
+    lines: Iterable[tuple[int, str]], name: str, problems: Problems
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of every line that holds one."""
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            record = strict_json.parse(line)
+        except strict_json.AmbiguousJson as error:
+            problems.add(name, number, str(error))
+            continue
+        except orjson.JSONDecodeError as error:
+            problems.add(name, number, _malformed(line, error))
+            continue
+        if isinstance(record, dict):
+            yield number, record
+        else:
+            problems.add(name, number, f"{_KINDS[type(record)]}; each line must be an object {{…}}")
+
+
+_KINDS = {
+    list: "a JSON array",
+    str: "a JSON string",
+    int: "a JSON number",
+    float: "a JSON number",
+    bool: "a JSON true or false",
+    type(None): "a JSON null",
+}
+
+
+def _malformed(line: str, error: orjson.JSONDecodeError) -> str:
+    reason = str(error).split(": line 1 column")[0]
+    hint = ""
+    if re.match(r"-?(NaN|Infinity|inf|nan)", line[error.pos :]):
+        hint = " (JSON has no NaN and no Infinity: write null or leave the field out)"
+    elif error.pos == 0 and line.lstrip().startswith("["):
+        hint = " (one object a line, not one array over many lines)"
+    return f"malformed JSON at column {error.pos + 1}: {reason}{hint}"

@@ -1,0 +1,69 @@
+"""HTML and PDF files: each is one document, called by its path."""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import Any
+
+from dsearch.corpus.formats.extras import optional
+from dsearch.corpus.formats.lines import ByteStream
+from dsearch.corpus.formats.texts import stem
+from dsearch.corpus.records import BadRecord
+from dsearch.types import Document
+
+
+def read_html(stream: ByteStream, identity: str) -> Document:
+    """A web page: its main text, without navigation, and its title (else the file's name).
+
+    Raises:
+        BadRecord: it says nothing.
+        MissingExtra: trafilatura is not installed.
+    """
+    trafilatura = optional("trafilatura", extra="files", what="HTML files")
+    _quiet("trafilatura")
+    page = stream.read()
+    if not page.strip():
+        raise BadRecord("empty: the file says nothing")
+    text = trafilatura.extract(page, include_comments=False) or trafilatura.baseline(page)[1]
+    described = trafilatura.extract_metadata(page)
+    if not text or not text.strip():
+        raise BadRecord("no text was found in this HTML")
+    return Document(id=identity, title=(described and described.title) or stem(identity), text=text.strip())
+
+
+def read_pdf(stream: ByteStream, identity: str) -> Document:
+    """A PDF: the text of its pages, a blank line between, and its title (else the file's name).
+
+    Raises:
+        BadRecord: damaged, encrypted with a password, or without text (a scan).
+        MissingExtra: pypdf is not installed.
+    """
+    pypdf = optional("pypdf", extra="files", what="PDF files")
+    _quiet("pypdf")
+    try:
+        title, pages = _pages(pypdf, io.BytesIO(stream.read()))
+    except BadRecord:
+        raise
+    except Exception as error:  # a damaged PDF makes pypdf raise almost anything
+        raise BadRecord(f"not a PDF that can be read: {type(error).__name__}: {error}") from error
+    text = "\n\n".join(page for page in pages if page)
+    if not text:
+        raise BadRecord(f"no text on {len(pages)} pages: a scan needs text recognition (OCR) first")
+    return Document(id=identity, title=title or stem(identity), text=text, metadata={"pages": len(pages)})
+
+
+def _pages(pypdf: Any, stream: io.BytesIO) -> tuple[str, list[str]]:
+    reader = pypdf.PdfReader(stream)
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise BadRecord("encrypted with a password; save it without")
+    described = reader.metadata
+    title = (described and described.title) or ""
+    # A lone surrogate, which a broken font table gives, is no text.
+    pages = [page.extract_text().encode("utf-8", "replace").decode().strip() for page in reader.pages]
+    return title.encode("utf-8", "replace").decode().strip(), pages
+
+
+def _quiet(library: str) -> None:
+    """What is wrong with a file is told as a problem; the libraries' own remarks would be shown besides."""
+    logging.getLogger(library).setLevel(logging.CRITICAL)

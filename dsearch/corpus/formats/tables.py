@@ -1,0 +1,81 @@
+"""CSV and TSV: a header with the names of the columns, then one document a row."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+
+from dsearch.corpus.formats.lines import ByteStream, raw_lines
+from dsearch.corpus.problems import Problems
+from dsearch.corpus.records import BadRecord, Fields, Place, to_document
+
+DELIMITERS = ",;\t"
+LONGEST_CELL = 2**31 - 1  # Python's own limit of 131,072 characters is shorter than many documents
+
+
+def read_csv(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
+    """The documents of a table. Cells are texts; columns other than id, title, text, value become metadata.
+
+    The delimiter is the one of `,`, `;` and tab that the header has most of. Cells in double quotes may hold
+    delimiters, line ends and doubled quotes. A row that does not fit the header, breaks the rules of quoting
+    or is not UTF-8 is a problem, told with the line that it begins at.
+    """
+    lines = _Lines(stream, name, problems)
+    csv.field_size_limit(LONGEST_CELL)
+    header_line = next(lines, "")
+    delimiter = max(DELIMITERS, key=header_line.count)
+    header = [column.strip() for column in next(csv.reader([header_line], delimiter=delimiter), [])]
+    complaint = _wrong_header(header, fields)
+    if complaint:
+        problems.add(name, 1, complaint)
+        return
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        begin = lines.number + 1
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            problems.add(name, begin, f"broken row: {error}")
+            continue
+        if row is None:
+            return
+        if not row:
+            continue
+        try:
+            yield begin, to_document(_record(header, row), fields)
+        except BadRecord as error:
+            problems.add(name, begin, str(error))
+
+
+class _Lines(Iterator[str]):
+    """Lines with their ends, as the csv module wants them, and the number of the last one given out.
+
+    Bytes that are not UTF-8 travel as lone surrogates and are refused with their row: dropping the line here
+    could tear a quoted cell apart.
+    """
+
+    def __init__(self, stream: ByteStream, name: str, problems: Problems) -> None:
+        self.number = 0
+        self._lines = raw_lines(stream, name, problems)
+
+    def __next__(self) -> str:
+        self.number, raw = next(self._lines)
+        return raw.decode("utf-8", errors="surrogateescape")
+
+
+def _record(header: list[str], row: list[str]) -> dict[str, str]:
+    if len(row) != len(header):
+        raise BadRecord(f"{len(row)} cells, but the header has {len(header)} columns")
+    for column, cell in zip(header, row, strict=True):
+        if not cell.isascii() and any("\ud800" <= character <= "\udfff" for character in cell):
+            raise BadRecord(f"column {column!r} is not UTF-8; save the file as UTF-8")
+    return dict(zip(header, row, strict=True))
+
+
+def _wrong_header(header: list[str], fields: Fields) -> str | None:
+    names = dict.fromkeys(header)
+    if not header:
+        return "empty; a table begins with a header that names its columns"
+    if len(names) != len(header):
+        return f"the header names a column twice: {header}"
+    return fields.complaint_about(header)

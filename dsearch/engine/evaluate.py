@@ -1,0 +1,182 @@
+"""Runs: how a collection ranks many queries, by the served path, for any evaluator.
+
+How well a model tells queries that nothing in the collection answers from those that something does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection as Ids
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from dsearch.attention.head import Head
+from dsearch.encoder import EncoderIdentity
+from dsearch.engine.collection import Collection
+from dsearch.engine.models.files import UNTRAINED
+from dsearch.engine.options import CANDIDATES
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.evaluation import Run
+from dsearch.evaluation.calibration import Answerability, answerability
+from dsearch.types import Mode, Query
+
+if TYPE_CHECKING:
+    from dsearch.engine.state.view import CollectionReader
+
+
+_QUERIES_AT_A_TIME = 32
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One way to search: a mode and a model, and what may differ from the model's own settings."""
+
+    mode: Mode = "hybrid"
+    model: str = "v0"
+    hops: int | None = None
+    hop_strength: float | None = None
+
+
+def encode_queries(
+    collection: Collection, queries: Sequence[Query], model: str = UNTRAINED
+) -> Float32[np.ndarray, "queries encoder_dim"]:
+    """The embeddings of queries by a model's encoder, so that several systems can share them."""
+    return collection.encoder_of(model).encode_queries([query.text for query in queries])
+
+
+class QueryStates:
+    """The embeddings of queries by the encoder of any model, computed once for each encoder.
+
+    Args:
+        collection: whose models.
+        queries: ids and texts.
+    """
+
+    def __init__(self, collection: Collection, queries: Sequence[Query]):
+        self._collection, self._queries = collection, queries
+        self._known: dict[EncoderIdentity, Float32[np.ndarray, "queries encoder_dim"]] = {}
+
+    def of(self, model: str) -> Float32[np.ndarray, "queries encoder_dim"]:
+        """By the encoder of this version."""
+        identity = self._collection.encoder_of(model).identity
+        if identity not in self._known:
+            self._known[identity] = encode_queries(self._collection, self._queries, model)
+        return self._known[identity]
+
+
+def make_run(
+    collection: Collection,
+    queries: Sequence[Query],
+    system: System | None = None,
+    *,
+    states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+    head: Head | None = None,
+    snapshot: Snapshot | None = None,
+    depth: int = 100,
+    exclude: Mapping[str, Ids[str]] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Rank the collection for every query: query id → (document id, score), best first.
+
+    Args:
+        collection: what is searched.
+        queries: ids and texts.
+        system: how.
+        states: the queries' embeddings by the system's encoder, when they are known.
+        head: a head that is no registered model, in place of the system's.
+        snapshot: the documents, in place of those of the system's model.
+        depth: documents per query.
+        exclude: query id → documents that are left out of its ranking.
+        on_progress: told the number of queries done.
+
+    Raises:
+        ModelNotFound, InvalidRequest: as in a search.
+    """
+    system, exclude = system or System(), exclude or {}
+    if states is None:
+        states = encode_queries(collection, queries, system.model)
+    spare = max((len(ids) for ids in exclude.values()), default=0)
+    layer = SearchLayer(
+        collection.snapshot_for(system.model) if snapshot is None else snapshot,
+        collection.head(system.model) if head is None else head,
+        mode=system.mode,
+        candidates=max(CANDIDATES, depth + spare),
+        hops=system.hops,
+        hop_strength=system.hop_strength,
+    )
+    run: Run = {}
+    for start in range(0, len(queries), _QUERIES_AT_A_TIME):
+        block = queries[start : start + _QUERIES_AT_A_TIME]
+        with torch.inference_mode():
+            found = layer(
+                torch.as_tensor(states[start : start + len(block)]), [query.text for query in block]
+            )
+        ids = collection.ids_at(layer.snapshot, found.positions[:, : depth + spare])
+        scores = found.scores.numpy()
+        for row, query in enumerate(block):
+            left_out = exclude.get(query.id, ())
+            ranked = [
+                (id, float(score))
+                for id, score in zip(ids[row], scores[row], strict=False)
+                if id and id not in left_out
+            ]
+            run[query.id] = ranked[:depth]
+        if on_progress is not None:
+            on_progress(start + len(block))
+    return run
+
+
+_AT_A_TIME = 64
+NOTHING = -1e30  # the score in place of a first hit that is not there
+
+
+def judged_answerability(
+    collection: CollectionReader,
+    queries: Mapping[str, str],
+    qrels: Mapping[str, Mapping[str, float | int]],
+    *,
+    model: str | None = None,
+) -> Answerability | None:
+    """Both measures of a model's null slot, or of its first hits' scores where it has none.
+
+    Args:
+        collection: what is asked.
+        queries: query id → text.
+        qrels: query id → document id → grade; a query whose grades are all 0 or less is unanswerable.
+        model: a version; the live one when None.
+
+    Returns:
+        None where the judgements hold no query of one of the two kinds.
+    """
+    texts, wrong = list[str](), list[bool]()
+    for query, grades in qrels.items():
+        if grades and (text := queries.get(query, "").strip()):
+            texts.append(text)
+            wrong.append(max(grades.values()) <= 0)
+    if not any(wrong) or all(wrong):
+        return None
+    weights, scores = _asked(collection, texts, model)
+    unanswerable = np.array(wrong)
+    if weights is None:
+        return answerability(-scores, unanswerable, slot=False)
+    return answerability(weights, unanswerable)
+
+
+def _asked(
+    collection: CollectionReader, texts: Sequence[str], model: str | None
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """The slot's weight for each query, None without a slot, and the first hit's score."""
+    weights, scores = list[float | None](), list[float]()
+    for start in range(0, len(texts), _AT_A_TIME):
+        for result in collection.search_batch(
+            texts[start : start + _AT_A_TIME], limit=1, model=model, operators=False, coverage=False
+        ):
+            weights.append(result.attention.null_weight)
+            scores.append(result.hits[0].score if result.hits else NOTHING)
+    told = [weight for weight in weights if weight is not None]
+    return (np.array(told) if len(told) == len(weights) else None), np.array(scores)

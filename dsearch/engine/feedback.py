@@ -1,0 +1,100 @@
+"""What a page of hits showed: remembered for feedback, and, on a small share of pages, left to a coin.
+
+People click what stands on top, be it good or not. How much of a click is owed to its place can be learned
+only where the place was an accident. So on a share of the pages two positions are drawn, and a coin decides
+whether the documents there change places (swap interventions: Joachims, Swaminathan and Schnabel, WSDM 2017,
+section 5). Both outcomes are recorded: in these pages the two documents are exchangeable, so whatever
+difference there is between the clicks of the two positions is the positions' own.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dsearch.errors import InvalidRequest
+from dsearch.store import Impression
+from dsearch.store.feedback.records import SHOWN
+from dsearch.types import Hit, SearchResult
+
+MAX_EXPLORE = 0.2
+DEPTH = 10  # positions that a coin may move
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Two positions, counted from 1, the upper one first, and whether their documents changed places."""
+
+    pair: tuple[int, int]
+    swapped: bool
+
+
+def explored(hits: Sequence[Hit], share: float, generator: random.Random) -> tuple[list[Hit], Drawn | None]:
+    """A page of hits, on a share of the pages with two positions left to a coin.
+
+    Half of the pairs are neighbours, which costs the reader little; half are the first position and another
+    one, which ties every position to the first directly.
+
+    Args:
+        hits: a page that begins at rank 1; another one, or one of less than two hits, is left as it is.
+        share: of the pages on which a pair is drawn, 0 to 0.2; on half of these the documents stay.
+        generator: of pages, pairs and coins.
+
+    Returns:
+        The hits in the order to be shown, ranks from 1, and what was drawn; None where nothing was.
+
+    Raises:
+        InvalidRequest: a share out of range.
+    """
+    if not 0 <= share <= MAX_EXPLORE:
+        raise InvalidRequest(f"explore={share}; use a number from 0 to {MAX_EXPLORE}")
+    shown = list(hits)
+    last = min(len(shown), DEPTH)
+    if share == 0 or last < 2 or shown[0].rank != 1 or generator.random() >= share:
+        return shown, None
+    if generator.random() < 0.5:
+        upper = generator.randint(1, last - 1)
+        pair = (upper, upper + 1)
+    else:
+        pair = (1, generator.randint(2, last))
+    swapped = generator.random() < 0.5
+    if swapped:
+        a, b = pair[0] - 1, pair[1] - 1
+        shown[a], shown[b] = replace(shown[b], rank=a + 1), replace(shown[a], rank=b + 1)
+    return shown, Drawn(pair, swapped)
+
+
+def impression_of(
+    result: SearchResult,
+    query_id: str,
+    *,
+    key: str = "",
+    drawn: Drawn | None = None,
+    shown_s: float | None = None,
+) -> Impression:
+    """The impression that a page makes, of its first hits.
+
+    Args:
+        result: with its hits as they are shown.
+        query_id: names it.
+        key: who asked.
+        drawn: what `explored` drew.
+        shown_s: when, in seconds since 1970; now when None.
+    """
+    hits = result.hits[:SHOWN]
+    return Impression(
+        query_id=query_id,
+        query=result.query,
+        shown_s=time.time() if shown_s is None else shown_s,
+        generation=result.stamp.generation,
+        model=result.stamp.model,
+        sequence=result.stamp.sequence,
+        key=key,
+        ids=tuple(hit.id for hit in hits),
+        weights=tuple(hit.weight for hit in hits),
+        first=hits[0].rank if hits else 1,
+        pair=None if drawn is None else drawn.pair,
+        swapped=drawn is not None and drawn.swapped,
+    )

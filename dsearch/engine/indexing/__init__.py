@@ -1,0 +1,1 @@
+"""From documents to a published generation, and its life cycle."""

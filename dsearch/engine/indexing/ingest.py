@@ -1,0 +1,297 @@
+"""The index path: documents into the store, embeddings batch by batch, a generation built and published.
+
+Each step is durable when it returns, so an interrupted run goes on where it stopped: documents that are
+stored are not stored again, embeddings that are there are not computed again.
+
+Embeddings that the caller brings: of images, of other encoders, of anything that has vectors.
+
+They have length 1, as an encoder's have: then the inner product is the cosine, the start temperature fits,
+and a kernel's width means the same in every collection.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Float32, Int64
+
+from dsearch.encoder import EncoderIdentity, TextEncoder
+from dsearch.encoder.batching import length_sorted_batches
+from dsearch.engine.indexing.chunking import Cutting, encode, passage_table
+from dsearch.engine.options import KeyOptions, language_of, tokenizer_for
+from dsearch.errors import DimensionMismatch, EncoderMismatch, InvalidRequest
+from dsearch.index import Generation, PassageTable
+from dsearch.index.metadata import FieldsBuilder
+from dsearch.store import Store
+from dsearch.types import Document, Progress
+
+OnProgress = Callable[[Progress], None]
+
+_STORED_AT_A_TIME = 1024  # documents a transaction
+_ENCODED_AT_A_TIME = 256  # documents between two commits of embeddings
+_LONG_ENCODED_AT_A_TIME = 1_000_000  # characters, where there are long documents: some 1,000 passages
+_READ_AT_A_TIME = 8192  # rows a block, when a generation is built
+_CUT_AT_A_TIME = 1024  # rows a block of passages, of which a document may have a thousand
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What a run of indexing did."""
+
+    inserted: int
+    updated: int
+    unchanged: int
+    encoded: int
+    elapsed_s: float
+
+
+def store_documents(
+    store: Store, documents: Iterable[Document], on_progress: OnProgress | None = None
+) -> tuple[int, int, int]:
+    """Store documents without embeddings; (inserted, updated, unchanged)."""
+    counts = np.zeros(3, np.int64)
+    started = time.monotonic()
+    remaining = iter(documents)
+    while batch := list(islice(remaining, _STORED_AT_A_TIME)):
+        receipt = store.upsert(batch)
+        counts += (receipt.inserted, receipt.updated, receipt.unchanged)
+        if on_progress is not None:
+            on_progress(Progress("read", int(counts.sum()), 0, time.monotonic() - started))
+    inserted, updated, unchanged = counts.tolist()
+    return inserted, updated, unchanged
+
+
+def encode_pending(store: Store, encoder: TextEncoder, on_progress: OnProgress | None = None) -> int:
+    """Compute and store the embeddings that are missing; the number of documents that they are of."""
+    pending, cutting = store.pending(), Cutting.of(store)
+    started, done = time.monotonic(), 0
+    for batch in length_sorted_batches(pending.lengths, _ENCODED_AT_A_TIME):
+        for part in [batch] if cutting is None else _of_bounded_length(batch, pending.lengths):
+            rows = pending.rows[part]
+            embeddings, further = encode(encoder, store.documents(rows), cutting)
+            store.set_embeddings(rows, embeddings, {int(rows[at]): cut for at, cut in further.items()})
+            done += len(rows)
+            if on_progress is not None:
+                on_progress(Progress("encode", done, len(pending.rows), time.monotonic() - started))
+    return done
+
+
+def _of_bounded_length(
+    batch: Int64[np.ndarray, " batch"], lengths: Int64[np.ndarray, " pending"]
+) -> list[Int64[np.ndarray, " part"]]:
+    """A batch in parts, so that long documents bound neither memory nor what an interruption loses."""
+    before = np.cumsum(lengths[batch]) - lengths[batch]
+    cuts = np.flatnonzero(np.diff(before // _LONG_ENCODED_AT_A_TIME)) + 1
+    return np.split(batch, cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A generation whose files stand, before the store knows of it."""
+
+    number: int
+    manifest_digest: str
+    rows: int
+    sequence: int
+    record: dict[str, Any]
+
+
+def build_generation(
+    store: Store,
+    *,
+    key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
+    keys: KeyOptions | None = None,
+    language: str | None = None,
+    queries: Float32[np.ndarray, "queries key_dim"] | None = None,
+    on_progress: OnProgress | None = None,
+) -> int:
+    """Build a generation of everything searchable, register it and make it live; its number."""
+    built = build_files(
+        store,
+        key_projection=key_projection,
+        keys=keys,
+        language=language,
+        queries=queries,
+        on_progress=on_progress,
+    )
+    publish(store, built)
+    return built.number
+
+
+def build_files(
+    store: Store,
+    *,
+    key_projection: Float32[np.ndarray, "key_dim encoder_dim"] | None = None,
+    keys: KeyOptions | None = None,
+    language: str | None = None,
+    queries: Float32[np.ndarray, "queries key_dim"] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Built:
+    """Build the files of the next generation; `store` is only read, so another process can do it.
+
+    Args:
+        store: of which everything searchable goes in.
+        key_projection: W_g; None for the identity.
+        keys: how its keys are kept; as those of the live generation when None.
+        language: of its texts; that of the live generation when None.
+        queries: what the keys will be asked, to tune an approximate kind by; made of the keys when None.
+        on_progress: told of each stage.
+    """
+    keys, language = keys or KeyOptions.of(store), language or language_of(store)
+    state = store.snapshot()
+    number = store.next_generation_number()
+    fields = FieldsBuilder()
+    manifest = Generation.build(
+        generation_folder(store, number),
+        number=number,
+        sequence=state.sequence,
+        rows=state.rows,
+        embeddings=_embedding_blocks(store, state.rows),
+        passages=_passage_blocks(store, state.rows),
+        texts=_contents(store, state.rows, fields),
+        fields=fields,
+        encoder=store.encoder,
+        key_projection=key_projection,
+        dense_kind=keys.kind,
+        recall_target=keys.recall_target,
+        memory_bytes=keys.memory_bytes,
+        queries=queries,
+        tokenizer=tokenizer_for(language),
+        on_progress=on_progress,
+    )
+    record = {"keys": keys.to_dict(), "dense": manifest.dense, "language": language}
+    return Built(number, manifest.digest, len(state.rows), state.sequence, record)
+
+
+def publish(store: Store, built: Built) -> None:
+    """Register a generation and make it live.
+
+    Raises:
+        Conflict: deletions that it does not know of were purged while it was built.
+    """
+    store.add_generation(
+        built.number,
+        manifest_digest=built.manifest_digest,
+        rows=built.rows,
+        snapshot=built.sequence,
+        record=built.record,
+    )
+    store.publish_generation(built.number)
+
+
+def generation_folder(store: Store, number: int) -> Path:
+    """Where generation `number` of a store lies."""
+    return store.path / "generations" / f"{number:06d}"
+
+
+def _embedding_blocks(store: Store, rows: np.ndarray) -> Iterator[np.ndarray]:
+    if len(rows) == 0:
+        yield np.zeros((0, store.dimension), np.float32)
+    for start in range(0, len(rows), _READ_AT_A_TIME):
+        yield store.embeddings(rows[start : start + _READ_AT_A_TIME])
+
+
+def _passage_blocks(store: Store, rows: np.ndarray) -> Iterator[PassageTable]:
+    for start in range(0, len(rows), _CUT_AT_A_TIME):
+        block = rows[start : start + _CUT_AT_A_TIME]
+        table = passage_table(store.passages(block), block, store.dimension)
+        yield replace(table, owners=table.owners + start)
+
+
+def _contents(store: Store, rows: np.ndarray, fields: FieldsBuilder) -> Iterator[str]:
+    """What is indexed of each row; its metadata go into `fields` on the way, so that it is read once."""
+    for start in range(0, len(rows), _READ_AT_A_TIME):
+        for document in store.documents(rows[start : start + _READ_AT_A_TIME]):
+            fields.add(document.metadata)
+            yield document.content
+
+
+_BACKEND = "given"
+_TOLERANCE = 1e-3  # of a length: half precision survives, a forgotten normalisation does not
+
+
+def given_identity(dimension: int) -> EncoderIdentity:
+    """What stands in place of an encoder where the caller gives the embeddings.
+
+    Raises:
+        InvalidRequest: a dimension below 1.
+    """
+    if dimension < 1:
+        raise InvalidRequest(f"dimension={dimension}; use the length of your embeddings, 1 or more")
+    return EncoderIdentity(
+        name="given",
+        revision="",
+        weights_sha256="",
+        pooling="",
+        max_tokens=0,
+        backend=_BACKEND,
+        dtype="float32",
+        dimension=dimension,
+    )
+
+
+def is_given(store: Store) -> bool:
+    """Whether a collection's embeddings are given by whoever writes to it."""
+    return store.encoder.get("backend") == _BACKEND
+
+
+def require_encoder(store: Store) -> None:
+    """Refuse to encode texts for a collection whose embeddings are given.
+
+    Raises:
+        EncoderMismatch: says what can be done instead.
+    """
+    if is_given(store):
+        raise EncoderMismatch(
+            f"collection {store.name!r} has no encoder: its embeddings are given. Search it with vectors or "
+            "with mode='keyword', and write to it from Python with upsert(documents, embeddings=...)"
+        )
+
+
+def checked_embeddings(
+    store: Store, documents: Sequence[Document], embeddings: Float[np.ndarray, "documents encoder_dim"]
+) -> Float32[np.ndarray, "documents encoder_dim"]:
+    """The embeddings as they are stored.
+
+    Raises:
+        DimensionMismatch: not one a document, or of another dimension than the collection's.
+        InvalidRequest: a length that is not 1, or another embedding for a text that is stored already.
+    """
+    array = np.asarray(embeddings, np.float32)
+    if array.shape != (len(documents), store.dimension):
+        raise DimensionMismatch(
+            f"embeddings of shape {list(array.shape)} for {len(documents)} documents; "
+            f"use [{len(documents)}, {store.dimension}]"
+        )
+    lengths = np.linalg.norm(array, axis=1)
+    wrong = ~(np.abs(lengths - 1) <= _TOLERANCE)  # NaN is wrong too
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise InvalidRequest(
+            f"the embedding of document {first} (id {documents[first].id[:80]!r}) has length "
+            f"{lengths[first]:.4g}; divide each embedding by its length"
+        )
+    _refuse_changed(store, documents, array)
+    return array
+
+
+def _refuse_changed(
+    store: Store, documents: Sequence[Document], embeddings: Float32[np.ndarray, "documents encoder_dim"]
+) -> None:
+    """The store keeps the embedding of an unchanged text, so another one would be dropped without a word."""
+    new = set(store.needs_encoding(documents))
+    kept = [i for i in range(len(documents)) if i not in new]
+    rows = store.rows_of([documents[i].id for i in kept])
+    stored = store.embeddings([rows[documents[i].id] for i in kept])
+    for i, before in zip(kept, stored, strict=True):
+        if not np.array_equal(before, embeddings[i]):
+            raise InvalidRequest(
+                f"document {i} (id {documents[i].id[:80]!r}) has the title and text that are stored, but "
+                "another embedding; change its text, or delete it first"
+            )

@@ -1,0 +1,100 @@
+"""`Proof`: whether the files of the generation that answers are what was written, found out beside searches.
+
+Where the last writer closed as it should (clean_close.py), an index is opened before all of it was read. What
+is wrong is found in the background, then, and from that moment on nothing is answered from it any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from typing import Literal
+
+from dsearch.engine.indexing.leases import Lease
+from dsearch.errors import CorruptData
+from dsearch.index import Generation
+
+ProofState = Literal["proven", "running", "damaged"]
+
+_NICE = 10  # searches come first
+
+_log = logging.getLogger(__name__)
+
+
+class Proof:
+    """The proof of one open generation; starts at once where something is unproven.
+
+    Args:
+        generation: what is proven.
+        proven_at: when its unproven files were last held against their digests, in seconds since 1970.
+        remedy: ends what is said of damage.
+    """
+
+    def __init__(self, generation: Generation, proven_at: float | None = None, remedy: str = ""):
+        self.number = generation.number
+        self._remedy = remedy
+        self.problem: str | None = None
+        self._cancelled = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._proven_at: float | None = time.time()
+        self._inherited = proven_at
+        if generation.unproven:
+            self._proven_at = None
+            self._lease = Lease(generation.folder)  # beside the generation's own, which may end before
+            self._thread = threading.Thread(target=self._run, args=(generation,), name="proof", daemon=True)
+            self._thread.start()
+
+    @property
+    def state(self) -> ProofState:
+        """How far it is."""
+        if self.problem is not None:
+            return "damaged"
+        return "running" if self._proven_at is None else "proven"
+
+    @property
+    def proven_at(self) -> float | None:
+        """When all files were last held against their digests, here or before; None when one is damaged."""
+        if self.problem is not None:
+            return None
+        return self._inherited if self._proven_at is None else self._proven_at
+
+    def require(self) -> None:
+        """Return if nothing wrong is known.
+
+        Raises:
+            CorruptData: a file is not what was written; the message names it and the way out.
+        """
+        if self.problem is not None:
+            raise CorruptData(self.problem)
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def cancel(self) -> None:
+        """Let it end soon, unproven; safe to call twice."""
+        self._cancelled.set()
+
+    def _run(self, generation: Generation) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # where threads have priorities of their own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        folder = generation.folder
+        try:
+            generation.prove(self._cancelled.is_set)
+            if not self._cancelled.is_set():
+                self._proven_at = time.time()
+        except CorruptData as error:
+            self.problem = f"{error}{self._remedy}"
+        except OSError as error:
+            self.problem = (
+                f"{folder}: cannot be read ({error}); check the disk, then build the generation again"
+                f"{self._remedy}"
+            )
+        finally:
+            self._lease.release()
+        if self.problem is not None:
+            _log.error("nothing is answered from a generation any more: %s", self.problem)

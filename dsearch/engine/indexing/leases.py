@@ -1,0 +1,173 @@
+"""Leases: whoever reads a generation, in any process, holds a shared lock on its folder; who retires it asks
+for that lock alone, and where it is not to be had leaves the folder.
+
+A lock of the operating system (flock) ends with the process that holds it, however that ends, and a lock on
+the folder itself needs no file, so that a home can be read where nothing may be written.
+
+A lease ends when its collection is closed, or before that with the last reference to a generation that was
+replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from weakref import WeakKeyDictionary, finalize
+
+from dsearch.engine.indexing.clean_close import CleanClose
+from dsearch.engine.indexing.ingest import generation_folder
+from dsearch.errors import CorruptData, Unavailable, UnsupportedFormat
+from dsearch.index import Generation
+from dsearch.index.durable import FileIdentity
+from dsearch.index.generation import Texts
+from dsearch.store import GenerationRecord, Store
+
+_ATTEMPTS = 20
+
+_held: WeakKeyDictionary[Generation, finalize[..., Generation]] = WeakKeyDictionary()
+
+
+class Lease:
+    """A hold on a generation's folder, until `release`.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+
+    def __init__(self, folder: Path):
+        self._file: int | None = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._file, fcntl.LOCK_SH)  # waits for a collector, which has it only while it deletes
+
+    def release(self) -> None:
+        """Let go; safe to call twice."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+@contextmanager
+def alone_with(folder: Path) -> Generator[bool]:
+    """Whether nobody holds the folder; for the time of the block nobody new does, then."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(file)
+
+
+def open_live(store: Store, closed: CleanClose | None = None) -> Generation | None:
+    """The live generation, leased for as long as the object is there; None before the first.
+
+    Args:
+        store: whose it is.
+        closed: what the last writer left; what it says of large files is relied on (`Generation.unproven`).
+
+    Raises:
+        CorruptData: it is missing or not what was written.
+    """
+    for _ in range(_ATTEMPTS):
+        live = store.live_generation()
+        if live is None:
+            return None
+        generation = open_registered(store, live, None if closed is None else closed.files_of(live))
+        if generation is not None:
+            return generation
+        # It was retired between the two looks: then another one is live.
+    raise Unavailable(f"{store.path}: generations change faster than they can be opened; try again")
+
+
+def open_registered(
+    store: Store, record: GenerationRecord, proven: Mapping[str, FileIdentity] | None = None
+) -> Generation | None:
+    """A generation, leased for as long as the object is there; None when it is not registered any more.
+
+    Raises:
+        CorruptData: it is registered, but missing or not what was written.
+    """
+    lease = lease_registered(store, record)
+    if lease is None:
+        return None
+    try:
+        folder = generation_folder(store, record.number)
+        return _open(folder, record.manifest_digest, lease, store.contents, proven)
+    except BaseException as error:
+        lease.release()
+        if isinstance(error, CorruptData | UnsupportedFormat):
+            raise type(error)(f"{error}{how_to_build(store.name)}") from error
+        raise
+
+
+def how_to_build(collection: str) -> str:
+    """What to add to "build the generation again"."""
+    return f" with: dsearch refresh -c {collection}"
+
+
+def lease_registered(store: Store, record: GenerationRecord) -> Lease | None:
+    """A lease of a generation; None when it is not registered any more.
+
+    Raises:
+        CorruptData: it is registered, but missing.
+    """
+    folder = generation_folder(store, record.number)
+    try:
+        lease = Lease(folder)
+    except OSError as error:
+        if not _registered(store, record):
+            return None
+        raise CorruptData(
+            f"{folder}: the folder of a registered generation cannot be opened ({error}); build the "
+            f"generation again{how_to_build(store.name)}"
+        ) from error
+    try:
+        # Only now: what is registered while it is leased stays. Before, it could have been retired.
+        if _registered(store, record):
+            return lease
+    except BaseException:
+        lease.release()
+        raise
+    lease.release()
+    return None
+
+
+def open_leased(folder: Path, digest: str) -> Generation:
+    """A generation that was built here and is not registered yet, leased as long as the object is there."""
+    lease = Lease(folder)
+    try:
+        return _open(folder, digest, lease)
+    except BaseException:
+        lease.release()
+        raise
+
+
+def _open(
+    folder: Path,
+    digest: str,
+    lease: Lease,
+    texts: Texts | None = None,
+    proven: Mapping[str, FileIdentity] | None = None,
+) -> Generation:
+    generation = Generation.open(folder, digest=digest, texts=texts, proven=proven)
+    _held[generation] = finalize(generation, lease.release)
+    return generation
+
+
+def release(generation: Generation) -> None:
+    """End the lease of an open generation now, and not when the object is gone; safe to call twice."""
+    held = _held.get(generation.original)
+    if held is not None:
+        held()
+
+
+def _registered(store: Store, record: GenerationRecord) -> bool:
+    return any(
+        (known.number, known.manifest_digest) == (record.number, record.manifest_digest)
+        for known in store.generations()
+    )

@@ -1,0 +1,94 @@
+"""Retirement: the last few generations stay, the others go as soon as nobody reads them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+from dsearch.engine.indexing.ingest import generation_folder
+from dsearch.engine.indexing.leases import alone_with
+from dsearch.errors import DsearchError
+from dsearch.index import remove_unfinished
+from dsearch.store import Store
+
+KEEP = 3
+
+_NUMBER = re.compile(r"[0-9]{6,9}")
+
+
+def retire(store: Store, keep: int = KEEP) -> list[int]:
+    """Retire all but the live generation and the `keep` newest; the numbers of those that went.
+
+    One that a reader in any process holds stays until the next call.
+    """
+    return [number for number in store.retirable_generations(keep) if retire_one(store, number)]
+
+
+def retire_one(store: Store, number: int) -> bool:
+    """Retire a generation that is not live, unless a reader holds it; whether it went.
+
+    It is struck off the register first: a crash between leaves a folder that `clear` removes.
+    """
+    folder = generation_folder(store, number)
+    if not folder.is_dir():
+        store.retire_generation(number)
+        return True
+    with alone_with(folder) as alone:
+        if alone:
+            store.retire_generation(number)
+            _remove(folder)
+        return alone
+
+
+def strike_missing(store: Store) -> list[int]:
+    """Strike off the generations that have no folder, but for the live one; their numbers."""
+    live = store.live_generation()
+    gone = [
+        one.number
+        for one in store.generations()
+        if (live is None or one.number != live.number) and not generation_folder(store, one.number).is_dir()
+    ]
+    for number in gone:
+        store.retire_generation(number)
+    return gone
+
+
+def tidy(store: Store) -> None:
+    """Retire what can go now, and what is gone: after a lost generation was built again all is whole.
+
+    A disk that is full or fails is no reason to stop: the next time will do.
+    """
+    with contextlib.suppress(DsearchError, OSError):
+        strike_missing(store)
+        retire(store)
+
+
+def clear(store: Store) -> list[str]:
+    """Remove what no row of the register names: builds cut short, generations struck off; what went.
+
+    For the one writer, and not while it builds. Trained models that are not registered stay: they cannot be
+    computed again.
+    """
+    generations = store.path / "generations"
+    if not generations.is_dir():
+        return []
+    gone = remove_unfinished(generations)
+    registered = {generation_folder(store, one.number).name for one in store.generations()}
+    for folder in sorted(generations.iterdir()):
+        if _NUMBER.fullmatch(folder.name) and folder.name not in registered and folder.is_dir():
+            with alone_with(folder) as alone:
+                if alone:
+                    _remove(folder)
+                    gone.append(folder.name)
+    models = store.path / "models"
+    for folder in sorted(models.glob(".*.writing")) if models.is_dir() else []:
+        _remove(folder)
+        gone.append(folder.name)
+    return gone
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)

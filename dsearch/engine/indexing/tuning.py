@@ -1,0 +1,130 @@
+"""Search parameters of an approximate index, measured again when another head asks it.
+
+A new head turns the queries, and parameters (nprobe, ef_search, …) that found the ten nearest keys of the old
+head's queries may find fewer of the new one's. What was measured and found is kept beside the generations in
+`tuned.json`; it is derived, so a file that is missing or cannot be read means the parameters of the build.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from dsearch.engine.indexing.leases import open_live
+from dsearch.errors import InvalidRequest
+from dsearch.index import Generation
+from dsearch.index.dense.tuning import exact_neighbours, recall, tuned
+from dsearch.index.durable import sync_file, sync_folder
+from dsearch.processes import Report
+from dsearch.store import Store
+
+FILE_NAME = "tuned.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a generation's index finds of a model's queries.
+
+    Attributes:
+        generation: its number.
+        model: the version whose queries were asked.
+        recall_before: recall@10 with the parameters that it had.
+        parameters: those it has now; the same where they were enough.
+        measured: recall, queries/s, bytes per document with them, as in a manifest.
+    """
+
+    generation: int
+    model: str
+    recall_before: float
+    parameters: dict[str, int]
+    measured: dict[str, Any]
+
+
+def retune(
+    store: Store, model: str, queries: Float32[np.ndarray, "queries encoder_dim"], target: float
+) -> Tuned | None:
+    """Measure the live index with folded queries, and find new parameters where it is below the target.
+
+    Args:
+        store: only read.
+        model: whose queries they are.
+        queries: folded: to be compared with stored embeddings.
+        target: recall@10 wanted.
+
+    Returns:
+        None for an index that compares every key.
+    """
+    generation = open_live(store)
+    if generation is None or not generation.dense.parameters or len(queries) == 0:
+        return None
+    dense, projection = generation.dense, generation.key_projection
+    asked = key_queries(queries, projection)
+    truth = exact_neighbours(generation.vectors, asked, projection)
+    before = round(recall(dense, asked, truth), 4)
+    if before < target:
+        dense, measured = tuned(
+            dense, generation.vectors, projection=projection, queries=asked, target=target
+        )
+        assert measured is not None
+        found = measured.to_dict()
+    else:
+        kept: dict[str, Any] = generation.manifest.dense["measured"] or {}
+        found = {**kept, "recall_at_10": before}
+    return Tuned(generation.number, model, before, dict(dense.parameters), found)
+
+
+def retune_in_child(
+    report: Report, path: Path, model: str, queries: np.ndarray, target: float
+) -> Tuned | None:
+    """`retune`, as `run_spawned` runs it."""
+    os.nice(5)
+    with Store.open(path, readonly=True) as store:
+        return retune(store, model, queries, target)
+
+
+def key_queries(
+    folded: Float32[np.ndarray, "queries encoder_dim"],
+    projection: Float32[np.ndarray, "key_dim encoder_dim"] | None,
+) -> Float32[np.ndarray, "queries key_dim"]:
+    """Folded queries against the keys of a generation that is projected by W_g: times W_g⁻¹."""
+    if projection is None:
+        return folded
+    return np.ascontiguousarray(folded @ np.linalg.inv(projection.astype(np.float64)), np.float32)
+
+
+def keep_tuned(store: Store, found: Tuned) -> None:
+    """Keep the parameters for the next opening."""
+    path = store.path / FILE_NAME
+    unfinished = path.with_name(f".{FILE_NAME}.writing")
+    content = {"generation": found.generation, "model": found.model, "parameters": found.parameters}
+    unfinished.write_text(json.dumps({**content, "measured": found.measured}, indent=1))
+    sync_file(unfinished)
+    unfinished.rename(path)
+    sync_folder(store.path)
+
+
+def kept_tuned(store: Store, generation: int) -> Mapping[str, Any] | None:
+    """What `keep_tuned` kept for this generation."""
+    try:
+        kept: dict[str, Any] = json.loads((store.path / FILE_NAME).read_text())
+        return kept if kept["generation"] == generation else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def with_tuned_parameters(store: Store, generation: Generation) -> Generation:
+    """The generation, searched with the parameters that were kept for it."""
+    kept = kept_tuned(store, generation.number)
+    if kept is None:
+        return generation
+    try:
+        return generation.searched_with(kept["parameters"])
+    except (InvalidRequest, KeyError, AttributeError, TypeError):
+        return generation  # not parameters of this kind

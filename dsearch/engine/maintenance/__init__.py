@@ -1,0 +1,1 @@
+"""Backup, compaction, migration, verification, statistics."""

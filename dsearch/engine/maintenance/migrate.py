@@ -1,0 +1,296 @@
+"""`migrate`: a collection encoded anew by another encoder, beside the live one, and put in its place at once.
+
+The new one grows in a hidden folder of the home, `.migrating-papers`: documents are copied, encoded, a
+generation is built, all of it durable step by step, while searches and writes of the live one go on. Then
+writers are held up for the last changes, and the folder gets the name `papers@2` by one rename: the newest
+edition of a name is the collection (home.py). The older goes when nobody reads it any more. A path is never
+used by two databases, so whoever has the older one open goes on reading it.
+
+Killed before the rename, the next call goes on where this one stopped; after it, the switch has been made.
+A server has the new edition made in another process (`prepare`), and only switches (`switch`).
+Trained models stay behind: they were trained for the other encoder's embeddings.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsearch.encoder import TextEncoder
+from dsearch.engine.home import Home
+from dsearch.engine.indexing.chunking import Cutting, PassageOptions
+from dsearch.engine.indexing.ingest import OnProgress, build_generation, encode_pending, require_encoder
+from dsearch.engine.indexing.leases import alone_with
+from dsearch.engine.options import KeyOptions, language_of
+from dsearch.errors import Cancelled, Conflict, DsearchError
+from dsearch.index.durable import sync_folder
+from dsearch.store import Store
+from dsearch.store.feedback.store import copy_feedback
+from dsearch.types import Document, Progress
+
+if TYPE_CHECKING:
+    from dsearch.engine.collection import Collection
+
+_AT_A_TIME = 1000
+_SUPERSEDED = ".superseded"
+_FEW = 1000  # changes that are left for the time in which writers wait
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """What a migration did.
+
+    Attributes:
+        documents: in the new edition.
+        encoded: by this call; an interrupted one before may have done the others.
+        models: versions that stayed behind with the older edition.
+        encoder: its name; of all documents from now on.
+        folder: where the collection lies now.
+        elapsed_s: of this call.
+    """
+
+    documents: int
+    encoded: int
+    models: tuple[str, ...]
+    encoder: str
+    folder: Path
+    elapsed_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; of the folder its name alone."""
+        return {
+            "documents": self.documents,
+            "encoded": self.encoded,
+            "models_left_behind": list(self.models),
+            "encoder": self.encoder,
+            "folder": self.folder.name,
+            "elapsed_s": round(self.elapsed_s, 2),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A next edition that waits for the switch.
+
+    Attributes:
+        sequence: the source's operation up to which it has everything.
+        encoded: documents, by this call and those that went before it.
+        started: when, by the monotonic clock.
+    """
+
+    sequence: int
+    encoded: int
+    started: float = field(default_factory=time.monotonic)
+
+
+def migrating_folder(home: Home, name: str) -> Path:
+    """Where the next edition of a collection grows."""
+    return home.path / f".migrating-{name}"
+
+
+def migrate(
+    home: Home,
+    source: Collection,
+    encoder: TextEncoder,
+    *,
+    passages: PassageOptions | None = None,
+    on_progress: OnProgress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Migrated:
+    """Encode a collection anew and put it in the place of the old one; see `SearchEngine.migrate`."""
+    prepared = Prepared(0, 0)
+    while True:
+        more = prepare(
+            home, source.store, encoder, passages=passages, on_progress=on_progress, cancelled=cancelled
+        )
+        prepared = Prepared(more.sequence, prepared.encoded + more.encoded, prepared.started)
+        if (done := switch(home, source, encoder, prepared, passages=passages)) is not None:
+            return done
+
+
+def prepare(
+    home: Home,
+    source: Store,
+    encoder: TextEncoder,
+    *,
+    passages: PassageOptions | None = None,
+    on_progress: OnProgress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Prepared:
+    """The next edition, as far as it can be made beside the writers of the present one.
+
+    The source is only read, so a process can do this for the one that has the home's lock.
+    """
+    require_encoder(source)
+    if source.encoder == encoder.identity.to_dict():
+        raise Conflict(
+            f"collection {source.name!r} is encoded by {encoder.identity.name} already; give another"
+        )
+    started = time.monotonic()
+    target = _target(migrating_folder(home, source.name), source, encoder, passages)
+
+    def checked(progress: Progress) -> None:
+        if cancelled is not None and cancelled():
+            raise Cancelled(f"the migration of {source.name!r} was cancelled; called again it goes on")
+        if on_progress is not None:
+            on_progress(progress)
+
+    with target:
+        seen = _copy_all(source, target, checked)
+        encoded = encode_pending(target, encoder, checked)
+        keys = KeyOptions.of(source)
+        if _to_be_built(target, keys):
+            build_generation(target, keys=keys, language=language_of(source), on_progress=checked)
+        while (copied := _copy_changes(source, target, seen, most=_FEW)) is None:
+            seen = _copy_all(source, target, checked)
+            encoded += encode_pending(target, encoder, checked)
+    return Prepared(copied, encoded, started)
+
+
+def switch(
+    home: Home,
+    source: Collection,
+    encoder: TextEncoder,
+    prepared: Prepared,
+    *,
+    passages: PassageOptions | None = None,
+) -> Migrated | None:
+    """Put what was prepared in the place of the present edition, whose writers wait for the last changes.
+
+    None when there were too many since: nothing was done, prepare it again.
+    """
+    with _target(migrating_folder(home, source.name), source.store, encoder, passages) as target:
+        if target.live_generation() is None:
+            return None  # what was prepared was not whole, and is begun anew
+        seen = _copy_changes(source.store, target, prepared.sequence, most=_FEW)
+        if seen is None:
+            return None
+        encoded = prepared.encoded + encode_pending(target, encoder)
+        with source.writing_stopped():
+            _copy_changes(source.store, target, seen)
+            if target.count().documents != source.store.count().documents:
+                _copy_all(source.store, target, None)  # a document came and went without being encoded
+            encoded += encode_pending(target, encoder)
+            documents = target.count().documents
+            source.feedback.stop_writing()  # what comes from now on is refused, not lost
+            copy_feedback(source.store.path, target.path)
+            target.close()
+            folder = _publish(home, source.name, target.path)
+            source.store.stop_writing()
+    models = tuple(model.version for model in source.store.models())
+    name, elapsed_s = encoder.identity.name, time.monotonic() - prepared.started
+    return Migrated(documents, encoded, models, name, folder, elapsed_s)
+
+
+def clear_superseded(home: Home) -> list[Path]:
+    """Remove editions that a newer one has replaced and that nobody reads; for the one writer of the home."""
+    gone: list[Path] = []
+    for left in home.path.glob(f".*{_SUPERSEDED}"):
+        shutil.rmtree(left, ignore_errors=True)
+    for name in home.names():
+        for folder in home.editions(name)[:-1]:
+            if _unread(folder):
+                # Renamed first: half of an edition would not be known for one, and stay.
+                doomed = folder.rename(folder.with_name(f".{folder.name}{_SUPERSEDED}"))
+                shutil.rmtree(doomed, ignore_errors=True)
+                gone.append(folder)
+    return gone
+
+
+def _target(folder: Path, source: Store, encoder: TextEncoder, passages: PassageOptions | None) -> Store:
+    """The unfinished edition, where an earlier call for this encoder left it, or a new one."""
+    identity, cutting = encoder.identity, (passages or PassageOptions()).cutting(encoder)
+    if folder.exists():
+        try:
+            target = Store.open(folder)
+            made_for = (target.name, target.encoder, Cutting.of(target))
+            if made_for == (source.name, identity.to_dict(), cutting):
+                return target
+            target.close()
+        except DsearchError:
+            pass  # not whole: it holds nothing that is not in the source
+        shutil.rmtree(folder)
+    return Store.create(
+        folder,
+        name=source.name,
+        encoder=identity.to_dict(),
+        dimension=identity.dimension,
+        passages=None if cutting is None else cutting.to_dict(),
+    )
+
+
+def _to_be_built(target: Store, keys: KeyOptions) -> bool:
+    """Whether an index is missing, or keeps its keys otherwise, or much has changed since."""
+    live = target.live_generation()
+    if live is None or KeyOptions.of(target) != keys:
+        return True
+    changes = target.changes_since(live.snapshot)
+    return len(changes.added) + len(changes.removed) > _FEW
+
+
+def _copy_all(source: Store, target: Store, on_progress: OnProgress | None) -> int:
+    """Make the target's documents those of the source; the source's operation before that."""
+    sequence, started, done = source.sequence, time.monotonic(), 0
+    total = source.count().documents
+    for page in _pages(source):
+        target.upsert(page)
+        done += len(page)
+        if on_progress is not None:
+            on_progress(Progress("read", done, total, time.monotonic() - started))
+    for page in _pages(target):
+        _delete_those_gone(source, target, [document.id for document in page])
+    return sequence
+
+
+def _copy_changes(source: Store, target: Store, since: int, most: int | None = None) -> int | None:
+    """Make the changes after an operation in the target as well; the operation that it is at then.
+
+    None when they are more than `most`: nothing is done then.
+    """
+    changes, pending = source.changes_since(since), source.pending().rows
+    if most is not None and len(changes.added) + len(changes.removed) + len(pending) > most:
+        return None
+    written = source.documents([*changes.added.tolist(), *pending.tolist()])
+    for start in range(0, len(written), _AT_A_TIME):
+        target.upsert(written[start : start + _AT_A_TIME])
+    _delete_those_gone(source, target, source.ids(changes.removed))
+    return changes.sequence
+
+
+def _pages(store: Store) -> Iterator[list[Document]]:
+    after = None
+    while page := store.list(after, _AT_A_TIME):
+        yield page
+        after = page[-1].id
+
+
+def _delete_those_gone(source: Store, target: Store, ids: Sequence[str]) -> None:
+    there = source.rows_of(ids)
+    if gone := [id for id in ids if id not in there]:
+        target.delete(gone)
+
+
+def _publish(home: Home, name: str, folder: Path) -> Path:
+    """The switch."""
+    newest = home.editions(name)[-1].name
+    number = int(newest.partition("@")[2] or 1) + 1
+    edition = home.path / f"{name}@{number}"
+    folder.rename(edition)
+    sync_folder(home.path)
+    return edition
+
+
+def _unread(folder: Path) -> bool:
+    generations = folder / "generations"
+    if not generations.is_dir():
+        return True
+    for generation in generations.iterdir():
+        if generation.is_dir():
+            with alone_with(generation) as alone:
+                if not alone:
+                    return False
+    return True

@@ -1,0 +1,211 @@
+"""Reading everything of a collection again: the store, the files of generations and models, and one against
+the other.
+
+A collection whose acknowledged writes are missing, made to go on with those that are there.
+
+Somebody has to want that, so nothing does it unasked: whoever has a backup may rather restore it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dsearch.engine.indexing.clean_close import FILE_NAME, read_clean_close
+from dsearch.engine.indexing.leases import open_registered
+from dsearch.errors import CorruptData, DsearchError, Gone, NotFound, UnsupportedFormat
+from dsearch.index import Generation
+from dsearch.index.durable import file_digest
+from dsearch.store import FeedbackStore, GenerationRecord, ModelRecord, Store
+
+_AT_A_TIME = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What reading everything again found.
+
+    Attributes:
+        name: the collection's, or its folder's where that cannot be read.
+        documents: live ones.
+        embeddings: of live and deleted ones.
+        generations: numbers of those registered.
+        models: versions of those registered.
+        damage: what is not what was written, in words; empty when all is well.
+    """
+
+    name: str
+    documents: int
+    embeddings: int
+    generations: tuple[int, ...]
+    models: tuple[str, ...]
+    damage: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every digest agrees, and index and store with each other."""
+        return not self.damage
+
+
+def verify_collection(path: Path) -> Verified:
+    """Verify the collection in folder `path`; damage is reported, not raised. Others may write meanwhile.
+
+    Raises:
+        CollectionNotFound: there is none.
+    """
+    damage: list[str] = []
+    try:
+        store = Store.open(path, readonly=True)
+    except (CorruptData, UnsupportedFormat) as error:
+        damage.append(str(error))
+        try:
+            store = Store.open(path, readonly=True, accept_loss=True)
+        except DsearchError:
+            return Verified(path.name, 0, 0, (), (), tuple(damage))
+    with store:
+        report = store.verify()
+        damage += report.damage
+        generations: list[GenerationRecord] = []
+        models: list[ModelRecord] = []
+        try:
+            generations, models = store.generations(), store.models()
+        except (DsearchError, ValueError) as error:
+            damage.append(f"the register of generations and models cannot be read ({error})")
+        for record in generations:
+            damage += _generation(store, record)
+        for model in models:
+            damage += damaged_model_files(path, model)
+        closed = path / FILE_NAME
+        if closed.exists() and read_clean_close(closed) is None:
+            damage.append(
+                f"{closed}: not what was written; it counts for nothing and goes at the next opening"
+            )
+        damage += FeedbackStore(path).damage()
+        return Verified(
+            store.name,
+            report.documents,
+            report.embeddings,
+            tuple(one.number for one in generations),
+            tuple(one.version for one in models),
+            tuple(damage),
+        )
+
+
+def damaged_model_files(path: Path, model: ModelRecord) -> Iterator[str]:
+    """What is wrong with the files of a registered model of the collection in folder `path`."""
+    for name, written in model.record.get("files", {}).items():
+        file = path / "models" / model.version / name
+        try:
+            size, digest = file_digest(file)
+        except OSError as error:
+            yield f"model {model.version}: {file} cannot be read ({error})"
+            continue
+        if digest != written["sha256"]:
+            yield f"model {model.version}: {file} has SHA-256 {digest}, registered was {written['sha256']}"
+        elif size != written["bytes"]:
+            yield f"model {model.version}: {file} has {size} bytes, registered were {written['bytes']}"
+
+
+def _generation(store: Store, record: GenerationRecord) -> Iterator[str]:
+    try:
+        generation = open_registered(store, record)
+    except (CorruptData, UnsupportedFormat) as error:
+        yield str(error)
+        return
+    if generation is None:
+        return  # retired meanwhile
+    expected = _rows_as_of(store, record.snapshot)
+    if expected is not None and not np.array_equal(expected, generation.rows):
+        missing, extra = np.setdiff1d(expected, generation.rows), np.setdiff1d(generation.rows, expected)
+        yield (
+            f"generation {record.number}: {len(missing)} rows of the store as of operation {record.snapshot} "
+            f"are not in it, {len(extra)} of its rows were not in the store"
+        )
+    yield from _embeddings(store, generation)
+
+
+def _embeddings(store: Store, generation: Generation) -> Iterator[str]:
+    for start in range(0, len(generation), _AT_A_TIME):
+        rows = generation.rows[start : start + _AT_A_TIME]
+        try:
+            stored = store.embeddings(rows)
+        except (CorruptData, NotFound) as error:
+            yield f"generation {generation.number}: {error}"
+            continue
+        yield from _passages(store, generation, start, rows)
+        differ = np.any(stored != generation.embeddings[start : start + len(rows)], axis=1)
+        if differ.any():
+            first = int(rows[np.argmax(differ)])
+            yield (
+                f"generation {generation.number}: {int(differ.sum())} embeddings are not those of the store, "
+                f"the first is that of row {first}; build it again"
+            )
+
+
+def _passages(store: Store, generation: Generation, start: int, rows: np.ndarray) -> Iterator[str]:
+    table = generation.passages
+    first, last = np.searchsorted(table.owners, [start, start + len(rows)])
+    stored = store.passages(rows)
+    spans = [parts.spans[1:] for parts in stored.values()]
+    vectors = [parts.embeddings for parts in stored.values()]
+    owners = np.repeat(list(stored), [len(one) for one in spans]) if stored else np.zeros(0, np.int64)
+    same = (
+        np.array_equal(rows[table.owners[first:last] - start], owners)
+        and np.array_equal(table.spans[first:last], np.concatenate(spans) if spans else table.spans[:0])
+        and np.array_equal(
+            table.embeddings[first:last], np.concatenate(vectors) if vectors else table.embeddings[:0]
+        )
+    )
+    if not same:
+        yield (
+            f"generation {generation.number}: passages of rows {rows[0]} to {rows[-1]} are not those of the "
+            "store; build it again"
+        )
+
+
+def _rows_as_of(store: Store, sequence: int) -> np.ndarray | None:
+    """The searchable rows after an operation; None when somebody writes too often to tell."""
+    for _ in range(10):
+        try:
+            changes, now = store.changes_since(sequence), store.snapshot()
+        except Gone:
+            return None
+        if changes.sequence == now.sequence:
+            return np.union1d(np.setdiff1d(now.rows, changes.added), changes.removed)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a recovery found.
+
+    Attributes:
+        name: of the collection.
+        loss: what was missing, in words; None where nothing was, and nothing was done.
+        documents: that are there now.
+    """
+
+    name: str
+    loss: str | None
+    documents: int
+
+
+def accept_loss(path: Path) -> str | None:
+    """Let the collection in folder `path` go on with what its database has; what is missing, in words.
+
+    Numbers of operations that were lost are not used again. None: nothing is missing, and nothing was done.
+
+    Raises:
+        CollectionNotFound, HomeLocked, UnsupportedFormat.
+        CorruptData: the database itself cannot be read, so that there is nothing to go on with.
+    """
+    try:
+        with Store.open(path):
+            return None
+    except CorruptData as error:
+        loss = str(error)
+    with Store.open(path, accept_loss=True):
+        return loss

@@ -1,0 +1,1 @@
+"""Saved models: head, encoders, documents, training record."""

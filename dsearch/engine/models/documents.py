@@ -1,0 +1,294 @@
+"""Documents as a model's own encoder sees them: `models/v3/documents/000001`, a generation bound to it.
+
+The store keeps the embeddings of the collection's own encoder, whatever is trained: they are what v0, heads
+and query encoders search. A model that was trained in scope `full` brings its own: a generation in its
+folder, built when the model is kept and covered by the digests of its record. So query encoder and documents
+of one version belong together by construction, promoting and rolling back stay one committed row, and other
+versions are not touched.
+
+What is written afterwards is encoded by both: by the collection's encoder when it is written, and by the
+model's when a search by that model first sees it. The latter embeddings are kept in memory until `renew` (a
+refresh while the model answers) builds `documents/000002` with them in it.
+
+Numbers of such generations are unique in a collection: model × 1,000,000 + that number.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from dsearch.encoder import EncoderIdentity
+from dsearch.engine.indexing.chunking import Cutting, encode, passage_table
+from dsearch.engine.models.encoders import KEPT, ModelEncoders
+from dsearch.engine.options import KeyOptions, language_of, tokenizer_for
+from dsearch.engine.snapshot.fresh import Fresh
+from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.errors import CorruptData, InvalidRequest, ModelNotFound
+from dsearch.index import Generation, KeywordIndex, remove_unfinished
+from dsearch.index.durable import file_digest, files_below
+from dsearch.store import Passages, Store
+
+FOLDER = "documents"
+RECENT = 8  # states that cursors and gradient calls can still name
+FIRST = "000001"
+_NUMBER = re.compile(r"[0-9]{6}")
+_OF_A_MODEL = 1_000_000
+_READ_AT_A_TIME = 8192
+_ENCODED_AT_A_TIME = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedDocuments:
+    """Every document of a state, encoded by a trained encoder.
+
+    Attributes:
+        state: whose documents.
+        embeddings: by position, a long document's first passage; those of positions that cannot be found are
+            not looked at.
+        further: of long documents, by position: where their passages stand, and the embeddings after the
+            first.
+    """
+
+    state: Snapshot
+    embeddings: Float32[np.ndarray, "positions encoder_dim"]
+    further: Mapping[int, Passages] = field(default_factory=dict[int, Passages])
+
+
+def write_documents(
+    folder: Path, version: str, store: Store, documents: EncodedDocuments, encoder: EncoderIdentity
+) -> dict[str, dict[str, Any]]:
+    """Build the first generation of a model into its unfinished folder; size and digest of each file.
+
+    Raises:
+        InvalidRequest: embeddings of another shape.
+    """
+    state = documents.state
+    if documents.embeddings.shape != (state.positions, store.dimension):
+        raise InvalidRequest(
+            f"embeddings of shape {list(documents.embeddings.shape)}; use one a position, "
+            f"[{state.positions}, {store.dimension}]"
+        )
+    visible = state.visible()
+    rows = state.rows(visible)
+    order = np.argsort(rows)
+    by_row = {int(state.rows(np.array([at]))[0]): documents.further[at] for at in documents.further}
+    embeddings = documents.embeddings[visible[order]]
+    _build(folder / FOLDER, version, FIRST, store, state, rows[order], embeddings, by_row, encoder)
+    found: dict[str, dict[str, Any]] = {}
+    for path in files_below(folder / FOLDER):
+        size, sha256 = file_digest(path)
+        found[path.relative_to(folder).as_posix()] = {"bytes": size, "sha256": sha256}
+    return found
+
+
+class ModelDocuments:
+    """The states of a collection as the models with documents of their own see it; for many threads.
+
+    Args:
+        store: the collection's.
+        encoders: its models' encoders.
+        base: gives the collection's present state.
+    """
+
+    def __init__(self, store: Store, encoders: ModelEncoders, base: Callable[[], Snapshot]):
+        self._store, self._encoders, self._base = store, encoders, base
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, _State] = OrderedDict()
+        self._own: dict[str, bool] = {}
+
+    def has(self, version: str) -> bool:
+        """Whether this version has documents of its own; False for one that is not there."""
+        if version not in self._own:
+            try:
+                self._own[version] = "documents" in self._store.model(version).record
+            except ModelNotFound:
+                return False
+        return self._own[version]
+
+    def snapshot(self, version: str) -> Snapshot:
+        """The present state of the collection with this version's embeddings.
+
+        Raises:
+            CorruptData: the files are not what was written.
+            EncoderMismatch, EncoderUnavailable: there are documents to encode, and nothing to do it.
+        """
+        base = self._base()
+        with self._lock:
+            state = self._known.get(version)
+            if state is None:
+                state = self._known[version] = _State(self._open(version))
+            self._known.move_to_end(version)
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
+            if state.of != (base.generation.number, base.sequence):
+                state.show(self._beside(version, state, base), base)
+            return state.recent[0]
+
+    def at(self, version: str, generation: int, sequence: int) -> Snapshot | None:
+        """The state of that generation and operation, if it is among the last few."""
+        self.snapshot(version)
+        with self._lock:
+            known = self._known.get(version)
+            for one in [] if known is None else known.recent:
+                if (one.generation.number, one.sequence) == (generation, sequence):
+                    return one
+        return None
+
+    def renew(self, version: str) -> int:
+        """Build the next generation of this version, with everything that was written since; its number.
+
+        For the one writer.
+        """
+        state = self.snapshot(version)
+        folder = self._store.path / "models" / version / FOLDER
+        remove_unfinished(folder)
+        numbers = _numbers(folder)
+        visible = state.visible()
+        rows = state.rows(visible)
+        order = np.argsort(rows)
+        embeddings = state.embeddings(visible[order])
+        by_row = _further_by_row(state)
+        identity = self._encoders.identity_of(version)
+        name = f"{int(numbers[-1]) + 1:06d}"
+        _build(folder, version, name, self._store, state, rows[order], embeddings, by_row, identity)
+        for number in numbers[1:-1]:  # the first is part of the model; the last may still be read
+            shutil.rmtree(folder / number)
+        self.forget(version)
+        return self.snapshot(version).generation.number
+
+    def forget(self, version: str) -> None:
+        """Let go of a version's states."""
+        with self._lock:
+            self._known.pop(version, None)
+            self._own.pop(version, None)
+
+    def close(self) -> None:
+        """Let go of all states."""
+        with self._lock:
+            self._known.clear()
+
+    def _open(self, version: str) -> Generation:
+        folder = self._store.path / "models" / version / FOLDER
+        numbers = _numbers(folder)
+        if not numbers:
+            raise CorruptData(f"model {version}: {folder} is gone; promote another version, or train again")
+        digest = None
+        if numbers[-1] == FIRST:
+            digest = self._store.model(version).record["documents"]["manifest_digest"]
+        generation = Generation.open(folder / numbers[-1], digest=digest)
+        identity = self._encoders.identity_of(version).to_dict()
+        if generation.manifest.encoder != identity or generation.number // _OF_A_MODEL != int(version[1:]):
+            raise CorruptData(
+                f"{folder / numbers[-1]}: of another model; promote another version than {version}"
+            )
+        return generation
+
+    def _beside(self, version: str, state: _State, base: Snapshot) -> Snapshot:
+        """The state that the version's generation makes with what was written and deleted since."""
+        generation = state.generation
+        there = np.sort(base.rows(base.visible()))
+        added = np.setdiff1d(there, generation.rows, assume_unique=True)
+        removed = np.setdiff1d(generation.rows, there, assume_unique=True)
+        fresh = self._fresh(version, state, added, generation.keyword or KeywordIndex.build([]))
+        return Snapshot.of(generation, fresh, removed, base.sequence)
+
+    def _fresh(
+        self, version: str, state: _State, rows: Int64[np.ndarray, " fresh"], keyword: KeywordIndex
+    ) -> Fresh:
+        new = [row for row in rows.tolist() if row not in state.embeddings]
+        cutting = Cutting.of(self._store)
+        for start in range(0, len(new), _ENCODED_AT_A_TIME):
+            some = new[start : start + _ENCODED_AT_A_TIME]
+            documents = self._store.documents(some)
+            embeddings, further = encode(self._encoders.of(version), documents, cutting)
+            for place, row in enumerate(some):
+                state.embeddings[row] = embeddings[place].copy()
+                if place in further:
+                    state.further[row] = further[place]
+        kept = [state.embeddings[row] for row in rows.tolist()]
+        stacked = np.stack(kept) if kept else np.zeros((0, self._store.dimension), np.float32)
+        passages = {row: state.further[row] for row in rows.tolist() if row in state.further}
+        table = passage_table(passages, rows, self._store.dimension)
+        return Fresh.of(rows, stacked, self._store.contents(rows), keyword, table)
+
+
+@dataclass
+class _State:
+    """What is in memory of a version: its generation, later embeddings by row, and the last few states."""
+
+    generation: Generation
+    embeddings: dict[int, Float32[np.ndarray, " encoder_dim"]] = field(
+        default_factory=dict[int, "Float32[np.ndarray, ' encoder_dim']"]
+    )
+    further: dict[int, Passages] = field(default_factory=dict[int, Passages])
+    recent: list[Snapshot] = field(default_factory=list[Snapshot])
+    of: tuple[int, int] | None = None  # generation and operation of the collection's state that it follows
+
+    def show(self, snapshot: Snapshot, base: Snapshot) -> None:
+        self.recent = [snapshot, *self.recent][:RECENT]
+        self.of = (base.generation.number, base.sequence)
+
+
+def _build(
+    folder: Path,
+    version: str,
+    name: str,
+    store: Store,
+    state: Snapshot,
+    rows: Int64[np.ndarray, " documents"],
+    embeddings: Float32[np.ndarray, "documents encoder_dim"],
+    further: Mapping[int, Passages],
+    encoder: EncoderIdentity,
+) -> None:
+    there = {row: further[row] for row in rows.tolist() if row in further}
+    keys = KeyOptions.of(store)
+    Generation.build(
+        folder / name,
+        number=int(version[1:]) * _OF_A_MODEL + int(name),
+        sequence=state.sequence,
+        rows=rows,
+        embeddings=embeddings,
+        passages=[passage_table(there, rows, store.dimension)],
+        texts=_contents(store, rows),
+        encoder=encoder.to_dict(),
+        dense_kind=keys.kind,
+        recall_target=keys.recall_target,
+        memory_bytes=keys.memory_bytes,
+        tokenizer=tokenizer_for(language_of(store)),
+    )
+
+
+def _further_by_row(state: Snapshot) -> dict[int, Passages]:
+    """The passages of a state's long documents that can be found, by their rows."""
+    found: dict[int, Passages] = {}
+    passages = state.passages
+    if passages is None:
+        return found
+    long = np.intersect1d(passages.long, state.visible())
+    for at, row in zip(long.tolist(), state.rows(long).tolist(), strict=True):
+        numbers = np.flatnonzero(passages.owners == at)
+        keys = [at, *(state.positions + numbers).tolist()]
+        spans = [span[1:] for key in keys if (span := passages.span_of(key)) is not None]
+        found[row] = Passages(np.array(spans, np.int64), passages.embeddings(numbers))
+    return found
+
+
+def _contents(store: Store, rows: Int64[np.ndarray, " documents"]) -> Iterator[str]:
+    for start in range(0, len(rows), _READ_AT_A_TIME):
+        yield from store.contents(rows[start : start + _READ_AT_A_TIME])
+
+
+def _numbers(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(path.name for path in folder.iterdir() if _NUMBER.fullmatch(path.name))

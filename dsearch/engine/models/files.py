@@ -1,0 +1,214 @@
+"""Models on disk: `models/v3/head.safetensors` and `model.json`, written once and never changed.
+
+A model whose query encoder was trained has `encoder/` too (model_encoders.py) and format 2, one whose encoder
+of documents was has `documents/` (model_documents.py) and format 3, one that chose k1 and b of the keyword
+score format 4, one with a null slot format 5, one that changes keys of single documents (overlay.safetensors)
+format 6, one whose queries are moved otherwise than usual (`Head.query_side`) format 7, one whose keyword
+weight is of the query (`Head.fusion`) format 8: a release that does not know of them must not serve the head
+without.
+
+Versions of a model: which one answered before, and getting rid of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import Any
+
+from safetensors.torch import load, save
+
+from dsearch.attention.head import Head
+from dsearch.attention.overlay import changes_to_tensors, overlay_from_tensors
+from dsearch.encoder import EncoderChange, EncoderIdentity
+from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
+from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
+from dsearch.engine.models.training_record import LESSONS_NAME, Lessons
+from dsearch.errors import Conflict, InvalidRequest, UnsupportedFormat
+from dsearch.index import Manifest
+from dsearch.index.durable import file_digest, publish_folder, sync_folder
+from dsearch.store import Store
+
+UNTRAINED = "v0"
+FORMAT = 1
+FORMAT_WITH_ENCODER = 2
+FORMAT_WITH_DOCUMENTS = 3
+FORMAT_WITH_WEIGHTING = 4
+FORMAT_WITH_NULL_SLOT = 5
+FORMAT_WITH_OVERLAY = 6
+FORMAT_WITH_QUERY_SIDE = 7
+FORMAT_WITH_FUSION_GATE = 8
+NEWEST_FORMAT = FORMAT_WITH_FUSION_GATE
+HEAD_NAME = "head.safetensors"
+OVERLAY_NAME = "overlay.safetensors"
+RECORD_NAME = "model.json"
+
+
+def save_model(
+    store: Store,
+    head: Head,
+    record: dict[str, Any],
+    *,
+    parent: str,
+    encoder: EncoderChange | None = None,
+    documents: EncodedDocuments | None = None,
+    lessons: Lessons | None = None,
+) -> str:
+    """Write a trained head durably, register it, and return its version. It is not live yet.
+
+    Args:
+        store: the collection's.
+        head: the head.
+        record: whatever should be known of it later: scores, data, seed.
+        parent: the version that it was trained from.
+        encoder: what training changed of the query encoder, if it did.
+        documents: as that encoder sees them, where it is the documents' too.
+        lessons: what it was taught, query by query: nothing answers by it, `explain` shows it.
+
+    Raises:
+        InvalidRequest: documents without an encoder, or of several passages.
+    """
+    if documents is not None and encoder is None:
+        raise InvalidRequest("documents without the encoder that they were encoded by; give both")
+    version = store.next_model_version()
+    folder = store.path / "models" / version
+    unfinished = folder.with_name(f".{version}.writing")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
+    (unfinished / HEAD_NAME).write_bytes(save(tensors))
+    names, format = [HEAD_NAME], FORMAT
+    if encoder is not None:
+        base = EncoderIdentity.from_dict(store.encoder)
+        record = {**record, "query_encoder": write_change(unfinished, encoder, base)}
+        names, format = [HEAD_NAME, WEIGHTS_NAME], FORMAT_WITH_ENCODER
+    if head.overlay is not None:
+        if documents is not None or encoder is not None:
+            raise InvalidRequest("an overlay beside an encoder of the model's own; train it in scope head")
+        (unfinished / OVERLAY_NAME).write_bytes(save(changes_to_tensors(head.overlay)))
+        names = [*names, OVERLAY_NAME]
+    if lessons is not None:
+        (unfinished / LESSONS_NAME).write_bytes(lessons.to_bytes())
+        names = [*names, LESSONS_NAME]
+    digests = {name: file_digest(unfinished / name) for name in names}
+    files = {name: {"bytes": size, "sha256": digest} for name, (size, digest) in digests.items()}
+    if documents is not None:
+        identity = EncoderIdentity.from_dict(record["query_encoder"]["identity"])
+        files |= write_documents(unfinished, version, store, documents, identity)
+        digest = Manifest.read(unfinished / FOLDER / FIRST).digest
+        record, format = {**record, "documents": {"manifest_digest": digest}}, FORMAT_WITH_DOCUMENTS
+    if head.bm25 is not None:
+        format = FORMAT_WITH_WEIGHTING
+    if head.null_slot is not None:
+        format = FORMAT_WITH_NULL_SLOT
+    if head.overlay is not None:
+        format = FORMAT_WITH_OVERLAY
+    if "query_side" in head.config():
+        format = FORMAT_WITH_QUERY_SIDE
+    if head.fusion_gate is not None:
+        format = FORMAT_WITH_FUSION_GATE
+    record = {
+        **record,
+        "format": format,
+        "version": version,
+        "parent": parent,
+        "encoder": store.encoder,
+        "head": head.config(),
+        "files": files,
+    }
+    (unfinished / RECORD_NAME).write_text(json.dumps(record, indent=1))
+    publish_folder(unfinished, folder)
+    store.add_model(version, parent, record)
+    return version
+
+
+def load_head(store: Store, version: str) -> Head:
+    """The head of a version; v0 is the untrained one.
+
+    Raises:
+        ModelNotFound: no such version.
+        CorruptData: the file is not what was registered.
+        UnsupportedFormat: written by a release with another format.
+    """
+    if version == UNTRAINED:
+        return Head(store.dimension).eval()
+    record = store.model(version).record
+    if record.get("format") not in range(FORMAT, NEWEST_FORMAT + 1):
+        raise UnsupportedFormat(
+            f"model {version} has format {record.get('format')}; this release reads {FORMAT} to "
+            f"{NEWEST_FORMAT}"
+        )
+    content = verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
+    head = Head(**record["head"])
+    head.load_state_dict(load(content))
+    if OVERLAY_NAME in record["files"]:
+        changes = verified(store, version, OVERLAY_NAME, record["files"][OVERLAY_NAME]["sha256"])
+        head.overlay = overlay_from_tensors(load(changes))
+    return head.eval()
+
+
+def load_lessons(store: Store, version: str) -> Lessons | None:
+    """What a model was taught; None where that was not kept.
+
+    Raises:
+        ModelNotFound: no such version.
+        CorruptData: the file is not what was registered.
+    """
+    if version == UNTRAINED:
+        return None
+    files: dict[str, dict[str, str]] = store.model(version).record["files"]
+    if LESSONS_NAME not in files:
+        return None
+    return Lessons.from_bytes(verified(store, version, LESSONS_NAME, files[LESSONS_NAME]["sha256"]))
+
+
+def way_back(store: Store) -> list[str]:
+    """The versions to go back to, one after the other; the last is live, the first the untrained one.
+
+    Like the pages that a browser goes back to: a version that was promoted lies on top of the one that
+    answered before; going back to one, by rollback or by promoting it again, takes away what lies above.
+    """
+    there = {UNTRAINED, *(model.version for model in store.models())}
+    pile = [UNTRAINED]
+    for version in reversed(store.model_history()):
+        if version in pile:
+            del pile[pile.index(version) + 1 :]
+        else:
+            pile.append(version)
+    return [version for version in pile if version in there]
+
+
+def before_live(store: Store) -> str:
+    """The version that a rollback promotes.
+
+    Raises:
+        Conflict: the untrained one is live, and nothing lies before it.
+    """
+    pile = way_back(store)
+    if len(pile) < 2:
+        raise Conflict(
+            f"{pile[-1]} answers, and nothing answered before it; promote a version with: "
+            "dsearch promote VERSION"
+        )
+    return pile[-2]
+
+
+def delete_version(store: Store, version: str) -> None:
+    """Strike a version off the register, then remove its files.
+
+    Its number is not given again: what was answered by it keeps naming it.
+
+    Raises:
+        ModelNotFound, InvalidRequest (v0).
+        Conflict: it answers, or another was trained from it.
+    """
+    store.delete_model(version)
+    folder = store.path / "models" / version
+    # Under a name that the next opening clears, should this be cut short.
+    doomed = folder.with_name(f".{version}.deleted.writing")
+    if folder.exists():
+        shutil.rmtree(doomed, ignore_errors=True)
+        os.rename(folder, doomed)
+        sync_folder(doomed.parent)
+        shutil.rmtree(doomed)

@@ -1,0 +1,220 @@
+"""`QueryDrift`: how far what is asked lately lies from what the model was trained on.
+
+A head is trained on some queries and answers others. When people begin to ask about something else, nothing
+fails: answers just stop gaining from training. The distance between the two means tells,
+
+    drift = max(0, ‖m − μ‖² − noise) / σ²          noise = s² Σw² / (Σw)² + σ² / n
+
+with mean m and variance s² (the trace of the covariance) of lately asked queries, weighted by w, and mean μ
+and variance σ² of the n training queries. It is the maximum mean discrepancy of a linear kernel, squared and
+unbiased (Gretton et al. 2012, "A Kernel Two-Sample Test", lemma 6), in units of the training queries'
+variance: 0 when both come from one source, 1 when the means lie as far apart as a training query from its own
+mean.
+Differences that leave the mean where it is are not seen.
+
+`Lessons`: the queries that a head was trained on, each with the direction in which it pulled.
+
+With the bilinear score s(q, d) = e_q · M e_d the gradient of a listwise loss of training query i, at the head
+that training started from, is
+
+    −t ∂L_i/∂M = e_i ⊗ r_i        r_i = w_i Σ_d (p_i(d) − a_i(d)) e_d
+
+p_i: the grades, as shares; a_i: the attention before training; w_i: how much the query counts. A step along
+it moves the score of any other query and document by (e_q · e_i) (r_i · e_d), up to one factor that is the
+same for all. That is TracIn with the start as its only checkpoint (Pruthi et al., NeurIPS 2020, section 3),
+and to keep e_i and r_i is all that it takes: two rows a query, whatever becomes of the documents.
+
+What it leaves out: later steps, retention and decay, and what the keyword weight, the temperature and the hop
+learned. So it tells who pulled, which way, and how hard beside the others; the amounts do not sum to the
+change.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Float32, Int64
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from dsearch.errors import CorruptData
+from dsearch.types import Lesson
+
+HALF_LIFE = 500  # queries after which one counts half
+LEAST = 30  # queries below which nothing is said
+_TOGETHER = 32  # queries that are summed up at once, and weigh the same
+
+
+def query_statistics(states: Float[np.ndarray, "queries encoder_dim"]) -> dict[str, Any]:
+    """What a model's record keeps of the embeddings of its training queries, as JSON.
+
+    `{"count", "mean", "variance"}`: the mean as the base64 text of its float32 numbers, little-endian.
+    """
+    if not len(states):
+        return {"count": 0, "mean": "", "variance": 0.0}
+    exact = np.asarray(states, np.float64)
+    mean = exact.mean(0)
+    return {
+        "count": len(exact),
+        "mean": base64.b64encode(mean.astype("<f4").tobytes()).decode(),
+        "variance": float(((exact - mean) ** 2).sum(1).mean()),
+    }
+
+
+@dataclass(slots=True, eq=False)
+class _Lately:
+    """Sums over the queries that one model answered; each weighs less the longer ago it was asked."""
+
+    weight: float = 0.0
+    weight_squared: float = 0.0
+    total: Float[np.ndarray, " encoder_dim"] | float = 0.0
+    squares: float = 0.0
+    count: int = 0
+    waiting: int = 0
+    new: list[Float[np.ndarray, "queries encoder_dim"]] = field(default_factory=list[np.ndarray])
+
+    def add(self, states: Float[np.ndarray, "queries encoder_dim"]) -> None:
+        self.new.append(states)  # summed up some at a time: a search takes no part in it
+        self.waiting += len(states)
+        if self.waiting >= _TOGETHER:
+            self.sum_up()
+
+    def sum_up(self) -> None:
+        if not self.new:
+            return
+        states, self.new, self.waiting = np.concatenate(self.new), [], 0
+        fade = 0.5 ** (len(states) / HALF_LIFE)
+        self.weight = fade * self.weight + len(states)
+        self.weight_squared = fade * fade * self.weight_squared + len(states)
+        self.total = fade * self.total + states.sum(0, dtype=np.float64)
+        self.squares = fade * self.squares + float(np.square(states, dtype=np.float64).sum())
+        self.count += len(states)
+
+
+class QueryDrift:
+    """Of one collection, for the model that answered last; used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._model = ""
+        self._lately = _Lately()
+
+    def note(self, model: str, states: Float[np.ndarray, "queries encoder_dim"]) -> None:
+        """Queries were asked of this model."""
+        with self._lock:
+            if model != self._model:
+                self._model, self._lately = model, _Lately()
+            self._lately.add(states)
+
+    def of(self, model: str, trained_on: Mapping[str, Any] | None) -> float | None:
+        """The drift; None when too few were asked, or the model does not say what it was trained on.
+
+        Args:
+            model: a version.
+            trained_on: `query_statistics` of its training queries.
+        """
+        with self._lock:
+            lately = self._lately
+            lately.sum_up()
+            if model != self._model or lately.count < LEAST or not trained_on or trained_on["count"] < 2:
+                return None
+            mean = np.asarray(lately.total) / lately.weight
+            square = lately.squares / lately.weight
+            share = lately.weight_squared / lately.weight**2
+        reference = np.frombuffer(base64.b64decode(trained_on["mean"]), "<f4").astype(np.float64)
+        variance = trained_on["variance"]
+        if reference.shape != mean.shape or not variance > 0:
+            return None
+        noise = max(0.0, square - float(mean @ mean)) * share + variance / trained_on["count"]
+        distance = float(np.square(mean - reference).sum())
+        return max(0.0, distance - noise) / variance
+
+
+LESSONS_NAME = "lessons.safetensors"
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """What a head was taught.
+
+    Attributes:
+        states: e_i.
+        pulls: r_i.
+        owners: the query of each grade.
+        rows: the document of each grade, in the store.
+        grades: above 0.
+        texts: of the queries; None where their words are not to be kept: of clicks, and of the corpus' own.
+    """
+
+    states: Float32[np.ndarray, "queries encoder_dim"]
+    pulls: Float32[np.ndarray, "queries encoder_dim"]
+    owners: Int64[np.ndarray, " grades"]
+    rows: Int64[np.ndarray, " grades"]
+    grades: Float32[np.ndarray, " grades"]
+    texts: list[str] | None
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def of(
+        self,
+        state: Float32[np.ndarray, " encoder_dim"],
+        embedding: Float32[np.ndarray, " encoder_dim"],
+        row: int,
+    ) -> list[Lesson]:
+        """Those that moved a document most for a query, the strongest first, at most five.
+
+        Args:
+            state: e_q.
+            embedding: e_d.
+            row: the document's.
+        """
+        effects = (self.states @ state).astype(np.float64) * (self.pulls @ embedding)
+        total = float(np.abs(effects).sum())
+        if not total:
+            return []
+        mine = self.rows == row
+        judged = dict(zip(self.owners[mine].tolist(), self.grades[mine].tolist(), strict=True))
+        texts = self.texts
+        strongest: list[int] = np.argsort(-np.abs(effects), kind="stable")[:SHOWN].tolist()
+        return [
+            Lesson(
+                query=None if texts is None else texts[at],
+                grade=judged.get(at),
+                share=float(effects[at]) / total,
+            )
+            for at in strongest
+            if effects[at]
+        ]
+
+    def to_bytes(self) -> bytes:
+        """As a file of a model's folder."""
+        tensors = {
+            "states": self.states,
+            "pulls": self.pulls,
+            "owners": self.owners,
+            "rows": self.rows,
+            "grades": self.grades,
+        }
+        return save(tensors, None if self.texts is None else {"texts": json.dumps(self.texts)})
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Lessons:
+        """What `to_bytes` wrote.
+
+        Raises:
+            CorruptData: it did not.
+        """
+        try:
+            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+            texts = header.get("__metadata__", {}).get("texts")
+            return cls(**load(content), texts=None if texts is None else json.loads(texts))
+        except (SafetensorError, ValueError, TypeError, AttributeError) as error:
+            raise CorruptData(f"{LESSONS_NAME} cannot be read ({error}); train again") from error

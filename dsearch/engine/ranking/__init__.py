@@ -1,0 +1,1 @@
+"""Differentiable ranking of one snapshot."""

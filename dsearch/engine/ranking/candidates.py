@@ -1,0 +1,242 @@
+"""Candidates: what the legs of a search propose, without gradients and without duplicates.
+
+Finding the best of a few documents means comparing all of them. What that gives is kept for the rest of the
+search, which would compute it again: the keyword scores of the candidates, a second round, covered mass.
+
+A model's overlay in a state of the collection: which positions have changed keys, and how they are found.
+
+An index knows nothing of the few changed keys. So it is asked for the nearest of all *other* documents, and
+the changed ones are scored beside it, exactly: together they are what an index of changed keys would give.
+Rows that are not visible in the state (deleted, or replaced by another version) have no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor
+
+from dsearch.attention.head import Head
+from dsearch.attention.overlay import KeyOverlay
+from dsearch.engine.options import COVERAGE_DOCUMENTS
+from dsearch.engine.snapshot.passages import NONE
+from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.types import Mode
+
+SCORES_AT_ONCE = 1 << 21  # 8 MB
+
+
+class Legs:
+    """The legs of one search for some queries, in one round or several.
+
+    Args:
+        snapshot: the documents.
+        texts: the words of each query; None leaves the keyword leg out.
+        mode: the legs.
+        candidates: how many each leg proposes for each head.
+        overlaid: documents whose keys the index does not know.
+
+    Attributes:
+        dense_of_all: the inner product of each query with the stored embedding at every position, of a long
+            document with its best passage, those that cannot be found too; None: the last round did without.
+        keyword_of_all: b(q, d) of every position, likewise.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        texts: Sequence[str] | None,
+        *,
+        mode: Mode,
+        candidates: int,
+        overlaid: Overlaid | None = None,
+    ):
+        self._snapshot, self._overlaid = snapshot, overlaid
+        self._texts = None if mode == "dense" else texts
+        self._mode, self._candidates = mode, candidates
+        self._by_keywords: Int64[np.ndarray, "batch found"] | None = None
+        self._features: Float32[np.ndarray, "batch features"] | None = None
+        self.dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
+        self.keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
+
+    def propose(self, folded: Float[Tensor, "batch heads encoder_dim"]) -> Int64[np.ndarray, "batch found"]:
+        """The union of what the legs find for the heads; everything in a collection no larger than that.
+
+        Args:
+            folded: the queries of all heads, against stored embeddings.
+
+        Returns:
+            Positions, ascending in each row, −1 behind them.
+        """
+        batch, heads, _ = folded.shape
+        found: list[Int64[np.ndarray, "batch found"]] = []
+        if self._mode != "keyword":
+            if self._snapshot.documents <= self._candidates:
+                return np.tile(self._snapshot.visible(), (batch, 1))
+            by_head = self._by_inner_product(folded.detach().float().cpu().numpy())
+            found.append(by_head.reshape(batch, heads * by_head.shape[1]))
+        if self._texts is not None:
+            if self._by_keywords is None:  # the same words in every round
+                self._by_keywords = self._by_words(self._texts)
+            found.append(self._by_keywords)
+        return _distinct(found[0] if len(found) == 1 else np.concatenate(found, axis=1))
+
+    def keyword_scores(
+        self, positions: Int64[np.ndarray, "batch candidates"]
+    ) -> Float32[np.ndarray, "batch candidates"] | None:
+        """b(q, d) for the documents at its row of positions, 0 at −1; None without a keyword leg."""
+        if self._texts is None:
+            return None
+        every = self.keyword_of_all
+        if every is None or every.shape[1] == 0:
+            return self._snapshot.keyword_scores(self._texts, positions)
+        scores = every[np.arange(len(every))[:, None], positions]
+        scores[positions == NONE] = 0.0
+        return scores
+
+    def keyword_weights(self, head: Head) -> Float[Tensor, "batch heads"] | None:
+        """w_h(q) of a head for these queries, which gradients reach; None without a keyword leg."""
+        if self._texts is None:
+            return None
+        if head.fusion_gate is not None and self._features is None:
+            self._features = self._snapshot.query_features(self._texts)
+        features = None if self._features is None else torch.as_tensor(self._features)
+        return head.keyword_weights(len(self._texts), features)
+
+    def _by_inner_product(
+        self, folded: Float32[np.ndarray, "batch heads encoder_dim"]
+    ) -> Int64[np.ndarray, "queries found"]:
+        """The dense leg, for the queries of all heads."""
+        snapshot, overlaid, k = self._snapshot, self._overlaid, self._candidates
+        flat = folded.reshape(-1, folded.shape[2])
+        others = snapshot if overlaid is None else overlaid.others
+        asking: Bool[np.ndarray, " queries"] = (flat != 0).any(axis=1)
+        every = _few(snapshot, len(flat)) and bool(asking.all())
+        scores = snapshot.dense_scores(flat) if every else None
+        if scores is not None:
+            self.dense_of_all = scores.reshape(*folded.shape[:2], scores.shape[1])
+            found = others.best_of(scores, k)
+        else:
+            found = _searched(others, flat, asking, k)
+        return found if overlaid is None else np.concatenate([found, overlaid.nearest(flat, k)], axis=1)
+
+    def _by_words(self, texts: Sequence[str]) -> Int64[np.ndarray, "batch found"]:
+        """The keyword leg."""
+        if not _few(self._snapshot, len(texts)):
+            return self._snapshot.keyword_candidates(texts, self._candidates)
+        self.keyword_of_all = self._snapshot.all_keyword_scores(texts)
+        return self._snapshot.best_by_keywords(self.keyword_of_all, self._candidates)
+
+
+def propose(
+    snapshot: Snapshot,
+    folded: Float[Tensor, "batch heads encoder_dim"],
+    texts: Sequence[str] | None,
+    *,
+    mode: Mode,
+    candidates: int,
+    overlaid: Overlaid | None = None,
+) -> Int64[np.ndarray, "batch found"]:
+    """The candidates of a search of one round; see `Legs`."""
+    return Legs(snapshot, texts, mode=mode, candidates=candidates, overlaid=overlaid).propose(folded)
+
+
+def _few(snapshot: Snapshot, queries: int) -> bool:
+    """Whether what all documents score may be there at once."""
+    return snapshot.positions <= COVERAGE_DOCUMENTS and queries * snapshot.positions <= SCORES_AT_ONCE
+
+
+def _searched(
+    snapshot: Snapshot,
+    folded: Float32[np.ndarray, "batch encoder_dim"],
+    asking: Bool[np.ndarray, " batch"],
+    k: int,
+) -> Int64[np.ndarray, "batch found"]:
+    """What the index finds. A query of zeros ties with every document: the first come, it is not asked."""
+    if asking.all():
+        return snapshot.dense_candidates(folded, k)
+    first = snapshot.visible()[:k]
+    found = snapshot.dense_candidates(folded[asking], k) if asking.any() else np.empty((0, 0), np.int64)
+    candidates = np.full((len(folded), max(found.shape[1], len(first))), NONE, np.int64)
+    candidates[asking, : found.shape[1]] = found
+    candidates[~asking, : len(first)] = first
+    return candidates
+
+
+def _distinct(positions: Int64[np.ndarray, "batch found"]) -> Int64[np.ndarray, "batch candidates"]:
+    """Each position once in its row, ascending, padded with −1 behind; no column that is all padding."""
+    ordered = np.sort(positions, axis=1)
+    fresh = ordered != NONE
+    fresh[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    if len(ordered) == 1:  # one row needs no padding
+        return ordered[fresh][None]
+    last = np.iinfo(np.int64).max
+    ordered = np.sort(np.where(fresh, ordered, last), axis=1)
+    ordered[ordered == last] = NONE
+    return ordered[:, : int(fresh.sum(axis=1).max(initial=0))]
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaid:
+    """The overlay's part of one state.
+
+    Attributes:
+        others: the state without the changed documents.
+        positions: of these, ascending.
+        changes: δ of each.
+        keys: their stored embeddings, changed: first passages, then further ones.
+        owners: the place in `positions` of each further passage.
+    """
+
+    others: Snapshot
+    positions: Int64[np.ndarray, " changed"]
+    changes: Float[Tensor, "changed encoder_dim"]
+    keys: Float32[np.ndarray, "passages encoder_dim"]
+    owners: Int64[np.ndarray, " further"]
+
+    @classmethod
+    def of(cls, state: Snapshot, overlay: KeyOverlay | None) -> Overlaid | None:
+        """None where no document of the state is in the overlay."""
+        if overlay is None:
+            return None
+        rows = overlay.rows.cpu().numpy()
+        at = state.positions_of(rows)
+        here = at != NONE
+        if state.excluded is not None:
+            here[here] = ~state.excluded[at[here]]
+        if not here.any():
+            return None
+        order = np.argsort(at[here])
+        positions = at[here][order]
+        changes = overlay.changes[torch.as_tensor(np.flatnonzero(here)[order])]
+        by_place = changes.detach().cpu().numpy()
+        keys = state.embeddings(positions) + by_place
+        owners = np.zeros(0, np.int64)
+        if state.passages is not None:
+            further = np.flatnonzero(np.isin(state.passages.owners, positions))
+            owners = np.searchsorted(positions, state.passages.owners[further])
+            keys = np.concatenate([keys, state.passages.embeddings(further) + by_place[owners]])
+        others = state.without(rows[here], state.sequence)
+        return cls(others, positions, changes, keys.astype(np.float32), owners)
+
+    def at(self, positions: Int64[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor, "*shape encoder_dim"]:
+        """δ at each position, zeros where there is none."""
+        place = np.minimum(np.searchsorted(self.positions, positions), len(self.positions) - 1)
+        here = torch.as_tensor(self.positions[place] == positions).to(like.device)
+        changes = self.changes.to(like)[torch.as_tensor(place).to(like.device)]
+        return changes.masked_fill(~here[..., None], 0.0)
+
+    def nearest(
+        self, folded: Float32[np.ndarray, "batch encoder_dim"], k: int
+    ) -> Int64[np.ndarray, "batch k"]:
+        """The positions of the changed documents of highest inner product, long ones by the best passage."""
+        scores = folded @ self.keys.T
+        count = len(self.positions)
+        best = scores[:, :count].copy()
+        np.maximum.at(best.T, self.owners, scores[:, count:].T)
+        order = np.argsort(-best, axis=1, kind="stable")[:, :k]
+        return self.positions[order]

@@ -1,0 +1,166 @@
+"""Covered mass: the share of the exact softmax over the whole corpus that the candidates hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
+
+from dsearch.attention import log_partition
+from dsearch.attention.fusion_gate import keyword_part
+from dsearch.engine.ranking.candidates import SCORES_AT_ONCE, Overlaid
+from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.snapshot.passages import Passages, best_of_documents
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.types import Mode
+
+
+def covered_mass(
+    found: SearchOutput, layer: SearchLayer, texts: Sequence[str] | None
+) -> Float[Tensor, " batch"]:
+    """Σ_h m_h Σ_candidates p_h(d): the share of the exact softmax over the corpus that the candidates hold.
+
+    Compares every document: its cost is that of an exact search.
+    """
+    snapshot, head = layer.snapshot, layer.head
+    width = found.positions.shape[1]
+    if width and width >= snapshot.documents == (found.positions != NONE).sum(1).min():
+        return torch.ones(len(found.positions))
+    temperature = head.temperature
+    whole = whole_log_partition(
+        snapshot,
+        found.folded,
+        texts,
+        mode=layer.mode,
+        keyword_weights=found.keyword_weights,
+        temperature=temperature,
+        overlaid=layer.overlaid,
+        dense_of_all=found.dense_of_all,
+        keyword_of_all=found.keyword_of_all,
+    )
+    return mass_of(found, whole, temperature=temperature, mixture=head.mixture)
+
+
+def mass_of(
+    found: SearchOutput,
+    whole: Float[Tensor, "batch heads"],
+    *,
+    temperature: Float[Tensor, ""],
+    mixture: Float[Tensor, " heads"],
+) -> Float[Tensor, " batch"]:
+    """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
+    logits = (found.dense + found.keyword) / temperature
+    missing = found.positions == NONE
+    if missing.any():
+        logits = logits.masked_fill(torch.as_tensor(missing)[:, None], -torch.inf)
+    # No document at all: −inf less −inf. Nothing is covered then.
+    shares = torch.exp(logits - whole[..., None]).sum(-1).nan_to_num(nan=0.0)
+    return (shares @ mixture).clamp(max=1.0)
+
+
+def whole_log_partition(
+    snapshot: Snapshot,
+    folded: Float[Tensor, "batch heads encoder_dim"],
+    texts: Sequence[str] | None,
+    *,
+    mode: Mode,
+    keyword_weights: Float[Tensor, "batch heads"] | None,
+    temperature: Float[Tensor, ""],
+    overlaid: Overlaid | None = None,
+    dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None,
+    keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None,
+) -> Float[Tensor, "batch heads"]:
+    """log Σ_d exp(l_h(q, d)) over every document of a state that can be found; −inf where none can.
+
+    Args:
+        snapshot: the documents.
+        folded: the queries of all heads, against stored embeddings.
+        texts: the words of each query; None leaves the keyword part out.
+        mode: which parts logits have.
+        keyword_weights: w_h(q); None leaves the keyword part out.
+        temperature: t.
+        overlaid: documents whose keys are changed.
+        dense_of_all: what every position scores where it is known, without gradients (see `Legs`).
+        keyword_of_all: likewise.
+    """
+    batch, heads, _ = folded.shape
+    known = None
+    if dense_of_all is not None and mode != "keyword" and not torch.is_grad_enabled():
+        known = torch.as_tensor(dense_of_all).to(folded) / temperature
+    if texts is not None and keyword_weights is not None and mode != "dense":
+        every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
+        bias = keyword_part(keyword_weights, torch.as_tensor(every).to(folded)) / temperature
+    elif known is not None and overlaid is None and snapshot.excluded is None:
+        return known.logsumexp(-1)
+    else:
+        bias = folded.new_zeros(batch, heads, snapshot.positions)
+    if overlaid is not None and mode != "keyword":
+        moved = folded @ overlaid.changes.to(folded).T / temperature
+        bias = bias.index_add(2, torch.as_tensor(overlaid.positions), moved)
+    if snapshot.excluded is not None:
+        bias = bias.masked_fill(torch.as_tensor(snapshot.excluded), -torch.inf)
+    if mode == "keyword":
+        return bias.logsumexp(-1)
+    if known is not None:
+        return (known + bias).logsumexp(-1)
+    queries = folded.flatten(0, 1)
+    stored = snapshot.generation.embeddings
+    if len(snapshot.fresh):
+        stored = np.concatenate([stored, snapshot.fresh.embeddings])
+    bias = bias.flatten(0, 1)
+    if _at_once(queries, bias, snapshot.passages):
+        whole = _log_partition_at_once(queries, stored, snapshot.passages, bias, temperature)
+    elif snapshot.passages is None:
+        whole = log_partition(queries, stored, bias=bias, temperature=temperature)
+    else:
+        whole = _log_partition_of_best(queries, stored, snapshot.passages, bias, temperature)
+    return whole.reshape(batch, heads)
+
+
+def _at_once(
+    queries: Float[Tensor, "batch encoder_dim"],
+    bias: Float[Tensor, "batch documents"],
+    passages: Passages | None,
+) -> bool:
+    """Whether all logits may be there at the same time, as the bias is: blocks cost copies of the corpus."""
+    logits = bias.numel() + (0 if passages is None else len(queries) * len(passages))
+    return not torch.is_grad_enabled() and queries.device.type == "cpu" and logits <= SCORES_AT_ONCE
+
+
+def _log_partition_at_once(
+    queries: Float[Tensor, "batch encoder_dim"],
+    stored: Float32[np.ndarray, "documents encoder_dim"],
+    passages: Passages | None,
+    bias: Float[Tensor, "batch documents"],
+    temperature: Float[Tensor, ""],
+) -> Float[Tensor, " batch"]:
+    """log Σ_d exp(max_p q · e_p / t + bias_d), each passage scored where it lies."""
+    numbers = queries.detach().numpy()
+    products = numbers @ stored.T
+    if passages is not None:
+        products = best_of_documents(products, passages.scores(numbers), passages.owners)
+    return (torch.as_tensor(products) / temperature + bias).logsumexp(1)
+
+
+def _log_partition_of_best(
+    queries: Float[Tensor, "batch encoder_dim"],
+    stored: Float32[np.ndarray, "documents encoder_dim"],
+    passages: Passages,
+    bias: Float[Tensor, "batch documents"],
+    temperature: Float[Tensor, ""],
+) -> Float[Tensor, " batch"]:
+    """log Σ_d exp(max_p q · e_p / t + bias_d): long documents apart from the others, block by block."""
+    short = bias.clone()
+    short[:, torch.as_tensor(passages.long)] = -torch.inf
+    whole = log_partition(queries, stored, bias=short, temperature=temperature)
+    for long, further in passages.blocks():
+        first = queries @ torch.as_tensor(stored[long]).to(queries).T
+        others = queries @ torch.as_tensor(passages.embeddings(further)).to(queries).T
+        at = torch.as_tensor(np.searchsorted(long, passages.owners[further])).expand_as(others)
+        best = first.scatter_reduce(1, at, others, "amax")
+        logits = best / temperature + bias[:, torch.as_tensor(long)]
+        whole = torch.logaddexp(whole, logits.logsumexp(1))
+    return whole

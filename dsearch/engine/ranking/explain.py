@@ -1,0 +1,105 @@
+"""What a hit's score is made of, in parts that add up to it.
+
+With one head the score is dense + keyword. With several it is (attention/ranking.py)
+
+    s(d) = t · (log Σ_h m_h a_h(d) + Σ_h m_h Z_h)         a_h(d) = exp(l_h(d) − Z_h)
+
+and with shares r_h(d) = m_h a_h(d) / Σ_g m_g a_g(d) of the heads in the document's weight
+
+    s(d) = Σ_h r_h(d) · t l_h(d)  +  t · Σ_h (r_h(d) · (log m_h − Z_h − log r_h(d)) + m_h Z_h)
+
+exactly, for log Σ x = Σ r (log x − log r) with r = x / Σ x. t l_h(d) is dense_h + keyword_h; the second sum,
+which is 0 with one head, is called mixing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dsearch.attention.head import Head
+from dsearch.attention.ranking import partition_by_head
+from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.types import Explanation, Learned
+
+Explain = Callable[[int, int], Explanation]
+
+
+def explainer(
+    found: SearchOutput,
+    layer: SearchLayer,
+    texts: Sequence[str] | None,
+    learned: Callable[[int, int], Learned | None] | None = None,
+) -> Explain:
+    """What explains the score of a candidate: its query's and its own number in `found`.
+
+    Args:
+        found: the candidates.
+        layer: that found them.
+        texts: the words of the queries.
+        learned: tells what training changed (learned.py).
+    """
+    of_terms = explained(found, layer.head, layer.temperature)
+
+    def explain(query: int, column: int) -> Explanation:
+        terms: dict[str, float] = {}
+        if texts is not None and layer.mode != "dense":
+            terms = layer.snapshot.keyword_terms(texts[query], int(found.positions[query, column]))
+        explanation = of_terms(query, column, terms)
+        if learned is not None:
+            explanation = replace(explanation, learned=learned(query, column))
+        return explanation
+
+    return explain
+
+
+def explained(
+    found: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
+) -> Callable[[int, int, Mapping[str, float]], Explanation]:
+    """As `explainer`, for who has the share of each term in b(q, d) of that candidate."""
+    raw, shares = found.dense + found.keyword, shares_of(found, head, temperature)
+    mixing = torch.zeros_like(found.scores)
+    if head.heads > 1:
+        mixing = found.scores - (shares * raw).sum(1)
+    weights = found.keyword_weights
+    if weights is None:  # no keyword part, and no terms
+        weights = torch.zeros(found.dense.shape[:2])
+    of_words, gate = _numbers(weights), None
+    if head.fusion_gate is not None and found.keyword_weights is not None:
+        # What was multiplied, so a weight of 0 tells nothing of it; and then it has no effect either.
+        gate = _numbers((weights / head.keyword_weight).nan_to_num(1.0, 1.0, 1.0))
+    dense, keyword, head_weights = map(_numbers, (found.dense, found.keyword, found.head_weights))
+    of_heads, rest = _numbers(shares), _numbers(mixing)
+
+    def explain(query: int, column: int, terms: Mapping[str, float]) -> Explanation:
+        return Explanation(
+            dense=dense[query, :, column].tolist(),
+            keyword=keyword[query, :, column].tolist(),
+            head_weights=head_weights[query, :, column].tolist(),
+            terms={term: (of_words[query] * share).tolist() for term, share in terms.items()},
+            shares=of_heads[query, :, column].tolist(),
+            mixing=float(rest[query, column]),
+            fusion_gate=None if gate is None else gate[query].tolist(),
+            null_weight=None if found.null_weight is None else float(found.null_weight[query]),
+        )
+
+    return explain
+
+
+def shares_of(
+    found: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
+) -> Float[Tensor, "batch heads candidates"]:
+    """r_h(d): how much of each candidate's weight comes from each head."""
+    raw, mask = found.dense + found.keyword, torch.as_tensor(found.positions != NONE)
+    partition = partition_by_head(raw, mask, temperature)
+    return (raw / temperature - partition[..., None] + head.mixture.log()[:, None]).softmax(1)
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()

@@ -1,0 +1,408 @@
+"""`SearchLayer`: a collection as a layer of a network. What serves a request is what gradients flow through.
+
+    query states → f_h → fold → candidates (FAISS ∪ BM25 ∪ fresh rows) → exact logits → softmax per head
+                                                                       → mixture, context, values
+
+Candidates are proposed without gradients; everything computed from them has gradients. The layer's parameters
+are the head's; the corpus is never part of `state_dict`.
+
+`SearchOutput`: what attention over candidates gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple, Unpack
+from weakref import finalize
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor, nn
+
+from dsearch.attention import Score, pool, refine
+from dsearch.attention.fusion_gate import keyword_part
+from dsearch.attention.head import Head
+from dsearch.engine.indexing.leases import Lease
+from dsearch.engine.options import CANDIDATES, LayerOptions
+from dsearch.engine.ranking.candidates import Legs, Overlaid
+from dsearch.engine.ranking.scores import (
+    checked_pooling,
+    checked_score,
+    checked_temperature,
+    ranks_by_inner_product,
+)
+from dsearch.engine.ranking.scoring import EmbedRows, Scoring, Weighing
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.types import Mode
+
+HOP_CANDIDATES = 10  # what a hop pools: the best few speak for the query, the rest for the corpus
+
+
+class SearchLayer(nn.Module):
+    """Attention of query states over the documents of a snapshot.
+
+    Args:
+        snapshot: the documents.
+        head: the learned part; its parameters are this module's.
+        mode: "hybrid", "dense" or "keyword".
+        candidates: how many documents each leg proposes for each head.
+        hops: rounds of search; from the second on the query is refined by what the one before found. None
+            is 2 where the hop strength is not 0, as a tuned model may have it, otherwise 1.
+        hop_strength: g; None takes the head's learned one.
+        score: a name (see rescoring.py), or any function or module with the interface of
+            `dsearch.attention.SCORES`, which then learns with the layer; the inner product proposes.
+        pooling: "soft", "hard" or "uniform", over the candidates.
+        width: of a kernel score.
+        temperature: None takes the head's learned one, and 1 for a kernel.
+
+    Raises:
+        InvalidRequest: hops or candidates below 1, an unknown mode, score or pooling, a width or temperature
+            that is not above 0, a score for mode "keyword", which has no other than its own.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        head: Head,
+        *,
+        mode: Mode = "hybrid",
+        candidates: int = CANDIDATES,
+        hops: int | None = None,
+        hop_strength: float | None = None,
+        score: str | Score = "dot",
+        pooling: str = "soft",
+        width: float | None = None,
+        temperature: float | None = None,
+    ):
+        super().__init__()
+        if mode not in ("hybrid", "dense", "keyword"):
+            raise InvalidRequest(f"mode={mode!r}; use hybrid, dense or keyword")
+        if hops is None:
+            hops = 2 if (head.hop_strength.item() if hop_strength is None else hop_strength) else 1
+        for name, value in {"candidates": candidates, "hops": hops}.items():
+            if value < 1:
+                raise InvalidRequest(f"{name}={value}; use an integer of at least 1")
+        self.head = head
+        self.snapshot = snapshot
+        self.mode: Mode = mode
+        self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
+        self.score = checked_score(score, width)
+        if mode == "keyword" and score != "dot":
+            raise InvalidRequest(
+                "mode='keyword' scores by keywords alone; leave score out, or use dense or hybrid"
+            )
+        self.pooling = checked_pooling(pooling)
+        self._temperature = checked_temperature(temperature, self.score)
+
+    @classmethod
+    def open(
+        cls, home: Path | str, collection: str, *, model: str | None = None, **options: Unpack[LayerOptions]
+    ) -> SearchLayer:
+        """A layer over the present state of a collection, with a head of its own to train.
+
+        Reads the home without its lock, loads no encoder, and sees nothing that is written later.
+
+        Args:
+            home: the folder of collections.
+            collection: its name.
+            model: the version whose head it starts from; the live one when None.
+            options: as for `SearchLayer`.
+
+        Raises:
+            CollectionNotFound, ModelNotFound, CorruptData.
+        """
+        from dsearch.engine.engine import SearchEngine
+
+        with SearchEngine(home, readonly=True) as engine:
+            opened = engine.collection(collection)
+            version = opened.live_model if model is None else model
+            layer = cls(opened.snapshot_for(version), opened.head(version), **options)
+            lease = Lease(layer.snapshot.generation.folder)  # the collection's own ends with this block
+        finalize(layer, lease.release)
+        return layer
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The documents, whose keywords count as the head has it: k1 and b can be its own."""
+        weighting = self.head.keyword_weighting
+        if weighting != self._weighting:  # another head was loaded into this one
+            self._weighting, self._snapshot = weighting, self._snapshot.weighed(weighting)
+        return self._snapshot
+
+    @snapshot.setter
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Search another state, or other documents of the same dimension."""
+        self._weighting = self.head.keyword_weighting
+        self._snapshot = snapshot.weighed(self._weighting)
+        self.overlaid = Overlaid.of(self._snapshot, self.head.overlay)
+
+    @property
+    def temperature(self) -> Float[Tensor, ""] | float:
+        """What scores are divided by: the head's own, unless another was given or the score has a width."""
+        return self.head.temperature if self._temperature is None else self._temperature
+
+    def forward(
+        self,
+        query_states: Float[Tensor, "batch encoder_dim"],
+        texts: Sequence[str] | None = None,
+        *,
+        embed: EmbedRows | None = None,
+        values: Float[Tensor, "positions value_dim"] | None = None,
+    ) -> SearchOutput:
+        """Search with each query state, and with its text for the keyword leg.
+
+        Args:
+            query_states: what the encoder gives for a query, or what another network gives in its place.
+            texts: the words of each query; without them the keyword leg finds and adds nothing.
+            embed: gives the embeddings of positions in the graph, for gradients into the document encoder;
+                the stored ones when None. What it gives is all there is of a document: no passages.
+            values: what is pooled, a row for each position of the snapshot: labels, numbers, any field (see
+                `Collection.field_values`); gradients reach it. W_V e_d when None.
+
+        Raises:
+            DimensionMismatch: states of another length than the embeddings; not one value a position.
+            InvalidRequest: another number of texts than states; mode "keyword" without texts.
+
+        Under autocast it computes in float32 all the same: rounded to half precision, the best scores tie.
+        """
+        if texts is not None and len(texts) != len(query_states):
+            raise InvalidRequest(f"{len(texts)} texts for {len(query_states)} query states; give one each")
+        if texts is None and self.mode == "keyword":
+            raise InvalidRequest("mode='keyword' without texts; give the words of each query")
+        if values is not None and (values.ndim != 2 or len(values) != self.snapshot.positions):
+            raise DimensionMismatch(
+                f"values of shape {list(values.shape)}; use [{self.snapshot.positions}, value_dim], "
+                "a row for each position of the snapshot"
+            )
+        if torch.compiler.is_compiling():
+            # FAISS and NumPy have no graph: the layer runs as it is between the compiled parts around it.
+            uncompiled: Callable[..., SearchOutput] = torch.compiler.disable(self._search)  # pyright: ignore
+            return uncompiled(query_states, texts, embed, values)
+        return self._search(query_states, texts, embed, values)
+
+    def ranked(
+        self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None
+    ) -> SearchOutput:
+        """What `forward` finds, for those who show it: without gradients, and without a context (it has no
+        numbers).
+
+        Where finding the candidates took the scores of every document, these are taken, and no embedding of
+        a candidate is read; then `keys_of` says which keys were taken.
+        """
+        with torch.no_grad():
+            return self._search(query_states, texts, None, None, pooled=False)
+
+    def keys_of(self, found: SearchOutput, most: int) -> Int64[np.ndarray, "batch heads shown"] | None:
+        """The keys that each head took of the first `most` candidates that `ranked` found; None where every
+        candidate has but one, or keywords alone rank."""
+        if found.keys is not None:
+            return found.keys[:, :, :most]
+        return self._scoring(None).best_keys(found.folded, found.positions[:, :most])
+
+    def among(
+        self,
+        query_states: Float[Tensor, "batch encoder_dim"],
+        texts: Sequence[str] | None,
+        positions: Int64[np.ndarray, "batch candidates"],
+    ) -> SearchOutput:
+        """Attention over these candidates, in place of those that it would propose; −1 = none.
+
+        What a hop refines the query by is proposed all the same.
+        """
+        last = np.where(positions == NONE, np.iinfo(np.int64).max, positions)
+        ascending = np.take_along_axis(positions, last.argsort(axis=1, kind="stable"), 1)
+        return self._search(query_states, texts, None, None, ascending)
+
+    @property
+    def weighing(self) -> Weighing:
+        """How candidates are weighed.
+
+        "Nothing fits" has a weight only where its slot has learned it: in soft hybrid search by inner
+        products, at the head's own temperature.
+        """
+        own = self._ranks_by_inner_product and self._temperature is None
+        slot = own and self.mode == "hybrid" and self.pooling == "soft"
+        return Weighing(self.head, self.temperature, self.pooling, slot)
+
+    def _scoring(self, embed: EmbedRows | None) -> Scoring:
+        score = None if self.mode == "keyword" else self.score
+        return Scoring(self.snapshot, self.head, score, self.overlaid, embed)
+
+    def _search(
+        self,
+        query_states: Float[Tensor, "batch encoder_dim"],
+        texts: Sequence[str] | None,
+        embed: EmbedRows | None,
+        values: Float[Tensor, "positions value_dim"] | None,
+        among: Int64[np.ndarray, "batch candidates"] | None = None,
+        pooled: bool = True,
+    ) -> SearchOutput:
+        kind = query_states.device.type
+        if embed is not None:
+            embed = _under_autocast_of_now(embed, kind)
+        if query_states.dtype in (torch.bfloat16, torch.float16):
+            query_states = query_states.to(self.head.log_temperature.dtype)
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+            queries = self.head.queries(query_states)
+            legs = Legs(
+                self.snapshot,
+                texts,
+                mode=self.mode,
+                candidates=self.candidates,
+                overlaid=None if embed is not None else self.overlaid,
+            )
+            scoring = self._scoring(embed)
+            for _ in range(self.hops - 1):
+                queries = self._hop(queries, legs, scoring)
+            return self._attend(queries, legs, scoring, values, among, pooled=pooled)
+
+    def _hop(
+        self,
+        queries: Float[Tensor, "batch heads key_dim"],
+        legs: Legs,
+        scoring: Scoring,
+    ) -> Float[Tensor, "batch heads key_dim"]:
+        found = self._attend(queries, legs, scoring)
+        best = found.positions[:, :HOP_CANDIDATES]
+        head_weights = found.head_weights[..., :HOP_CANDIDATES]
+        head_weights = head_weights / head_weights.sum(-1, keepdim=True).clamp_min(1e-30)
+        strength = self.head.hop_strength if self.hop_strength is None else self.hop_strength
+        if found.keys is None:
+            return refine(queries, head_weights, scoring.keys(best, queries), strength)
+        keys = scoring.keys_taken(found.keys[:, :, :HOP_CANDIDATES], best, queries)  # each head has its own
+        return refine(queries.unsqueeze(2), head_weights.unsqueeze(2), keys, strength).squeeze(2)
+
+    def _attend(
+        self,
+        queries: Float[Tensor, "batch heads key_dim"],
+        legs: Legs,
+        scoring: Scoring,
+        values: Float[Tensor, "positions value_dim"] | None = None,
+        among: Int64[np.ndarray, "batch candidates"] | None = None,
+        *,
+        pooled: bool = True,
+    ) -> SearchOutput:
+        head = self.head
+        folded = head.fold(queries)
+        positions = legs.propose(folded) if among is None else among
+        scored = None if pooled else scoring.known(folded, legs, positions)
+        if scored is None:
+            scored = scoring.scored(queries, folded, positions)
+        dense = scored.dense
+        by_words, keyword_weights = legs.keyword_scores(positions), legs.keyword_weights(head)
+        if by_words is None or keyword_weights is None:
+            keyword, raw = torch.zeros_like(dense), dense
+        else:
+            keyword = keyword_part(keyword_weights, torch.as_tensor(by_words).to(dense))
+            raw = dense + keyword
+        there, mask = positions != NONE, None
+        if not (self._reaches_all and there.all()):
+            mask = torch.as_tensor(there).to(raw.device)
+        if mask is not None and not self._reaches_all:  # at −inf: outside a kernel's support
+            mask = mask & (raw != -torch.inf).any(1)
+            positions = np.where(mask.cpu().numpy(), positions, NONE)
+        weighing = self.weighing
+        weighed, scores = weighing.weighed(raw, mask), weighing.scores(raw, mask)
+        order = _by_score_then_position(scores, positions)
+        along = order[:, None].expand_as(dense)
+        keys = scored.keys(positions)
+        if keys is not None:
+            keys = np.take_along_axis(keys, order[:, None].cpu().numpy(), 2)
+        if not pooled:
+            context = folded.new_empty(len(folded), 0)
+        elif values is not None:
+            context = pool(weighed.mixed.unsqueeze(1), _rows(values, positions).to(weighed.mixed)).squeeze(1)
+        else:
+            # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
+            context = head.values(scored.pooled(weighed, head))
+        return SearchOutput(
+            context=context,
+            weights=weighed.mixed.gather(1, order),
+            positions=positions[np.arange(len(positions))[:, None], order.cpu().numpy()],
+            scores=scores.gather(1, order),
+            dense=dense.gather(2, along),
+            keyword=keyword if by_words is None else keyword.gather(2, along),
+            head_weights=weighed.by_head.gather(2, along),
+            folded=folded,
+            keys=keys,
+            null_weight=weighed.nothing,
+            keyword_weights=keyword_weights,
+            dense_of_all=legs.dense_of_all,
+            keyword_of_all=legs.keyword_of_all,
+        )
+
+    @property
+    def _reaches_all(self) -> bool:
+        """Whether every document has a finite score."""
+        return self.mode == "keyword" or self._ranks_by_inner_product
+
+    @property
+    def _ranks_by_inner_product(self) -> bool:
+        return ranks_by_inner_product(self.score)
+
+
+def _rows(
+    values: Float[Tensor, "positions value_dim"], positions: Int64[np.ndarray, "batch candidates"]
+) -> Float[Tensor, "batch candidates value_dim"]:
+    """The value at each position; zeros at −1, whatever the values are."""
+    if len(values) == 0:
+        return values.new_zeros(*positions.shape, values.shape[1])
+    at = torch.as_tensor(positions).to(values.device)
+    return values[at.clamp_min(0)].masked_fill((at == NONE).unsqueeze(-1), 0.0)
+
+
+def _under_autocast_of_now(embed: EmbedRows, kind: str) -> EmbedRows:
+    """The caller's encoder keeps the precision that the caller chose for it."""
+    enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+    def embedded(positions: Int64[np.ndarray, "batch candidates"]) -> Tensor:
+        with torch.autocast(kind, dtype=dtype, enabled=enabled):
+            return embed(positions)
+
+    return embedded
+
+
+def _by_score_then_position(
+    scores: Float[Tensor, "batch candidates"], positions: Int64[np.ndarray, "batch candidates"]
+) -> Int64[Tensor, "batch candidates"]:
+    """The order of hits: by score, ties by position. Proposals ascend, so a stable sort does."""
+    return scores.detach().sort(dim=1, descending=True, stable=True).indices
+
+
+class SearchOutput(NamedTuple):
+    """What attention over the candidates gave; they are sorted by weight, best first, padding last.
+
+    Attributes:
+        context: Σ_d weight(q, d) v_d, the mixture of the heads' contexts.
+        weights: the mixture of the heads' softmaxes; zeros where `positions` is −1.
+        positions: of the snapshot; −1 = none.
+        scores: the order of hits: dense + keyword with one head, else temperature · log weight + const.
+        dense: q_h · k_d, or the score in its place, per head.
+        keyword: w_h(q) · b(q, d), per head.
+        head_weights: each head's softmax.
+        folded: the queries against stored embeddings, after the last hop.
+        keys: which key of each candidate each head took, the best of its passages, numbered as in
+            `Snapshot.key_embeddings`; None where every candidate has but one, or `embed` gave it.
+        null_weight: the weight of "nothing fits", which those of the documents leave; None without a slot.
+        keyword_weights: w_h(q); None where keywords have no part.
+        dense_of_all, keyword_of_all: what every position scores, where finding the candidates took that; see
+            `Legs`. Without gradients.
+    """
+
+    context: Float[Tensor, "batch value_dim"]
+    weights: Float[Tensor, "batch candidates"]
+    positions: Int64[np.ndarray, "batch candidates"]
+    scores: Float[Tensor, "batch candidates"]
+    dense: Float[Tensor, "batch heads candidates"]
+    keyword: Float[Tensor, "batch heads candidates"]
+    head_weights: Float[Tensor, "batch heads candidates"]
+    folded: Float[Tensor, "batch heads encoder_dim"]
+    keys: Int64[np.ndarray, "batch heads candidates"] | None = None
+    null_weight: Float[Tensor, " batch"] | None = None
+    keyword_weights: Float[Tensor, "batch heads"] | None = None
+    dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
+    keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None

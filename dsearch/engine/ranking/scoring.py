@@ -1,0 +1,295 @@
+"""What candidates score by meaning: each head's score of each document's best key.
+
+Keys come from the stored embeddings, with a model's changes to single documents, or from an encoder in the
+graph. Every passage of a long document is a key of its own, and the best one counts (MaxP, see
+`dsearch.attention.maxp`).
+
+The further passages of candidates that are long documents, beside their first: what MaxP chooses from.
+
+The first passage of a document stands at its position; the further ones follow behind all candidates, with
+owners that say whose they are (see `dsearch.attention.maxp`).
+
+From the scores of candidates to their weights, and to the one score that hits are ordered by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from dsearch.attention import POOLINGS, Score, mix, null_weights, pool, temper
+from dsearch.attention.head import Head
+from dsearch.attention.maxp import best_passages
+from dsearch.attention.ranking import partition_by_head, ranking_score
+from dsearch.engine.ranking.candidates import Legs, Overlaid
+from dsearch.engine.ranking.scores import ranks_by_inner_product
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+
+EmbedRows = Callable[[Int64[np.ndarray, "batch candidates"]], Float[Tensor, "batch candidates encoder_dim"]]
+
+
+class Scored(NamedTuple):
+    """The scores of candidates, and what they were computed from.
+
+    Attributes:
+        dense: each head's, of the best passage.
+        embeddings: of the candidates, and behind them of their further passages; None where none was read.
+        beside: whose those are; None: every candidate has one key.
+        taken: the column of each best passage in `embeddings`; None as `beside`.
+    """
+
+    dense: Float[Tensor, "batch heads candidates"]
+    embeddings: Float[Tensor, "batch passages encoder_dim"] | None = None
+    beside: PassagesBeside | None = None
+    taken: Int64[Tensor, "batch heads candidates"] | None = None
+
+    def keys(
+        self, positions: Int64[np.ndarray, "batch candidates"]
+    ) -> Int64[np.ndarray, "batch heads candidates"] | None:
+        """The keys that were taken of candidates at these positions; None where each has but one."""
+        if self.beside is None or self.taken is None:
+            return None
+        return self.beside.keys(positions, self.taken.cpu().numpy())
+
+    def pooled(self, weighed: Weighed, head: Head) -> Float[Tensor, "batch encoder_dim"]:
+        """Σ w e over the candidates; each head pools the passages that it took."""
+        assert self.embeddings is not None
+        shares = weighed.mixed
+        if self.taken is not None:
+            every = weighed.by_head.new_zeros(*self.dense.shape[:2], self.embeddings.shape[1])
+            shares = mix(every.scatter(2, self.taken, weighed.by_head), head.mixture)
+        return pool(shares.unsqueeze(1), self.embeddings).squeeze(1)
+
+
+class Scoring(NamedTuple):
+    """How the candidates of a search are scored.
+
+    Attributes:
+        snapshot: the documents.
+        head: whose keys they have.
+        score: of queries and keys; None: keywords alone rank, and every document scores 0.
+        overlaid: the model's changes to single documents; None where there are none.
+        embed: gives embeddings in the graph in place of the stored ones; what it gives is all there is of a
+            document: no passages, no changes.
+    """
+
+    snapshot: Snapshot
+    head: Head
+    score: Score | None
+    overlaid: Overlaid | None = None
+    embed: EmbedRows | None = None
+
+    def known(
+        self,
+        folded: Float[Tensor, "batch heads encoder_dim"],
+        legs: Legs,
+        positions: Int64[np.ndarray, "batch candidates"],
+    ) -> Scored | None:
+        """The scores where finding the candidates told them, so that no embedding is read; else None."""
+        if self.score is None:
+            return Scored(folded.new_zeros(*folded.shape[:2], positions.shape[1]))
+        every = legs.dense_of_all
+        if every is None or self.overlaid is not None or not ranks_by_inner_product(self.score):
+            return None
+        if every.shape[2] == 0:
+            return None
+        dense = np.take_along_axis(every, positions[:, None], 2)
+        dense[np.broadcast_to((positions == NONE)[:, None], dense.shape)] = 0.0
+        return Scored(torch.as_tensor(dense).to(folded))
+
+    def best_keys(
+        self,
+        folded: Float[Tensor, "batch heads encoder_dim"],
+        positions: Int64[np.ndarray, "batch candidates"],
+    ) -> Int64[np.ndarray, "batch heads candidates"] | None:
+        """The keys that `known` took of candidates, as `Scored.keys` names them."""
+        beside = None if self.score is None else passages_beside(self.snapshot, positions, folded)
+        if beside is None:
+            return None
+        # They were scored where they lie, so by inner products, and no key of theirs is changed.
+        every = torch.cat([self._embeddings(positions, folded), beside.embeddings], dim=1)
+        taken = best_passages(folded @ every.mT, beside.owners, positions.shape[1])
+        return beside.keys(positions, taken.cpu().numpy())
+
+    def scored(
+        self,
+        queries: Float[Tensor, "batch heads key_dim"],
+        folded: Float[Tensor, "batch heads encoder_dim"],
+        positions: Int64[np.ndarray, "batch candidates"],
+    ) -> Scored:
+        """The scores by the candidates' embeddings, which gradients reach.
+
+        Args:
+            queries: in the space of keys.
+            folded: the same in the space of embeddings: folded · e = queries · W_K e.
+            positions: of the candidates; −1 = none.
+        """
+        embeddings, beside = self._embeddings(positions, queries), None
+        if self.embed is None and self.score is not None:
+            beside = passages_beside(self.snapshot, positions, queries)
+        owned = positions
+        if beside is not None:
+            embeddings = torch.cat([embeddings, beside.embeddings], dim=1)
+            owned = beside.owned(positions)
+        dense = self._dense(queries, folded, self._changed(embeddings, owned))
+        if beside is None:
+            return Scored(dense, embeddings)
+        taken = best_passages(dense, beside.owners, positions.shape[1])
+        return Scored(dense.gather(2, taken), embeddings, beside, taken)
+
+    def keys(
+        self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
+    ) -> Float[Tensor, "batch candidates key_dim"]:
+        """The first keys of documents, with the type and device of `like`."""
+        return self.head.keys(self._changed(self._embeddings(positions, like), positions))
+
+    def keys_taken(
+        self,
+        keys: Int64[np.ndarray, "batch heads candidates"],
+        positions: Int64[np.ndarray, "batch candidates"],
+        like: Tensor,
+    ) -> Float[Tensor, "batch heads candidates key_dim"]:
+        """The keys that each head took of the documents at these positions, as `Scored.keys` names them."""
+        taken = torch.as_tensor(self.snapshot.key_embeddings(keys)).to(like)
+        return self.head.keys(self._changed(taken, positions[:, None]))
+
+    def _dense(
+        self,
+        queries: Float[Tensor, "batch heads key_dim"],
+        folded: Float[Tensor, "batch heads encoder_dim"],
+        embeddings: Float[Tensor, "batch candidates encoder_dim"],
+    ) -> Float[Tensor, "batch heads candidates"]:
+        if self.score is None:
+            return folded.new_zeros(*folded.shape[:2], embeddings.shape[1])
+        if ranks_by_inner_product(self.score):
+            return folded @ embeddings.mT
+        return self.score(queries, self.head.keys(embeddings))
+
+    def _changed(
+        self, embeddings: Float[Tensor, "*shape encoder_dim"], positions: Int64[np.ndarray, ...]
+    ) -> Float[Tensor, "*shape encoder_dim"]:
+        """What keys are computed from: embeddings, with the model's changes to single documents."""
+        if self.overlaid is None or self.embed is not None:
+            return embeddings
+        return embeddings + self.overlaid.at(positions, embeddings)
+
+    def _embeddings(
+        self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
+    ) -> Float[Tensor, "batch candidates encoder_dim"]:
+        if self.embed is not None:
+            return self.embed(positions).to(like)
+        return torch.as_tensor(self.snapshot.embeddings(positions)).to(like)
+
+
+def passages_beside(
+    snapshot: Snapshot, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
+) -> PassagesBeside | None:
+    """The further passages of these candidates, with the type and device of `like`; None: there are none."""
+    if snapshot.passages is None or (found := snapshot.passages.beside(positions)) is None:
+        return None
+    columns, further = found
+    embeddings = torch.as_tensor(snapshot.passages.embeddings(further)).to(like)
+    first = np.broadcast_to(np.arange(positions.shape[1], dtype=np.int64), positions.shape)
+    owners = torch.as_tensor(np.concatenate([first, columns], axis=1)).to(like.device)
+    return PassagesBeside(embeddings, owners[:, None], further + snapshot.positions)
+
+
+class PassagesBeside(NamedTuple):
+    """Further passages of the candidates of each query.
+
+    Attributes:
+        embeddings: of them, zeros at padding.
+        owners: the candidate of each first passage, which is itself, and of each further one.
+        further: their keys.
+    """
+
+    embeddings: Float[Tensor, "batch extra encoder_dim"]
+    owners: Int64[Tensor, "batch one passages"]
+    further: Int64[np.ndarray, "batch extra"]
+
+    def owned(self, positions: Int64[np.ndarray, "batch candidates"]) -> Int64[np.ndarray, "batch passages"]:
+        """The document's position of each first and further passage; −1 at padding."""
+        padded = np.concatenate([positions, np.full((len(positions), 1), NONE, np.int64)], axis=1)
+        return np.take_along_axis(padded, self.owners[:, 0].cpu().numpy(), 1)
+
+    def keys(
+        self,
+        positions: Int64[np.ndarray, "batch candidates"],
+        taken: Int64[np.ndarray, "batch heads candidates"],
+    ) -> Int64[np.ndarray, "batch heads candidates"]:
+        """The keys of the passages that were taken, −1 at −1."""
+        every = np.concatenate([positions, self.further], axis=1)[:, None]
+        keys = np.take_along_axis(np.broadcast_to(every, (*taken.shape[:2], every.shape[2])), taken, 2)
+        return np.where(positions[:, None] == NONE, NONE, keys)
+
+
+class Weighed(NamedTuple):
+    """What weights the scores of candidates give.
+
+    Attributes:
+        by_head: each head's; zeros where there is no candidate.
+        mixed: the mixture of the heads'.
+        nothing: of "nothing fits"; None without a slot for it.
+    """
+
+    by_head: Float[Tensor, "batch heads candidates"]
+    mixed: Float[Tensor, "batch candidates"]
+    nothing: Float[Tensor, " batch"] | None
+
+
+class Weighing(NamedTuple):
+    """How scores are weighed. `raw` is t · l_h(d); `mask` is True where there is a candidate, and None where
+    there is one everywhere, with a finite score.
+
+    Attributes:
+        head: whose mixture and null slot.
+        temperature: what scores are divided by.
+        pooling: "soft", "hard" or "uniform".
+        slot: whether the head's slot for "nothing fits" counts, if there is one.
+    """
+
+    head: Head
+    temperature: Float[Tensor, ""] | float
+    pooling: str = "soft"
+    slot: bool = False
+
+    def weighed(
+        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
+    ) -> Weighed:
+        """The weights of candidates by their scores."""
+        if mask is None and self.pooling == "soft":  # as below, without a look for what is left out
+            by_head = torch.softmax(raw / self.temperature, -1)
+        else:
+            open_ = None if mask is None else mask.unsqueeze(1)
+            by_head = POOLINGS[self.pooling](temper(raw, self.temperature), open_)
+        nothing = None
+        if self.slot and self.head.null_slot is not None:
+            there = _everywhere(raw) if mask is None else mask
+            nothing = null_weights(self.head.null_slot, raw, there, self.temperature, self.head.mixture)
+            by_head = by_head * (1 - nothing)[:, None, None]
+        alone = self.head.heads == 1 and not torch.is_grad_enabled()  # its share is 1
+        return Weighed(by_head, by_head[:, 0] if alone else mix(by_head, self.head.mixture), nothing)
+
+    def scores(
+        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
+    ) -> Float[Tensor, "batch candidates"]:
+        """What hits are ordered by, −inf where `mask` is False; of one head its own scores.
+
+        For several heads ordered exactly as soft weights, but not lost where those underflow.
+        """
+        if self.head.heads == 1:
+            return raw[:, 0] if mask is None else raw[:, 0].masked_fill(~mask, -torch.inf)
+        there = _everywhere(raw) if mask is None else mask
+        partition = partition_by_head(raw, there, self.temperature)
+        finite = raw.masked_fill(~there[:, None], 0.0)
+        scores = ranking_score(finite, partition, self.temperature, self.head.mixture)
+        return scores.masked_fill(~there, -torch.inf)
+
+
+def _everywhere(raw: Float[Tensor, "batch heads candidates"]) -> Bool[Tensor, "batch candidates"]:
+    return torch.ones_like(raw[:, 0], dtype=torch.bool)

@@ -1,0 +1,1 @@
+"""From text to hits: queries, search, pagination, attention over HTTP."""

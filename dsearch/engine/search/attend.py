@@ -1,0 +1,72 @@
+"""Attention of queries over a collection, as it is: ids, weights, context, and a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dsearch.attention import Certificate
+from dsearch.engine.options import LayerOptions
+from dsearch.engine.ranking.certificate import certificate_of
+from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.errors import InvalidRequest
+from dsearch.types import Stamp
+
+if TYPE_CHECKING:
+    from dsearch.engine.state.view import CollectionReader
+
+Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What `attend` gave, and the candidates' ids in the same order; "" where there is none.
+
+    `certificate` is there when it was asked for; its `reason` says what it rests on, or what it lacks.
+    """
+
+    output: SearchOutput
+    ids: list[list[str]]
+    stamp: Stamp
+    certificate: Certificate | None = None
+
+
+def attend(
+    collection: CollectionReader,
+    queries: Queries,
+    *,
+    model: str | None,
+    certify: int | None,
+    filter: object | None,
+    options: LayerOptions,
+) -> Attended:
+    """See `Collection.attend`."""
+    if certify is not None and certify < 1:
+        raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
+    with torch.inference_mode():
+        layer, stamp, states, texts = asked(collection, queries, model, filter, options)
+        output = layer(states, texts)
+        certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
+    return Attended(output, collection.ids_at(layer.snapshot, output.positions), stamp, certificate)
+
+
+def asked(
+    collection: CollectionReader,
+    queries: Queries,
+    model: str | None,
+    filter: object | None,
+    options: LayerOptions,
+) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
+    """The layer that answers, its stamp, and what it is asked: states, and texts where they are texts."""
+    mode = options.get("mode", "hybrid")
+    if isinstance(queries, Tensor):
+        mode = "dense" if mode == "hybrid" else mode
+    layer, stamp = collection.layer_and_stamp(model=model, filter=filter, **{**options, "mode": mode})
+    if isinstance(queries, Tensor):
+        return layer, stamp, queries, None
+    return layer, stamp, collection.query_states(queries, mode, stamp.model), queries

@@ -1,0 +1,338 @@
+"""Attention with all that its gradient needs, and the gradient itself: what search is over a wire.
+
+    raw_h(c)   = dense_h(c) + w_h b(c)          what the softmax of head h is over, times its temperature
+    slope_h(c) = ∂ dense_h(c) / ∂ state         [encoder_dim]; see slopes.py
+    ∂L/∂state  = Σ_h Σ_c ∂L/∂raw_h(c) · slope_h(c)
+
+Everything after `raw` is a softmax, a mixture and a sum that the other side can compute and differentiate by
+itself, so with the slopes it needs no second request. Gradients of the head, and those through several hops
+(where every candidate of a round moves the query of the next), are vector-Jacobian products computed here.
+Nothing is kept between requests: a stamp names the state that both were computed from.
+
+Slopes: how the dense score of each candidate moves with the query state.
+
+slope_h(c) = ∂ dense_h(c) / ∂ state         q_h(state) and the score, differentiated
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection as Container
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from dsearch.attention import Certificate
+from dsearch.attention.head import Head
+from dsearch.engine.options import LayerOptions
+from dsearch.engine.ranking.certificate import certificate_of
+from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.ranking.scores import ranks_by_inner_product
+from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
+from dsearch.types import Stamp
+
+if TYPE_CHECKING:
+    from dsearch.engine.collection import Collection
+
+
+Precision = Literal["float32", "float64"]
+Part = Literal["keys", "values", "parts", "slopes"]
+
+_TYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Queries to attend with, and the state to ask.
+
+    Attributes:
+        states: query states; of texts alone the encoder gives them.
+        texts: the words of each query, for the keyword leg; dense search without them.
+        model: a version; the stamp's, or the live one, when None.
+        stamp: the state to be asked; the present one when None.
+        filter: a condition on metadata that documents must meet.
+        dtype: what everything is computed in.
+        options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
+    """
+
+    states: Float[Tensor, "batch encoder_dim"] | None = None
+    texts: Sequence[str] | None = None
+    model: str | None = None
+    stamp: Stamp | None = None
+    filter: object | None = None
+    dtype: Precision = "float32"
+    options: LayerOptions = field(default_factory=LayerOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionParts:
+    """Attention of each query over its candidates, best first, padded behind with "" and zeros.
+
+    Attributes:
+        ids: of the candidates; each list is as long as the query has candidates.
+        stamp: what it was computed from.
+        hops: rounds of search.
+        temperature: what scores were divided by.
+        mixture: m_h, the share of each head.
+        arrays: `context` [batch, value_dim]; `weights`, `scores` [batch, candidates]; and what was asked for:
+            `keys`, `values` [batch, candidates, dim], or by head where long documents have several keys;
+            `dense`, `keyword`, `head_weights` [batch, heads, candidates]; `slopes` [batch, heads, candidates,
+            encoder_dim]; `null_weight` [batch] where the head has a null slot.
+        certificate: when it was asked for.
+    """
+
+    ids: list[list[str]]
+    stamp: Stamp
+    hops: int
+    temperature: float
+    mixture: Float[np.ndarray, " heads"]
+    arrays: dict[str, np.ndarray]
+    certificate: Certificate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What a loss says to the query states and to the head, whose tensors are named as in its state_dict."""
+
+    states: Float[np.ndarray, "batch encoder_dim"]
+    head: dict[str, np.ndarray]
+    stamp: Stamp
+
+
+def attention_parts(
+    collection: Collection,
+    asked: Question,
+    *,
+    include: Container[Part] = (),
+    certify: int | None = None,
+    largest_bytes: int | None = None,
+) -> AttentionParts:
+    """Attention, and with it what a gradient needs.
+
+    Args:
+        collection: what is attended to.
+        asked: the queries.
+        include: "keys" and "values" of the candidates; "parts" (dense, keyword, head_weights); "slopes",
+            which are left out where there are several hops, or a null slot (use `vjp`).
+        certify: as for `Collection.attend`.
+        largest_bytes: more than this of keys, values and slopes are refused.
+
+    Raises:
+        InvalidRequest, DimensionMismatch, ModelNotFound, Gone, Conflict.
+    """
+    if certify is not None and certify < 1:
+        raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
+    layer, stamp, states, texts = _layer(collection, asked)
+    with torch.inference_mode():
+        found = layer(states, texts)
+        certificate = None if certify is None else certificate_of(layer, found, states, texts, certify)
+        arrays = {"context": found.context, "weights": found.weights, "scores": _finite(found)}
+        if found.null_weight is not None:
+            arrays["null_weight"] = found.null_weight
+        if "parts" in include:
+            arrays |= {"dense": found.dense, "keyword": found.keyword, "head_weights": found.head_weights}
+        if largest_bytes is not None:
+            _check_size(found, layer.head.heads, include, largest_bytes)
+        if "keys" in include or "values" in include:
+            embeddings = torch.as_tensor(embeddings_found(layer, found)).to(states)
+            embeddings = embeddings.squeeze(1) if embeddings.shape[1] == 1 else embeddings
+            if "keys" in include:
+                arrays["keys"] = layer.head.keys(with_changes(layer, found, embeddings))
+            if "values" in include:
+                arrays["values"] = layer.head.values(embeddings)
+        temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
+    # A slot competes with all candidates of a query: whoever asks differentiates by `vjp`.
+    if "slopes" in include and layer.hops == 1 and found.null_weight is None:
+        arrays["slopes"] = slopes_of(layer, states, found)
+    ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, found.positions)]
+    numbers = {name: array.contiguous().numpy() for name, array in arrays.items()}
+    return AttentionParts(ids, stamp, layer.hops, temperature, mixture, numbers, certificate)
+
+
+def vjp(
+    collection: Collection,
+    asked: Question,
+    *,
+    context: Float[np.ndarray, "batch value_dim"] | None = None,
+    weights: Sequence[Sequence[float]] | None = None,
+    scores: Sequence[Sequence[float]] | None = None,
+) -> Gradients:
+    """The gradients of Σ context · G + Σ weights · g + Σ scores · s in the query states and the head.
+
+    Args:
+        collection: what was attended to.
+        asked: as it was for `attention_parts`, with the stamp of its answer.
+        context: G, the gradient of the contexts.
+        weights: g, a number for each candidate of each query, in the answer's order.
+        scores: s, likewise.
+
+    Raises:
+        InvalidRequest: none of the three; not one row a query, or not one number a candidate.
+        DimensionMismatch: contexts of another length.
+        Gone, Conflict: the state is not there any more, or never was.
+        ModelNotFound: nor was there ever such a model.
+    """
+    if context is None and weights is None and scores is None:
+        raise InvalidRequest("no gradient given; give that of context, weights or scores")
+    layer, stamp, states, texts = _layer(collection, asked)
+    states = states.detach().clone().requires_grad_()
+    with torch.enable_grad():  # it may be asked in a backward, where there is none
+        found = layer(states, texts)
+    outputs, upstream = list[Tensor](), list[Tensor]()
+    if context is not None:
+        given = torch.as_tensor(context, dtype=states.dtype)
+        if given.shape != found.context.shape:
+            shape, wanted = list(given.shape), list(found.context.shape)
+            raise DimensionMismatch(f"a gradient of contexts of shape {shape}; use {wanted}")
+        outputs.append(found.context)
+        upstream.append(given)
+    for name, rows in (("weights", weights), ("scores", scores)):
+        if rows is not None:
+            outputs.append(found.weights if name == "weights" else found.scores)
+            upstream.append(_padded(name, rows, found.positions).to(states))
+    head = dict(layer.head.named_parameters())
+    gradients = torch.autograd.grad(
+        outputs, [states, *head.values()], upstream, allow_unused=True, materialize_grads=True
+    )
+    of_states, *of_head = (gradient.numpy() for gradient in gradients)
+    return Gradients(of_states, dict(zip(head, of_head, strict=True)), stamp)
+
+
+def _layer(
+    collection: Collection, asked: Question
+) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
+    """The layer that answers, the stamp of what it says, and what it is asked."""
+    if asked.states is None and asked.texts is None:
+        raise InvalidRequest("neither states nor texts; give at least one")
+    model, stamp = asked.model, asked.stamp
+    if stamp is not None and model not in (None, stamp.model):
+        raise InvalidRequest(f"model={model!r} with a stamp of {stamp.model!r}; leave the model out")
+    version = model or (collection.live_model if stamp is None else stamp.model)
+    snapshot = collection.snapshot_for(version) if stamp is None else collection.snapshot_at(stamp)
+    head = _head(collection, version, stamped=stamp is not None)
+    if asked.dtype == "float64":
+        head = copy.deepcopy(head).double()
+    mode = asked.options.get("mode", "hybrid")
+    if asked.texts is None and mode == "hybrid":
+        mode = "dense"
+    options: LayerOptions = {**asked.options, "mode": mode}
+    layer = SearchLayer(collection.narrowed(snapshot, asked.filter), head, **options)
+    states = asked.states
+    if states is None:
+        assert asked.texts is not None
+        states = collection.query_states(asked.texts, mode, version)
+    stamp = Stamp(snapshot.generation.number, version, snapshot.sequence)
+    return layer, stamp, states.to(_TYPES[asked.dtype]), asked.texts
+
+
+def _head(collection: Collection, version: str, *, stamped: bool) -> Head:
+    try:
+        return collection.head(version)
+    except ModelNotFound as error:
+        number, next_number = version.removeprefix("v"), collection.store.next_model_version()
+        if stamped and number.isdecimal() and int(number) < int(next_number.removeprefix("v")):
+            raise Gone(f"model {version} is gone; ask again, without the stamp") from error
+        raise
+
+
+def _check_size(found: SearchOutput, heads: int, include: Container[Part], largest_bytes: int) -> None:
+    batch, count = found.positions.shape
+    arrays = ("keys" in include) + ("values" in include) + heads * ("slopes" in include)
+    size = arrays * batch * count * found.folded.shape[-1] * found.folded.element_size()
+    if size > largest_bytes:
+        raise InvalidRequest(
+            f"{batch} queries of {count} candidates with {arrays} arrays of vectors are {size} bytes; "
+            f"use fewer queries or candidates, at most {largest_bytes} bytes in one answer"
+        )
+
+
+def _finite(found: SearchOutput) -> Float[Tensor, "batch candidates"]:
+    """Scores with 0 instead of −∞ behind the last candidate: JSON has no infinity."""
+    return found.scores.masked_fill(torch.as_tensor(found.positions == NONE), 0.0)
+
+
+def _padded(
+    name: str, rows: Sequence[Sequence[float]], positions: Int64[np.ndarray, "batch candidates"]
+) -> Float[Tensor, "batch candidates"]:
+    if len(rows) != len(positions):
+        raise InvalidRequest(f"{name} of {len(rows)} queries, {len(positions)} were asked; give one row each")
+    padded = torch.zeros(positions.shape, dtype=torch.float64)
+    counts = (positions != NONE).sum(1).tolist()
+    for query, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        if len(row) != count:
+            raise InvalidRequest(
+                f"{name}.{query} has {len(row)} numbers; this query has {count} candidates, give one each, "
+                "in the order of the answer"
+            )
+        padded[query, :count] = torch.as_tensor(row, dtype=torch.float64)
+    return padded
+
+
+_AT_ONCE = 65_536  # candidates: 100 MB a head at 384 numbers
+
+
+def slopes_of(
+    layer: SearchLayer, states: Float[Tensor, "batch encoder_dim"], found: SearchOutput
+) -> Float[Tensor, "batch heads candidates encoder_dim"]:
+    """How each head's dense score of each candidate moves with the query state."""
+    batch, heads, count = found.dense.shape
+    pairs = batch * count
+    slopes = states.new_zeros(pairs, heads, states.shape[1])
+    if layer.mode != "keyword" and pairs:
+        every = with_changes(layer, found, torch.as_tensor(embeddings_found(layer, found))).numpy()
+        embeddings = every.transpose(0, 2, 1, 3).reshape(pairs, -1, states.shape[1])
+        for start in range(0, pairs, _AT_ONCE):
+            part = slice(start, min(start + _AT_ONCE, pairs))
+            of_query = torch.arange(part.start, part.stop) // count
+            slopes[part] = _of_pairs(layer, states[of_query], torch.as_tensor(embeddings[part]))
+    slopes = slopes.reshape(batch, count, heads, -1).transpose(1, 2)
+    return slopes.masked_fill(torch.as_tensor(found.positions == NONE)[:, None, :, None], 0.0)
+
+
+def embeddings_found(
+    layer: SearchLayer, found: SearchOutput
+) -> Float32[np.ndarray, "batch any_heads candidates encoder_dim"]:
+    """The embedding by which each candidate was found, by head where heads may have taken different ones."""
+    if found.keys is None:
+        return layer.snapshot.embeddings(found.positions)[:, None]
+    return layer.snapshot.key_embeddings(found.keys)
+
+
+def with_changes(
+    layer: SearchLayer, found: SearchOutput, embeddings: Float[Tensor, "batch ... encoder_dim"]
+) -> Float[Tensor, "batch ... encoder_dim"]:
+    """What keys are computed from: embeddings, by head or not, with changes to single documents."""
+    if layer.overlaid is None:
+        return embeddings
+    changes = layer.overlaid.at(found.positions, embeddings)
+    return embeddings + (changes if embeddings.ndim == 3 else changes[:, None])
+
+
+def _of_pairs(
+    layer: SearchLayer,
+    states: Float[Tensor, "pairs encoder_dim"],
+    embeddings: Float[Tensor, "pairs any_heads encoder_dim"],
+) -> Float[Tensor, "pairs heads encoder_dim"]:
+    """A state of its own for each candidate: then one backward a head gives all gradients apart."""
+    with torch.enable_grad():
+        states = states.clone().requires_grad_()
+        queries = layer.head.queries(states)
+        keys = layer.head.keys(embeddings.to(states)).detach().expand_as(queries)
+        if ranks_by_inner_product(layer.score):
+            dense = (queries * keys).sum(-1)
+        else:
+            one_by_one = layer.score(queries.flatten(0, 1).unsqueeze(1), keys.flatten(0, 1).unsqueeze(1))
+            dense = one_by_one.reshape(queries.shape[:2])
+        if not dense.requires_grad:  # an exact match is a step: flat wherever it has a derivative
+            return torch.zeros_like(queries)
+        each = [
+            torch.autograd.grad(dense[:, head].sum(), states, retain_graph=True)[0]
+            for head in range(dense.shape[1])
+        ]
+    return torch.stack(each, 1)

@@ -1,0 +1,229 @@
+"""From attention over positions to hits with ids and texts.
+
+Pieces of a document around the terms of a query.
+
+A title is shown whole. Of a text the windows with the most different terms are shown, the first of equals, in
+the order of the text and not overlapping.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from dsearch.attention import entropy
+from dsearch.engine.ranking.explain import Explain
+from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.search.pagination import Place
+from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.state.caches import KeptDocuments, owned
+from dsearch.index import KeywordIndex
+from dsearch.types import AttentionSummary, Document, Highlight, Hit, Passage, SearchResult, Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which hits of each ranking to give: those from `offset` that reach both thresholds."""
+
+    limit: int
+    offset: int
+    score_threshold: float | None = None
+    weight_threshold: float | None = None
+
+    def reached(self, found: SearchOutput) -> Int64[np.ndarray, " batch"]:
+        """How many candidates of each query reach the thresholds: the first ones, as they are sorted."""
+        reach = found.positions != NONE
+        if self.score_threshold is None and self.weight_threshold is None:
+            return reach.sum(axis=1)
+        if self.score_threshold is not None:
+            reach = reach & (_numbers(found.scores) >= self.score_threshold)
+        if self.weight_threshold is not None:
+            reach = reach & (_numbers(found.weights) >= self.weight_threshold)
+        return np.logical_and.accumulate(reach, axis=1).sum(axis=1)
+
+
+def hits_of(
+    found: SearchOutput,
+    layer: SearchLayer,
+    kept: KeptDocuments,
+    page: Page,
+    *,
+    explain: Explain | None = None,
+    highlight: ShowPieces | None = None,
+) -> list[list[Hit]]:
+    """The hits of each query, ranks counted from 1; all documents are read in one pass."""
+    stops = np.minimum(page.reached(found), page.offset + page.limit).tolist()
+    rows = layer.snapshot.rows(found.positions[:, : max(stops, default=0)])
+    shown = [row[page.offset : stop] for row, stop in zip(rows, stops, strict=True)]
+    documents = kept.of(np.concatenate([*shown, np.empty(0, np.int64)]))
+    weights, scores = _numbers(found.weights), _numbers(found.scores)
+    passage_of = _passages_shown(found, layer, max(stops, default=0))
+    hits: list[list[Hit]] = []
+    for query, (row, stop) in enumerate(zip(shown, stops, strict=True)):
+        of_row = zip(
+            range(page.offset, stop),
+            row.tolist(),
+            weights[query, page.offset : stop].tolist(),
+            scores[query, page.offset : stop].tolist(),
+            strict=True,
+        )
+        answer: list[Hit] = []
+        for column, number, weight, score in of_row:
+            document = documents[number]
+            answer.append(
+                Hit(
+                    rank=column + 1,
+                    id=document.id,
+                    weight=weight,
+                    score=score,
+                    title=document.title,
+                    text=document.text,
+                    metadata=owned(document.metadata),
+                    explain=None if explain is None else explain(query, column),
+                    highlights=None if highlight is None else highlight(query, document),
+                    passage=passage_of(query, column, document),
+                )
+            )
+        hits.append(answer)
+    return hits
+
+
+def _passages_shown(
+    found: SearchOutput, layer: SearchLayer, most: int
+) -> Callable[[int, int, Document], Passage | None]:
+    """The passage that each of the first candidates was taken for; of several heads by that which adds most
+    to its weight."""
+    passages = layer.snapshot.passages
+    keys = layer.keys_of(found, most)
+    if keys is None or passages is None:
+        return lambda query, column, document: None
+    if layer.head.heads == 1:
+        heads = np.zeros((len(keys), most), np.int64)
+    else:
+        heads = _numbers(found.head_weights[..., :most] * layer.head.mixture[:, None]).argmax(axis=1)
+
+    def shown(query: int, column: int, document: Document) -> Passage | None:
+        span = passages.span_of(int(keys[query, heads[query, column], column]))
+        if span is None:
+            return None
+        ordinal, start, end = span
+        return Passage(ordinal, start, end, document.text[start:end])
+
+    return shown
+
+
+def results_of(
+    named: Sequence[tuple[str, Place]],
+    found: SearchOutput,
+    hits: Sequence[list[Hit]],
+    mass: Float[Tensor, " batch"] | None,
+    page: Page,
+    stamp: Stamp,
+) -> list[SearchResult]:
+    """The answers to queries that were asked together, each given with its place among the pages.
+
+    How long they took whoever began knows.
+    """
+    summaries = summaries_of(found, mass)
+    reached = page.reached(found).tolist()
+    return [
+        SearchResult(
+            query=query,
+            hits=shown,
+            stamp=stamp,
+            attention=summary,
+            took_ms=math.nan,
+            next_cursor=place.after(page.limit, stamp) if more > page.offset + page.limit else None,
+        )
+        for (query, place), shown, summary, more in zip(named, hits, summaries, reached, strict=True)
+    ]
+
+
+def summaries_of(found: SearchOutput, mass: Float[Tensor, " batch"] | None) -> list[AttentionSummary]:
+    """How each query's attention was spread; with `mass`, its share of the exact softmax."""
+    covered = None if mass is None else _numbers(mass)
+    spread = _numbers(entropy(found.weights))
+    counts = (found.positions != NONE).sum(axis=1)
+    return [
+        AttentionSummary(
+            candidates=int(counts[query]),
+            entropy=abs(float(spread[query])),  # of a one-hot distribution it comes as −0
+            covered_mass=None if covered is None else float(covered[query]),
+            null_weight=None if found.null_weight is None else float(found.null_weight[query]),
+        )
+        for query in range(len(counts))
+    ]
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+FRAGMENTS = 3
+FRAGMENT_CHARACTERS = 200
+SCANNED_CHARACTERS = 32_768  # of a text: a request may show a thousand documents of 1 MiB
+
+_LEAD = 40  # characters before the first term of a window
+_EDGE = 20  # characters to look for the end of a word
+
+_SPACE = re.compile(r"\s+")
+
+Spans = Sequence[tuple[int, int]]
+ShowPieces = Callable[[int, Document], list[Highlight]]
+
+
+def highlighter(index: KeywordIndex, texts: Sequence[str] | None) -> ShowPieces:
+    """What finds the pieces of a document for a query by its number; none without the query's words."""
+
+    def pieces(query: int, document: Document) -> list[Highlight]:
+        if texts is None:
+            return []
+        words = texts[query]
+        found: list[Highlight] = []
+        if spans := index.highlights(words, document.title):
+            found.append(Highlight("title", 0, document.title, spans))
+        text = document.text[:SCANNED_CHARACTERS]
+        return found + fragments(text, index.highlights(words, text))
+
+    return pieces
+
+
+def fragments(text: str, spans: Spans) -> list[Highlight]:
+    """The best windows of `text`; `spans` are [start, end) of its terms, ascending and not overlapping."""
+    short = [(start, end) for start, end in spans if end - start <= FRAGMENT_CHARACTERS]
+    windows: list[tuple[int, int, int]] = []  # −different terms, first character, end
+    for number, span in enumerate(short):
+        low, high = _window(text, span)
+        following = short[number : number + FRAGMENT_CHARACTERS]
+        terms = {text[start:end].lower() for start, end in following if end <= high}
+        windows.append((-len(terms), low, high))
+    chosen: list[tuple[int, int]] = []
+    for _, low, high in sorted(windows):
+        if all(high <= other or low >= end for other, end in chosen):
+            chosen.append((low, high))
+        if len(chosen) == FRAGMENTS:
+            break
+    return [
+        Highlight("text", low, text[low:high], [span for span in short if low <= span[0] and span[1] <= high])
+        for low, high in sorted(chosen)
+    ]
+
+
+def _window(text: str, span: tuple[int, int]) -> tuple[int, int]:
+    """From a little before a term, beginning and ending between words where those are short enough."""
+    start, end = span
+    low = max(0, start - _LEAD)
+    if low > 0:
+        gap = _SPACE.search(text, low, start)
+        low = gap.end() if gap else low
+    high = min(len(text), max(end, low + FRAGMENT_CHARACTERS))
+    if high < len(text):
+        gaps = [gap.start() for gap in _SPACE.finditer(text, max(end, high - _EDGE), high + 1)]
+        high = gaps[-1] if gaps else high
+    return low, high

@@ -1,0 +1,179 @@
+"""A field of the documents, pooled by attention: what the collection says about a query.
+
+    numbers, vectors     mean = Σ a_d v_d        spread² = Σ a_d (v_d − mean)²
+    strings, booleans    p(label) = Σ a_d [v_d = label]
+
+a_d are the query's weights among those candidates that have the field; the others are left out before the
+weights are, so these sum to 1, and counted. With a kernel score the mean is Nadaraya–Watson regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from dsearch.attention import normalise
+from dsearch.attention import predict as mean_and_spread
+from dsearch.engine.options import LayerOptions
+from dsearch.engine.search.attend import Queries, asked
+from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.errors import InvalidRequest
+from dsearch.store import Store
+from dsearch.types import Stamp
+
+if TYPE_CHECKING:
+    from dsearch.engine.state.view import CollectionReader
+
+EVIDENCE = 10
+VALUE = "value"  # the field that is no metadata: `Document.value`
+
+Kind = Literal["number", "vector", "label"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A document that a prediction came from: its share of the weight, and its field."""
+
+    id: str
+    weight: float
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPrediction:
+    """What one query predicts.
+
+    Attributes:
+        kind: "number", "vector" or "label"; None, and no prediction, when no candidate has the field.
+        mean: of numbers, or of each entry of vectors.
+        spread: the standard deviation around it.
+        labels: the share of each label, largest first; they sum to 1.
+        evidence: the documents of largest weight, largest first.
+        candidates: how many documents were pooled.
+        without_field: how many were left out because they lack the field.
+    """
+
+    kind: Kind | None
+    mean: float | list[float] | None
+    spread: float | list[float] | None
+    labels: dict[str | bool, float] | None
+    evidence: list[Evidence]
+    candidates: int
+    without_field: int
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One prediction a query, and what they were computed from."""
+
+    predictions: list[FieldPrediction]
+    stamp: Stamp
+
+
+def predict(
+    collection: CollectionReader,
+    queries: Queries,
+    *,
+    field: str,
+    evidence: int,
+    model: str | None,
+    filter: object | None,
+    options: LayerOptions,
+) -> Predicted:
+    """See `Collection.predict`."""
+    if evidence < 0:
+        raise InvalidRequest(f"evidence={evidence}; use 0 or more documents")
+    with torch.inference_mode():
+        layer, stamp, states, texts = asked(collection, queries, model, filter, options)
+        found = layer(states, texts)
+        rows = layer.snapshot.rows(found.positions)
+        wanted = np.unique(rows[rows != NONE])
+        fields = dict(zip(wanted.tolist(), fields_of(collection.store, wanted, field), strict=True))
+        values = [[fields.get(row) for row in line] for line in rows.tolist()]
+        has = torch.tensor([[value is not None for value in line] for line in values], dtype=torch.bool)
+        weights = layer.weighing.weighed(
+            found.dense + found.keyword, has.reshape(found.positions.shape)
+        ).mixed
+        weights = normalise(weights)  # a head without a document in reach gives its share to the others
+    ids = collection.ids_at(layer.snapshot, found.positions)
+    return Predicted(
+        [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)], stamp
+    )
+
+
+def fields_of(store: Store, rows: Int64[np.ndarray, " rows"], field: str) -> Sequence[Any]:
+    """The field of each row, None where it is absent: metadata by a dotted path, or the documents' `value`.
+
+    Raises:
+        InvalidRequest: not a field.
+    """
+    return store.values(rows) if field == VALUE else store.field_values(rows, field)
+
+
+def _predicted(
+    ids: Sequence[str],
+    values: Sequence[Any],
+    weights: Float[Tensor, " candidates"],
+    field: str,
+    shown: int,
+) -> FieldPrediction:
+    pooled = [
+        Evidence(id, float(share), value)
+        for id, value, share in zip(ids, values, weights.numpy(), strict=True)
+        if value is not None
+    ]
+    kind = _kind(pooled, field)
+    mean, spread = _mean_and_spread(pooled, kind) if kind in ("number", "vector") else (None, None)
+    return FieldPrediction(
+        kind=kind,
+        mean=mean,
+        spread=spread,
+        labels=_labels(pooled) if kind == "label" else None,
+        evidence=sorted(pooled, key=lambda one: -one.weight)[:shown],
+        candidates=len(pooled),
+        without_field=sum(id != "" for id in ids) - len(pooled),
+    )
+
+
+def _mean_and_spread(
+    pooled: Sequence[Evidence], kind: Kind | None
+) -> tuple[float | list[float], float | list[float]]:
+    weights = torch.tensor([[one.weight for one in pooled]], dtype=torch.float64)
+    numbers = torch.tensor([one.value for one in pooled], dtype=torch.float64).reshape(len(pooled), -1)
+    predicted = mean_and_spread(normalise(weights), numbers)
+    mean, spread = (part[0].numpy().tolist() for part in predicted)
+    return (mean, spread) if kind == "vector" else (mean[0], spread[0])
+
+
+def _labels(pooled: Sequence[Evidence]) -> dict[str | bool, float]:
+    shares: dict[str | bool, float] = {}
+    for one in pooled:
+        shares[one.value] = shares.get(one.value, 0.0) + one.weight
+    return dict(sorted(shares.items(), key=lambda share: -share[1]))
+
+
+def _kind(pooled: Sequence[Evidence], field: str) -> Kind | None:
+    """The one kind of all values; raises InvalidRequest for several."""
+    kinds: dict[tuple[Kind, int], str] = {}
+    for one in pooled:
+        kinds.setdefault(_kind_of(one.value), one.id)
+    if len(kinds) > 1:
+        (one, here), (other, there), *_ = kinds.items()
+        what = f"a {one[0]} in document {here!r} and a {other[0]} in {there!r}"
+        if one[0] == other[0]:
+            what = f"a vector of {one[1]} numbers in document {here!r} and of {other[1]} in {there!r}"
+        raise InvalidRequest(f"field {field!r} is {what}; make it of one kind to pool it")
+    return next(iter(kinds))[0] if kinds else None
+
+
+def _kind_of(value: str | int | float | Sequence[int | float]) -> tuple[Kind, int]:
+    """The kind, and the length of a vector."""
+    if isinstance(value, str | bool):
+        return "label", 0
+    return ("number", 0) if isinstance(value, int | float) else ("vector", len(value))

@@ -1,0 +1,192 @@
+"""What is asked and among what: queries taken apart, filters applied, one layer for those of the same state.
+
+A query may name phrases that a document must hold ("beam search", +python) or must not (-java); see
+`dsearch.index.keyword.query`. They narrow the state that this query is answered from; its words go to
+encoder and BM25. So a batch is one layer for all queries without such restrictions and one for each
+other set of them.
+
+A query of nothing but restrictions that leave no word to look for (-java, "to be or not to be" by keywords)
+has nothing to rank by: all that it lets through comes with equal weights, in the order of the collection.
+
+Which queries of a batch are answered together: those that demand and exclude the same phrases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dsearch.engine.options import LayerOptions
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.index import ParsedQuery, Tokenizer, parse_query
+from dsearch.types import Mode, Stamp
+
+if TYPE_CHECKING:
+    from dsearch.engine.state.view import CollectionReader
+
+
+Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
+Turn = Callable[[Float[Tensor, "batch encoder_dim"]], Float[Tensor, "batch encoder_dim"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Queries that one layer answers together.
+
+    Attributes:
+        numbers: which queries of the batch they are.
+        layer: over the state that they are answered from.
+        states: what it takes for them.
+        texts: their words, without quotes, signs and what is excluded; None where words have no part.
+    """
+
+    numbers: list[int]
+    layer: SearchLayer
+    states: Float[Tensor, "batch encoder_dim"]
+    texts: list[str] | None
+
+
+def asked(
+    collection: CollectionReader,
+    queries: Queries,
+    options: LayerOptions,
+    *,
+    model: str | None = None,
+    filter: object | None = None,
+    operators: bool = True,
+    pinned: Stamp | None = None,
+    narrow: Callable[[Snapshot], Snapshot] | None = None,
+    turn: Turn | None = None,
+) -> tuple[list[Asked], Stamp]:
+    """The queries with the layers that answer them, from one state, and the stamp of the answers.
+
+    Args:
+        collection: what is asked.
+        queries: texts, or what takes the place of their embeddings.
+        options: of the layers.
+        model: a version; the live one when None.
+        filter: what documents must meet; None for all.
+        operators: whether quotes and signs in a text restrict.
+        pinned: the state and model to answer from; the present ones when None.
+        narrow: takes more away from the state.
+        turn: what is made of the queries' embeddings.
+
+    Raises:
+        InvalidRequest: not a filter; options out of range.
+        Gone, Conflict: the pinned state is not there any more, or never was.
+        ModelNotFound.
+    """
+    live = collection.live_model
+    if pinned is None:
+        version = live if model is None else model
+        state = collection.snapshot_for(version)
+        pinned = Stamp(state.generation.number, version, state.sequence)
+    else:
+        state = collection.snapshot_at(pinned)
+    head = collection.head(pinned.model)
+    state = collection.narrowed(state, filter)
+    if narrow is not None:
+        state = narrow(state)
+    mode: Mode = options.get("mode", "hybrid")
+    if isinstance(queries, Tensor):
+        mode = "dense" if mode == "hybrid" else mode
+        layer = collection.layers.over(state, head, _with_mode(options, mode))
+        states = queries if turn is None else turn(queries)
+        return [Asked([*range(len(states))], layer, states, None)], pinned
+    groups = grouped(queries, mode, state.keyword.tokenizer, operators=operators)
+    states = states_of(
+        groups, lambda texts: collection.query_states(texts, mode, pinned.model), collection.store.dimension
+    )
+    if mode != "keyword" and pinned.model == live:
+        collection.drift.note(live, states.numpy())
+    states = states if turn is None else turn(states)
+    found: list[Asked] = []
+    for group in groups:
+        layer = collection.layers.over(state.holding(group.phrases), head, _with_mode(options, group.mode))
+        own = states if len(groups) == 1 else states[group.numbers]
+        found.append(Asked(group.numbers, layer, own, group.texts))
+    return found, pinned
+
+
+def _with_mode(options: LayerOptions, mode: Mode) -> LayerOptions:
+    changed = options.copy()
+    changed["mode"] = mode
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
+class QueryGroup:
+    """Queries of a batch with the same phrases.
+
+    Attributes:
+        numbers: which queries of the batch they are.
+        phrases: what a document must hold and must not; without a text.
+        mode: the legs. Where phrases leave no word to look for, all that they let through comes with equal
+            weights: the dense leg, asked with zeros.
+        texts: their words, without quotes, signs and what is excluded; None where no word is left.
+    """
+
+    numbers: list[int]
+    phrases: ParsedQuery
+    mode: Mode
+    texts: list[str] | None
+
+
+def grouped(
+    queries: Sequence[str], mode: Mode, tokenizer: Tokenizer | None, *, operators: bool = True
+) -> list[QueryGroup]:
+    """The groups of a batch, in the order of their first queries.
+
+    Args:
+        queries: the batch.
+        mode: the legs that were asked for.
+        tokenizer: says what is a word to BM25; None takes everything for one.
+        operators: whether quotes and signs in a text restrict.
+    """
+    parsed = [parse_query(query) if operators else ParsedQuery(query) for query in queries]
+    found: dict[tuple[ParsedQuery, bool], list[int]] = {}
+    for number, query in enumerate(parsed):
+        phrases = ParsedQuery("", query.required, query.excluded)
+        worded = not query.constrained or _has_words(query.text, mode, tokenizer)
+        found.setdefault((phrases, worded), []).append(number)
+    return [
+        QueryGroup(
+            numbers=numbers,
+            phrases=phrases,
+            mode=mode if worded else "dense",
+            texts=[parsed[number].text for number in numbers] if worded else None,
+        )
+        for (phrases, worded), numbers in found.items()
+    ]
+
+
+def states_of(
+    groups: Sequence[QueryGroup],
+    encode: Callable[[list[str]], Float[Tensor, "worded encoder_dim"]],
+    dimension: int,
+) -> Float[Tensor, "batch encoder_dim"]:
+    """The embedding of each query's words, all from one call of the encoder; zeros without words."""
+    if len(groups) == 1 and groups[0].texts is not None:  # in the order of the batch
+        return encode(groups[0].texts)
+    states = torch.zeros(sum(len(group.numbers) for group in groups), dimension)
+    texts = {
+        number: text
+        for group in groups
+        if group.texts is not None
+        for number, text in zip(group.numbers, group.texts, strict=True)
+    }
+    if texts:
+        states[list(texts)] = encode(list(texts.values()))
+    return states
+
+
+def _has_words(text: str, mode: Mode, tokenizer: Tokenizer | None) -> bool:
+    if not text.strip():
+        return False
+    return mode != "keyword" or tokenizer is None or bool(next(tokenizer.terms([text])))

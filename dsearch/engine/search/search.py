@@ -1,0 +1,96 @@
+"""Hits for texts: a batch is answered from one state, and by cursor from the state of the first page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+
+from dsearch.engine.options import SearchChoices, SearchOptions
+from dsearch.engine.ranking.coverage import covered_mass
+from dsearch.engine.ranking.explain import explainer
+from dsearch.engine.search.hits import Page, highlighter, hits_of, results_of
+from dsearch.engine.search.pagination import Place
+from dsearch.engine.search.queries import Asked, asked
+from dsearch.engine.search.training_effect import learned
+from dsearch.store import parse_filter
+from dsearch.types import SearchResult, Stamp
+
+if TYPE_CHECKING:
+    from dsearch.engine.state.view import CollectionReader
+
+
+def search(
+    collection: CollectionReader, queries: Sequence[str], **options: Unpack[SearchOptions]
+) -> list[SearchResult]:
+    """See `Collection.search`."""
+    started = time.perf_counter()
+    chosen = SearchChoices(**options)
+    chosen.check(queries)
+    tree = None if chosen.filter is None else parse_filter(chosen.filter)
+    rules = chosen.ranking(tree)
+    places = [
+        Place.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=(query, rules))
+        for query in queries
+    ]
+    if not places:
+        return []
+    groups, stamp = asked(
+        collection,
+        queries,
+        chosen.layer(places[0].candidates),
+        model=chosen.model,
+        filter=tree,
+        operators=chosen.operators,
+        pinned=places[0].pinned,
+    )
+    results = [
+        result
+        for group in groups
+        for result in answered(collection, group, stamp, chosen, places=places, queries=queries)
+    ]
+    order = [number for group in groups for number in group.numbers]
+    took_ms = (time.perf_counter() - started) * 1000
+    by_number = dict(zip(order, results, strict=True))
+    return [replace(by_number[number], took_ms=took_ms) for number in range(len(queries))]
+
+
+def answered(
+    collection: CollectionReader,
+    group: Asked,
+    stamp: Stamp,
+    chosen: SearchChoices,
+    *,
+    places: Sequence[Place],
+    queries: Sequence[str],
+    turned: bool = False,
+) -> list[SearchResult]:
+    """The answers to the queries of a group, in its order; `places` and `queries` are those of the batch.
+
+    `turned`: the states are not those of the texts.
+    """
+    layer, texts = group.layer, group.texts
+    page = Page(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
+    with torch.inference_mode():
+        found = layer.ranked(group.states, texts)
+        covers = chosen.covers(layer.snapshot.positions)
+        mass = covered_mass(found, layer, texts) if covers else None
+        explain = None
+        if chosen.explain:
+            change = learned(
+                collection, stamp.model, found, layer, group.states, texts, chosen, turned=turned
+            )
+            explain = explainer(found, layer, texts, change)
+        hits = hits_of(
+            found,
+            layer,
+            collection.kept_documents,
+            page,
+            explain=explain,
+            highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight else None,
+        )
+        named = [(queries[number], places[number]) for number in group.numbers]
+        return results_of(named, found, hits, mass, page, stamp)

@@ -1,0 +1,137 @@
+"""More like these documents, less like those: Rocchio's query, in the space of query states.
+
+    q = unit(α e_q + β · mean of the liked embeddings − γ · mean of the unliked ones)
+
+(Rocchio, "Relevance feedback in information retrieval", 1971; as in Manning, Raghavan and Schütze,
+"Introduction to Information Retrieval", equation 9.3, whose α = 1, β = 0.75, γ = 0.15 these are.) Documents
+and queries are embedded in one space, so what comes out is a query state like any other: the model's query
+projection, its heads and its hops apply to it. Without a query α has no part, and words neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from dsearch.attention.scores import length, unit
+from dsearch.engine.options import SearchChoices, SearchOptions
+from dsearch.engine.search.pagination import Place
+from dsearch.engine.search.queries import asked
+from dsearch.engine.search.search import answered
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.errors import DocumentNotFound, InvalidRequest
+from dsearch.store import Store, parse_filter
+from dsearch.types import SearchResult
+
+if TYPE_CHECKING:
+    from dsearch.engine.state.view import CollectionReader
+
+ALPHA, BETA, GAMMA = 1.0, 0.75, 0.15
+MAX_EXAMPLES = 100
+
+_SMALLEST = 1e-6  # below, what is left of the embeddings is rounding
+
+
+def similar(
+    collection: CollectionReader,
+    like: Sequence[str],
+    *,
+    unlike: Sequence[str] = (),
+    query: str | None = None,
+    **options: Unpack[SearchOptions],
+) -> SearchResult:
+    """See `Collection.similar`."""
+    started = time.perf_counter()
+    chosen = SearchChoices(**options)
+    if chosen.mode == "keyword":
+        raise InvalidRequest("mode='keyword'; likeness is of meaning: use hybrid or dense")
+    if query is not None and not query.strip():
+        raise InvalidRequest("query is empty; give at least one word, or leave it out")
+    _check_examples(like, unlike)
+    tree = None if chosen.filter is None else parse_filter(chosen.filter)
+    question = ((*like,), (*unlike,), query, chosen.ranking(tree))
+    place = Place.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=question)
+    examples = _Examples(collection.store, like, unlike)
+    groups, stamp = asked(
+        collection,
+        torch.zeros(1, collection.store.dimension) if query is None else [query],
+        chosen.layer(place.candidates),
+        model=chosen.model,
+        filter=tree,
+        operators=chosen.operators,
+        pinned=place.pinned,
+        narrow=examples.left_out_of,
+        turn=examples.turn,
+    )
+    queries = ["" if query is None else query]
+    result = answered(collection, groups[0], stamp, chosen, places=[place], queries=queries, turned=True)[0]
+    return replace(result, took_ms=(time.perf_counter() - started) * 1000)
+
+
+class _Examples:
+    """Liked and unliked documents of one state: what they make of a query, and the state without them."""
+
+    def __init__(self, store: Store, like: Sequence[str], unlike: Sequence[str]):
+        rows = store.rows_of([*like, *unlike])
+        missing = [id for id in (*like, *unlike) if id not in rows]
+        if missing:
+            raise DocumentNotFound(
+                f"no document {missing[0][:80]!r} in collection {store.name!r}; ids are exact"
+            )
+        self._ids = [*dict.fromkeys(like)], [*dict.fromkeys(unlike)]
+        self._rows = rows
+        self._means: list[Float[np.ndarray, " encoder_dim"]] = []
+
+    def left_out_of(self, state: Snapshot) -> Snapshot:
+        """`state` in which the examples are not found; remembers their embeddings."""
+        for ids in self._ids:
+            positions = state.positions_of(np.array([self._rows[id] for id in ids], np.int64))
+            if (positions == NONE).any():
+                id = ids[int(np.argmax(positions == NONE))]
+                raise DocumentNotFound(
+                    f"document {id[:80]!r} is not in the state that is searched: it has no embedding yet, or "
+                    "was written after the first page; ask again, without a cursor"
+                )
+            self._means.append(_whole(state, positions).sum(0) / max(len(ids), 1))
+        return state.without(np.array([*self._rows.values()], np.int64), state.sequence)
+
+    def turn(self, states: Float[Tensor, "one encoder_dim"]) -> Float[Tensor, "one encoder_dim"]:
+        """Rocchio's query; `states` are zeros where there is none."""
+        liked, unliked = (torch.as_tensor(mean).to(states) for mean in self._means)
+        turned = ALPHA * states + BETA * liked - GAMMA * unliked
+        if float(length(turned)) < _SMALLEST:
+            raise InvalidRequest("like and unlike cancel out; leave some of the documents out")
+        return unit(turned)
+
+
+def _whole(
+    state: Snapshot, positions: Int64[np.ndarray, " documents"]
+) -> Float[np.ndarray, "documents encoder_dim"]:
+    """One embedding a document: of a long one the mean of its passages', at length 1 like the others."""
+    embeddings = state.embeddings(positions)
+    one: Int64[np.ndarray, "one documents"] = positions.reshape(1, -1)
+    beside = None if state.passages is None else state.passages.beside(one)
+    if state.passages is None or beside is None:
+        return embeddings
+    owners, further = beside
+    np.add.at(embeddings, owners[0], state.passages.embeddings(further[0]))
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return np.divide(embeddings, lengths, out=np.zeros_like(embeddings), where=lengths > 0)
+
+
+def _check_examples(like: Sequence[str], unlike: Sequence[str]) -> None:
+    if not like:
+        raise InvalidRequest("like is empty; give the id of at least one document")
+    for name, ids in (("like", like), ("unlike", unlike)):
+        if len(ids) > MAX_EXAMPLES:
+            raise InvalidRequest(f"{len(ids)} ids in {name}; use at most {MAX_EXAMPLES}")
+    both = sorted({*like} & {*unlike})
+    if both:
+        raise InvalidRequest(f"document {both[0][:80]!r} is in like and in unlike; leave it in one of them")

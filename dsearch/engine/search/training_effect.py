@@ -1,0 +1,109 @@
+"""What training changed about a hit: its score, weight and rank before, and which training queries pulled.
+
+Before: the parent of the model that answers attends over the same candidates for the same query. So with one
+head `score = before.score + dense + keyword`, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dsearch.engine.models.files import UNTRAINED
+from dsearch.engine.options import SearchChoices
+from dsearch.engine.ranking.explain import shares_of
+from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.types import Learned
+
+if TYPE_CHECKING:
+    from dsearch.engine.state.view import CollectionReader
+
+Tell = Callable[[int, int], Learned | None]
+
+
+def learned(
+    collection: CollectionReader,
+    version: str,
+    found: SearchOutput,
+    layer: SearchLayer,
+    states: Float[Tensor, "batch encoder_dim"],
+    texts: Sequence[str] | None,
+    chosen: SearchChoices,
+    *,
+    turned: bool = False,
+) -> Tell | None:
+    """What tells of a candidate, by its query's and its own number in `found`, what training changed.
+
+    None where nothing can be told: the untrained model, one with documents of its own (their embeddings are
+    others), one with a query encoder of its own whose query was `turned` by likeness.
+    """
+    if version == UNTRAINED:
+        return None
+    model = collection.store.model(version)
+    ancestor = model.parent  # there for as long as its children are
+    if (
+        ancestor is None
+        or "documents" in model.record
+        or "documents" in collection.store.model(ancestor).record
+    ):
+        return None
+    same = collection.encoder_identity_of(version) == collection.encoder_identity_of(ancestor)
+    if not same and (turned or texts is None):
+        return None
+    asked = states if same else collection.query_states(texts or [], layer.mode, ancestor)
+    parent = SearchLayer(
+        layer.snapshot,
+        collection.head(ancestor),
+        mode=layer.mode,
+        candidates=layer.candidates,
+        hops=chosen.hops,
+        hop_strength=chosen.hop_strength,
+    )
+    before = parent.among(asked, texts, found.positions)
+    lessons = None if layer.mode == "keyword" else collection.lessons_of(version)
+    now_dense, now_keyword = _parts(found, layer)
+    then_dense, then_keyword = _parts(before, parent)
+    own = _of_overlay(found, layer)
+
+    def tell(query: int, column: int) -> Learned:
+        position = found.positions[query, column]
+        then = int(np.flatnonzero(before.positions[query] == position)[0])  # the same candidates
+        pulled = None
+        if lessons is not None:
+            at = found.positions[query : query + 1, column : column + 1]
+            embedding = layer.snapshot.embeddings(at)[0, 0]
+            row = int(layer.snapshot.rows(at)[0, 0])
+            pulled = lessons.of(states[query].detach().cpu().numpy(), embedding, row)
+        return Learned(
+            parent=ancestor,
+            score=float(before.scores[query, then]),
+            weight=float(before.weights[query, then]),
+            rank=then + 1,
+            dense=float(now_dense[query, column] - then_dense[query, then]),
+            keyword=float(now_keyword[query, column] - then_keyword[query, then]),
+            overlay=None if own is None else float(own[query, column]),
+            lessons=pulled,
+        )
+
+    return tell
+
+
+def _parts(
+    found: SearchOutput, layer: SearchLayer
+) -> tuple[Float[Tensor, "batch candidates"], Float[Tensor, "batch candidates"]]:
+    """Dense and keyword part of each score: the heads', by how much of the weight comes from each."""
+    shares = shares_of(found, layer.head, layer.temperature)
+    return (shares * found.dense).sum(1), (shares * found.keyword).sum(1)
+
+
+def _of_overlay(found: SearchOutput, layer: SearchLayer) -> Float[Tensor, "batch candidates"] | None:
+    """What the changes of single documents' keys add to the dense part of their own scores."""
+    if layer.overlaid is None or layer.mode == "keyword":
+        return None
+    added = torch.einsum("bhd,bcd->bhc", found.folded, layer.overlaid.at(found.positions, found.folded))
+    return (shares_of(found, layer.head, layer.temperature) * added).sum(1)

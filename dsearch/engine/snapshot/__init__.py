@@ -1,0 +1,1 @@
+"""Immutable view of the documents of a collection."""

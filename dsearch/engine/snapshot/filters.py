@@ -1,0 +1,136 @@
+"""Filters on the metadata that a generation keeps by field: the documents that SQLite would find, without
+reading them.
+
+What a condition means is written in `dsearch/store/filters/parse.py`; here it is asked of each distinct value
+of a field. A test holds both ways against each other.
+
+States in which only what a filter lets through can be found; the last few are remembered.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.index.metadata import FieldColumn, Fields
+from dsearch.store import Store, parse_filter
+from dsearch.store.filters.parse import All, Compares, Equals, Exists, Filter, Not, Scalar, Some
+
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+
+
+def matching(tree: Filter, fields: Fields) -> Bool[np.ndarray, " documents"] | None:
+    """Which documents a filter lets through; None where it names a field that is not kept.
+
+    Raises:
+        CorruptData: the files of a field do not fit each other.
+    """
+    match tree:
+        case All(parts) | Some(parts):
+            found = [matching(part, fields) for part in parts]
+            known = [one for one in found if one is not None]
+            if len(known) < len(found):
+                return None
+            join = np.logical_and if isinstance(tree, All) else np.logical_or
+            return join.reduce(known)
+        case Not(part):
+            held = matching(part, fields)
+            return None if held is None else ~held
+        case Exists(keys):
+            column = fields.column(keys)
+            return None if column is None else column.there()
+        case Equals(keys, operands):
+            return _having(fields.column(keys), _one_of(operands))
+        case Compares(keys, order, operand):
+            return _having(fields.column(keys), _ordered(_ORDERS[order], operand))
+
+
+def _having(column: FieldColumn | None, test: Callable[[Any], bool]) -> Bool[np.ndarray, " documents"] | None:
+    if column is None:
+        return None
+    return column.having(np.fromiter(map(test, column.values), bool, len(column.values)))
+
+
+def _one_of(operands: tuple[Scalar, ...]) -> Callable[[Any], bool]:
+    """By type as well: 1 is not true, but it is 1.0."""
+    wanted = {(_type(operand), operand) for operand in operands}
+    return lambda value: not isinstance(value, list) and (_type(value), value) in wanted
+
+
+def _ordered(order: Callable[[Any, Any], bool], operand: str | int | float) -> Callable[[Any], bool]:
+    kind = _type(operand)
+    return lambda value: not isinstance(value, list) and _type(value) is kind and order(value, operand)
+
+
+def _type(value: Scalar) -> type:
+    """float for every number: texts, numbers, booleans and null never meet each other's conditions."""
+    return float if type(value) is int else type(value)
+
+
+_RECENT = 8  # of one byte a document each
+
+
+class NarrowedStates:
+    """Narrows snapshots of one store to filters; for many threads.
+
+    A row is one version of a document, so a filter holds for a snapshot whatever was written since: equal
+    stamps give equal answers.
+    """
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[int, int, str], Snapshot] = OrderedDict()
+
+    def forget(self) -> None:
+        """Let go of all states, so that the generations they are of can go."""
+        with self._lock:
+            self._known.clear()
+
+    def narrowed(self, state: Snapshot, filter: object | None) -> Snapshot:
+        """`state` with nothing to be found but what `filter` lets through: JSON, or a tree that was parsed.
+
+        Raises:
+            InvalidRequest: not a filter.
+        """
+        if filter is None:
+            return state
+        tree = parse_filter(filter)
+        generation = state.generation.number
+        key = (generation, state.sequence, repr(tree))  # by repr: 1 and True are equal in Python
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        found = self._narrowed(state, tree)
+        with self._lock:
+            for other in [other for other in self._known if other[0] != generation]:
+                del self._known[other]  # an index that was replaced is not kept in memory for its sake
+            self._known[key] = found
+            while len(self._known) > _RECENT:
+                self._known.popitem(last=False)
+        return found
+
+    def _narrowed(self, state: Snapshot, tree: Filter) -> Snapshot:
+        """By the fields that the generation keeps, and of fresh rows by the store; of all, without fields."""
+        fields = state.generation.fields
+        built = None if fields is None else matching(tree, fields)
+        if built is None:
+            return state.narrowed(self._store.rows_matching_ever(tree))
+        fresh = state.fresh.rows
+        if len(fresh):
+            rows = self._store.rows_matching_ever(tree, after=int(fresh[0]) - 1)
+            built = np.concatenate([built, np.isin(fresh, rows)])
+        return state.among(built)

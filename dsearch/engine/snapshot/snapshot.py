@@ -1,0 +1,374 @@
+"""`Snapshot`: one immutable state of a collection's documents, and what can be asked of it.
+
+A state is a generation (built, immutable), the rows written after it (fresh: searched exactly beside it) and
+the rows deleted since (excluded). Positions count through both: 0 to n − 1 are the generation's, n and up are
+the fresh ones. A position is a document; a long one has several embeddings (passages.py). A request holds one
+snapshot from beginning to end; a write makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int64
+
+from dsearch.engine.snapshot.fresh import Fresh
+from dsearch.engine.snapshot.passages import NONE, Passages, best_of_documents
+from dsearch.errors import DimensionMismatch
+from dsearch.index import Generation, KeywordIndex, ParsedQuery
+from dsearch.index.exact import best_above
+
+__all__ = ["NONE", "Snapshot"]  # NONE: the position and the row of "nothing"
+
+_lengths: WeakKeyDictionary[Generation, tuple[float, float]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is visible after operation `sequence`.
+
+    Attributes:
+        generation: the built part.
+        keyword: its BM25 index.
+        fresh: rows written since.
+        excluded: positions of the generation and of `fresh` that are deleted or replaced, or None.
+        unfold: W_g⁻¹: a query (as a row) against embeddings times this is one against the generation's keys.
+            None for a generation whose keys are its embeddings.
+        sequence: the store's last operation that this state contains.
+        passages: the further embeddings of long documents, None when no document is long.
+        built: documents in the generation, deleted ones too.
+        positions: all positions, deleted ones too.
+        documents: documents that can be found.
+    """
+
+    generation: Generation
+    keyword: KeywordIndex
+    fresh: Fresh
+    excluded: Bool[np.ndarray, " positions"] | None
+    unfold: Float32[np.ndarray, "encoder_dim key_dim"] | None
+    sequence: int
+    passages: Passages | None = None
+    # Counted once: a search asks for them some thirty times.
+    built: int = field(init=False, repr=False, compare=False)
+    positions: int = field(init=False, repr=False, compare=False)
+    documents: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        gone = 0 if self.excluded is None else int(self.excluded.sum())
+        object.__setattr__(self, "built", len(self.generation))
+        object.__setattr__(self, "positions", self.built + len(self.fresh))
+        object.__setattr__(self, "documents", self.positions - gone)
+
+    @classmethod
+    def of(
+        cls, generation: Generation, fresh: Fresh, removed: Int64[np.ndarray, " rows"], sequence: int
+    ) -> Snapshot:
+        """The state in which `fresh` is there beside `generation`, and the rows `removed` are not.
+
+        Raises:
+            DimensionMismatch: the generation's keys are shorter than its embeddings: those do not unfold.
+        """
+        keyword = generation.keyword or KeywordIndex.build([])
+        unfold = None
+        projection = generation.key_projection
+        if projection is not None:
+            if projection.shape[0] != projection.shape[1]:
+                raise DimensionMismatch(
+                    f"generation {generation.number} has keys of {projection.shape[0]} numbers for "
+                    f"embeddings of {projection.shape[1]}; only square projections serve other heads"
+                )
+            unfold = np.linalg.inv(projection.astype(np.float64)).astype(np.float32)
+        passages = _passages_of(generation, fresh)
+        state = cls(generation, keyword, fresh, None, unfold, sequence, passages)
+        return state.without(removed, sequence)
+
+    def later(self, fresh: Fresh, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
+        """The state after this one in which `fresh`, this one's extended, is there and `removed` are not."""
+        state = replace(self, fresh=fresh, passages=_passages_of(self.generation, fresh))
+        return state.without(removed, sequence)
+
+    def weighed(self, weighting: tuple[float, float] | None) -> Snapshot:
+        """This state with another (k1, b) of the keyword score, with the generation's for None."""
+        keyword = self.keyword.weighed(weighting)
+        return self if keyword is self.keyword else replace(self, keyword=keyword)
+
+    def without(self, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
+        """This state less the rows `removed`."""
+        excluded = np.zeros(self.positions, bool)
+        if self.excluded is not None:
+            excluded[: len(self.excluded)] = self.excluded
+        at = self.positions_of(removed)
+        excluded[at[at != NONE]] = True
+        return replace(self, excluded=excluded if excluded.any() else None, sequence=sequence)
+
+    def narrowed(self, rows: Int64[np.ndarray, " rows"]) -> Snapshot:
+        """This state with nothing to be found but `rows`, as far as it has them; positions stay."""
+        found = np.zeros(self.positions, bool)
+        at = self.positions_of(rows)
+        found[at[at != NONE]] = True
+        return self.among(found)
+
+    def holding(self, query: ParsedQuery) -> Snapshot:
+        """This state with nothing to be found but what fits the phrases of `query`."""
+        built = self.keyword.matching(query)
+        if built is None:
+            return self
+        fresh = self.keyword.matching_texts(query, self.fresh.texts)
+        return self.among(built if fresh is None else np.concatenate([built, fresh]))
+
+    def among(self, found: Bool[np.ndarray, " positions"]) -> Snapshot:
+        """This state with nothing to be found but what is true in `found`."""
+        excluded = ~found if self.excluded is None else self.excluded | ~found
+        return replace(self, excluded=excluded if excluded.any() else None)
+
+    def visible(self) -> Int64[np.ndarray, " documents"]:
+        """Every position that can be found, ascending."""
+        everything = np.arange(self.positions)
+        return everything if self.excluded is None else everything[~self.excluded]
+
+    def positions_of(self, rows: Int64[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
+        """The position of each row, −1 where it is not in this state (a deleted row keeps its position)."""
+        found = self.generation.positions_of(rows)
+        if len(self.fresh) == 0:
+            return found
+        at = np.minimum(np.searchsorted(self.fresh.rows, rows), len(self.fresh) - 1)
+        return np.where(self.fresh.rows[at] == rows, self.built + at, found)
+
+    def rows(self, positions: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
+        """The store's row at each position, −1 at −1."""
+        flat = positions.ravel()
+        if self._all_built(flat):
+            return self.generation.rows[flat].reshape(positions.shape)
+        rows = np.full(len(flat), NONE)
+        built, later = (flat >= 0) & (flat < self.built), flat >= self.built
+        rows[built] = self.generation.rows[flat[built]]
+        rows[later] = self.fresh.rows[flat[later] - self.built]
+        return rows.reshape(positions.shape)
+
+    def embeddings(self, positions: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
+        """The stored embedding at each position (a long document's first), zeros at −1."""
+        flat = positions.ravel()
+        if self._all_built(flat):
+            gathered = np.asarray(self.generation.embeddings).take(flat, axis=0)
+            return gathered.reshape(*positions.shape, gathered.shape[1])
+        gathered = np.zeros((len(flat), self.generation.embeddings.shape[1]), np.float32)
+        built = (flat >= 0) & (flat < self.built)
+        gathered[built] = self.generation.embeddings[flat[built]]
+        later = flat >= self.built
+        gathered[later] = self.fresh.embeddings[flat[later] - self.built]
+        return gathered.reshape(*positions.shape, gathered.shape[1])
+
+    def key_embeddings(self, keys: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
+        """The stored embedding of each key (see passages.py), zeros at −1."""
+        if self.passages is None:
+            return self.embeddings(keys)
+        first = self.embeddings(np.where(keys < self.positions, keys, NONE))
+        further = np.where(keys < self.positions, NONE, keys - self.positions)
+        return first + self.passages.embeddings(further)
+
+    @property
+    def dense_rounding(self) -> float | None:
+        """Relative error of the inner products that the dense search ranks by; None where it is not exact."""
+        if self.built and self.generation.dense.kind != "Flat":
+            return None
+        return 1e-5 if self.unfold is None else 1e-3  # W_g has a condition number of at most 1e3
+
+    def embedding_lengths(self) -> tuple[float, float]:
+        """No embedding is shorter than the first number or longer than the second; (1, 1) without any.
+
+        The first call reads all embeddings of a generation.
+        """
+        if self.generation not in _lengths:
+            _lengths[self.generation] = _shortest_and_longest(self.generation.vectors)
+        fresh = (self.fresh.embeddings, self.fresh.passages.embeddings)
+        every = [_lengths[self.generation], *map(_shortest_and_longest, fresh)]
+        shortest, longest = min(low for low, _ in every), max(high for _, high in every)
+        return (shortest, longest) if self.positions else (1.0, 1.0)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Snapshot:
+        """Itself: it never changes, and a copied layer is over the same documents."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "documents are not pickled: keep layer.state_dict(), which is the head, and open the collection "
+            "with SearchLayer.open(home, collection)"
+        )
+
+    def dense_candidates(
+        self, folded: Float[np.ndarray, "batch encoder_dim"], k: int
+    ) -> Int64[np.ndarray, "batch found"]:
+        """The positions of highest inner product of each folded query with the embeddings, −1 where none.
+
+        Of long documents with their best passage.
+        """
+        queries = np.ascontiguousarray(folded, np.float32)
+        turned = queries if self.unfold is None else queries @ self.unfold
+        if len(self.generation.passages):
+            found = self._best_built(turned, k)
+        else:
+            _, found = self.generation.dense.search(turned, k, self._excluded_of_generation())
+        if len(self.fresh) == 0:
+            return found
+        return np.concatenate([found, self._best_fresh(self._fresh_scores(queries), k)], axis=1)
+
+    def dense_scores(
+        self, folded: Float[np.ndarray, "batch encoder_dim"]
+    ) -> Float32[np.ndarray, "batch positions"] | None:
+        """The inner product of each query with every embedding, of long documents with their best passage's.
+
+        As the index ranks by it: equal embeddings tie. None where its keys are others, or rounded.
+        """
+        if self.unfold is not None:
+            return None
+        queries = np.ascontiguousarray(folded, np.float32)
+        scores = self.generation.dense.scores(queries)
+        if scores is None:
+            return None
+        if len(self.generation.passages):
+            further = scores[:, self.built :]
+            scores = best_of_documents(scores[:, : self.built], further, self.generation.passages.owners)
+        return (
+            scores if len(self.fresh) == 0 else np.concatenate([scores, self._fresh_scores(queries)], axis=1)
+        )
+
+    def best_of(
+        self, scores: Float32[np.ndarray, "batch positions"], k: int
+    ) -> Int64[np.ndarray, "batch found"]:
+        """As `dense_candidates`, of what every position scores."""
+        built = self._best_by_row(scores[:, : self.built], k, 0, -np.inf)
+        if len(self.fresh) == 0:
+            return built
+        return np.concatenate([built, self._best_fresh(scores[:, self.built :], k)], axis=1)
+
+    def best_by_keywords(
+        self, scores: Float32[np.ndarray, "batch positions"], k: int
+    ) -> Int64[np.ndarray, "batch found"]:
+        """As `keyword_candidates`, of what every position scores."""
+        return self._best_by_row(scores, k, 0, 0.0)
+
+    def keyword_candidates(self, queries: Sequence[str], k: int) -> Int64[np.ndarray, "batch found"]:
+        """The k positions of highest keyword score above 0 for each query, −1 where there are fewer."""
+        scores, found = self.keyword.search(queries, k, self._excluded_of_generation())
+        if len(self.fresh) == 0:
+            return found
+        fresh = np.stack([self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries])
+        best = self._best_fresh(np.where(fresh > 0, fresh, -np.inf), k)
+        # Both are scored alike, so they are k together: what is proposed is looked at again.
+        at = np.where(best == NONE, 0, best - self.built)
+        of_best = np.where(best == NONE, 0, np.take_along_axis(fresh, at, 1))
+        both, positions = np.concatenate([scores, of_best], 1), np.concatenate([found, best], 1)
+        order = np.argsort(-both, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(positions, order, 1)
+
+    def keyword_scores(
+        self, queries: Sequence[str], positions: Int64[np.ndarray, "batch candidates"]
+    ) -> Float32[np.ndarray, "batch candidates"]:
+        """b(q, d) of each query for the documents at its row of positions, 0 at −1."""
+        scores = np.zeros(positions.shape, np.float32)
+        for row, query in enumerate(queries):
+            built = positions[row] < self.built
+            scores[row, built] = self.keyword.scores_at(query, positions[row, built])
+            if not built.all():
+                at = positions[row, ~built] - self.built
+                scores[row, ~built] = self.keyword.scores_of_texts(query, self.fresh.texts, at)
+        return scores
+
+    def all_keyword_scores(self, queries: Sequence[str]) -> Float32[np.ndarray, "batch positions"]:
+        """b(q, d) for every position; memory is batch × positions × 4 bytes."""
+        built = self.keyword.scores(queries)
+        if len(self.fresh) == 0:
+            return built
+        fresh = [self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries]
+        return np.concatenate([built, np.array(fresh, np.float32).reshape(len(queries), -1)], axis=1)
+
+    def query_features(self, queries: Sequence[str]) -> Float32[np.ndarray, "batch features"]:
+        """What the words of each query say of it, by the generation's n and df; NaN where it has no terms."""
+        return self.keyword.query_features(queries)
+
+    def keyword_terms(self, query: str, position: int) -> dict[str, float]:
+        """The share of each term in b(q, d) of the document at `position`; they sum to it."""
+        if position < self.built:
+            return self.keyword.explain(query, position)
+        return self.keyword.explain_text(query, self.fresh.texts, position - self.built)
+
+    def _excluded_of_generation(self) -> Bool[np.ndarray, " built"] | None:
+        return None if self.excluded is None else self.excluded[: self.built]
+
+    def _best_built(
+        self, turned: Float32[np.ndarray, "batch key_dim"], k: int
+    ) -> Int64[np.ndarray, "batch k"]:
+        """The k documents whose best keys are nearest: more and more keys, until k documents have them."""
+        dense, owners = self.generation.dense, self.generation.passages.owners
+        excluded = self._excluded_of_generation()
+        if excluded is not None:
+            excluded = np.concatenate([excluded, excluded[owners]])
+        keys = len(dense) - (0 if excluded is None else int(excluded.sum()))
+        wanted = min(k, self.built - (0 if excluded is None else int(excluded[: self.built].sum())))
+        found = np.full((len(turned), k), NONE, np.int64)
+        left, fetch = np.arange(len(turned)), min(2 * k, keys)
+        while len(left) and wanted:
+            _, nearest = dense.search(turned[left], fetch, excluded)
+            short: list[int] = []
+            further = np.maximum(nearest - self.built, 0)
+            documents = np.where(nearest >= self.built, owners[further], nearest)
+            for row, line in zip(left.tolist(), documents.tolist(), strict=True):
+                distinct = [document for document in dict.fromkeys(line) if document != NONE][:k]
+                found[row, : len(distinct)] = distinct
+                if len(distinct) < wanted:
+                    short.append(row)
+            if fetch == keys:
+                break
+            left, fetch = np.array(short, np.int64), min(2 * fetch, keys)
+        return found
+
+    def _all_built(self, positions: Int64[np.ndarray, " positions"]) -> bool:
+        """Whether all of these, of which there are some, are of the generation: as nearly always."""
+        return len(positions) > 0 and bool(positions.min() >= 0 and positions.max() < self.built)
+
+    def _fresh_scores(
+        self, queries: Float32[np.ndarray, "batch encoder_dim"]
+    ) -> Float32[np.ndarray, "batch fresh"]:
+        scores = queries @ self.fresh.embeddings.T
+        if len(further := self.fresh.passages):
+            scores = best_of_documents(scores, queries @ further.embeddings.T, further.owners)
+        return scores
+
+    def _best_fresh(
+        self, scores: Float32[np.ndarray, "batch fresh"], k: int
+    ) -> Int64[np.ndarray, "batch found"]:
+        return self._best_by_row(scores, k, self.built, -np.inf)
+
+    def _best_by_row(
+        self, scores: Float32[np.ndarray, "batch some"], k: int, start: int, least: float
+    ) -> Int64[np.ndarray, "batch found"]:
+        """The k best of each row above `least` that can be found; the first score is that of `start`."""
+        count = scores.shape[1]
+        if self.excluded is not None:
+            scores = np.where(self.excluded[start : start + count], -np.inf, scores)
+        width = min(k, count)
+        best = np.full((len(scores), width), NONE, np.int64)
+        for row, line in enumerate(scores if width else ()):
+            found = best_above(line, width, least)
+            best[row, : len(found)] = found
+            best[row, : len(found)] += start
+        return best
+
+
+def _passages_of(generation: Generation, fresh: Fresh) -> Passages | None:
+    if not len(generation.passages) and not len(fresh.passages):
+        return None
+    later = replace(fresh.passages, owners=fresh.passages.owners + len(generation))
+    return Passages(len(generation) + len(fresh), generation.passages, later)
+
+
+def _shortest_and_longest(embeddings: Float32[np.ndarray, "rows encoder_dim"]) -> tuple[float, float]:
+    shortest, longest = np.inf, 0.0
+    for start in range(0, len(embeddings), 65_536):
+        lengths = np.linalg.norm(embeddings[start : start + 65_536], axis=1)
+        shortest, longest = min(shortest, float(lengths.min())), max(longest, float(lengths.max()))
+    return shortest, longest

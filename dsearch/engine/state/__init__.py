@@ -1,0 +1,1 @@
+"""The current state of a collection, and its caches."""

@@ -1,0 +1,162 @@
+"""`KeptDocuments`: documents that were shown lately, the least recently shown go first.
+
+A row is one version of a document and never changes: an update writes another row, and no number is given
+twice. So what was read once, and held against its digest then, needs neither reading nor holding again, and
+nothing that is written makes it untrue. Which rows may be shown is for the snapshot to say, not for this.
+
+`KeptLayers`: the layers that lately answered, so that one is not made for every search.
+
+A layer over a state never changes while it only searches; making it costs as much as a tenth of a search.
+Those of one state are kept: an index that was replaced is not held in memory for their sake.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Int64
+
+from dsearch.attention.head import Head
+from dsearch.engine.options import LayerOptions
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.store import Store
+from dsearch.types import Document
+
+MAX_BYTES = 8 * 1024 * 1024
+_ENTRY_BYTES = 512  # of a document without what it holds, with its place in the table
+
+
+class KeptDocuments:
+    """The documents of one store, by row; for many threads.
+
+    Args:
+        store: where they are read.
+        max_bytes: of what is kept, about; 0 keeps nothing.
+    """
+
+    def __init__(self, store: Store, max_bytes: int = MAX_BYTES):
+        self._store = store
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, tuple[Document, int]] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def of(self, rows: Int64[np.ndarray, " rows"]) -> dict[int, Document]:
+        """The document of each row but −1; shared with others: hand out its metadata with `owned`.
+
+        Raises:
+            NotFound: a row that is not there any more.
+            CorruptData: one that is not what was written.
+        """
+        wanted = set(rows.tolist())
+        wanted.discard(NONE)
+        found: dict[int, Document] = {}
+        with self._lock:
+            for row in wanted:
+                if row in self._kept:
+                    self._kept.move_to_end(row)
+                    found[row] = self._kept[row][0]
+        missing = sorted(wanted.difference(found))
+        if missing:
+            read = self._store.documents(missing)
+            found.update(zip(missing, read, strict=True))
+            self._keep(missing, read)
+        return found
+
+    def forget(self) -> None:
+        """Let go of all."""
+        with self._lock:
+            self._kept.clear()
+            self.bytes = 0
+
+    def _keep(self, rows: Sequence[int], documents: Sequence[Document]) -> None:
+        sizes = [_size(document) for document in documents]
+        with self._lock:
+            for row, document, size in zip(rows, documents, sizes, strict=True):
+                if row not in self._kept and size <= self._max_bytes:
+                    self._kept[row] = document, size
+                    self.bytes += size
+            while self.bytes > self._max_bytes:
+                _, (_, size) = self._kept.popitem(last=False)
+                self.bytes -= size
+
+
+def owned(metadata: dict[str, Any]) -> dict[str, Any]:
+    """A copy that its reader may change."""
+    return {name: _copied(value) for name, value in metadata.items()}
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return owned(cast("dict[str, Any]", value))
+    if isinstance(value, list):
+        return [_copied(one) for one in cast("list[Any]", value)]
+    return value
+
+
+def _size(document: Document) -> int:
+    texts = (document.id, document.title, document.text)
+    return (
+        _ENTRY_BYTES + sum(map(sys.getsizeof, texts)) + _size_of(document.metadata) + _size_of(document.value)
+    )
+
+
+def _size_of(value: Any) -> int:
+    """Of JSON, with everything in it."""
+    own = sys.getsizeof(value)
+    if isinstance(value, dict):
+        inner = cast("dict[str, Any]", value)
+        return own + sum(sys.getsizeof(name) + _size_of(one) for name, one in inner.items())
+    if isinstance(value, list):
+        return own + sum(map(_size_of, cast("list[Any]", value)))
+    return own
+
+
+_MOST = 16  # kinds of searches, of some kilobytes each
+
+
+class KeptLayers:
+    """Layers to search with, not to train; for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state: Snapshot | None = None
+        self._layers: dict[tuple[object, ...], SearchLayer] = {}
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def forget(self) -> None:
+        """Let go of all, and of the state that they are over."""
+        with self._lock:
+            self._state, self._layers = None, {}
+
+    def over(self, state: Snapshot, head: Head, options: LayerOptions) -> SearchLayer:
+        """The layer of these options.
+
+        Raises:
+            InvalidRequest: options out of range.
+        """
+        if not isinstance(options.get("score", "dot"), str):  # somebody's own, which may learn
+            return SearchLayer(state, head, **options)
+        key = (id(head), *options.items())  # a layer that is kept keeps its head: ids stay theirs
+        with self._lock:
+            if state is not self._state:
+                self._state, self._layers = state, {}
+            layers = self._layers
+        layer = layers.get(key)
+        if layer is None:
+            layer = SearchLayer(state, head, **options)
+            if len(layers) >= _MOST:
+                layers.clear()
+            layers[key] = layer
+        return layer

@@ -1,0 +1,235 @@
+"""`LiveState`: which documents a collection shows, and how that follows what is written.
+
+The generation that is live, the rows written after it and the rows deleted since make one `Snapshot`. Readers
+take the present one and keep it; a write or a build puts another in its place by one assignment.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from dsearch.engine.indexing.chunking import passage_table
+from dsearch.engine.indexing.clean_close import CleanClose
+from dsearch.engine.indexing.ingest import Built, generation_folder, publish
+from dsearch.engine.indexing.integrity import Proof
+from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live, release
+from dsearch.engine.indexing.retention import tidy
+from dsearch.engine.indexing.tuning import with_tuned_parameters
+from dsearch.engine.models.files import load_head
+from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix
+from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.errors import Conflict, DsearchError, InvalidRequest
+from dsearch.index import Generation, KeywordIndex
+from dsearch.store import Store
+
+_DEAD = 256  # fresh rows that were replaced: so many may stay before the fresh ones are gathered anew
+RECENT = 8  # states that gradient calls and cursors can still name after a write
+
+
+class LiveState:
+    """The present snapshot of a store. Only one thread at a time may call what changes it.
+
+    Args:
+        store: what is shown.
+        closed: what the last writer left.
+    """
+
+    def __init__(self, store: Store, closed: CleanClose | None = None):
+        self._store = store
+        self._closed = closed
+        self._proof: Proof | None = None
+        self._snapshot: Snapshot | None = None
+        self._recent: tuple[Snapshot, ...] = ()
+        self._embeddings = GrowingMatrix(np.zeros((0, store.dimension), np.float32))
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The present state, loaded when it is first asked for.
+
+        Raises:
+            CorruptData: the live generation is damaged; the message names the way out.
+        """
+        present = self.shown
+        self.require_sound()
+        return present
+
+    @property
+    def shown(self) -> Snapshot:
+        """The present state, even if it turned out to be damaged: not to be answered from."""
+        present = self._snapshot
+        if present is None:
+            present = self._show(self._load())
+        return present
+
+    @property
+    def proof(self) -> Proof | None:
+        """Whether the files of the generation are what was written; None before they are opened."""
+        return self._proof
+
+    def require_sound(self) -> None:
+        """Return if no damage of the generation that answers is known.
+
+        Raises:
+            CorruptData: it is damaged; the message names the way out.
+        """
+        if self._proof is not None:
+            self._proof.require()
+
+    def at(self, generation: int, sequence: int) -> Snapshot | None:
+        """The state of that generation and operation, if it is the present one or one of the last few."""
+        for state in (self.snapshot, *self._recent):
+            if (state.generation.number, state.sequence) == (generation, sequence):
+                return state
+        return None
+
+    @property
+    def stale(self) -> bool:
+        """Whether a build would hold other documents than the live generation does, or cut them otherwise."""
+        generation = self._store.live_generation()
+        if generation is None:
+            return True
+        changes = self._store.changes_since(generation.snapshot)
+        recut = self._snapshot is not None and self._snapshot.generation.recut
+        return bool(len(changes.added) or len(changes.removed) or recut)
+
+    @property
+    def delta(self) -> int:
+        """Documents written or deleted since the generation was built: what a search has extra work with."""
+        present = self.shown
+        gone = 0 if present.excluded is None else int(present.excluded[: present.built].sum())
+        return len(present.fresh) + gone
+
+    def close(self) -> CleanClose | None:
+        """Let go of all states, and so of the generations they are of; what the next opening may rely on."""
+        closed = None
+        if self._proof is not None:
+            self._proof.cancel()
+            self._proof.wait()
+        if not self._store.failed:
+            with suppress(DsearchError):
+                closed = self._clean_close()
+        for state in (self._snapshot, *self._recent):
+            if state is not None:
+                release(state.generation)
+        self._snapshot, self._recent, self._proof = None, (), None
+        return closed
+
+    def forget_recent(self) -> None:
+        """Let go of all states but the present one."""
+        self._recent = ()
+
+    def catch_up(self) -> None:
+        """Let searches see what the store has: a new snapshot, swapped in by one assignment."""
+        present = self._snapshot
+        if present is None:
+            return
+        live = self._store.live_generation()
+        if live is not None and live.number != present.generation.number:
+            self._show(self._load())  # another process has published it
+        else:
+            self._show(self._after(present))
+
+    def key_projection(self) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
+        """What the keys of the next generation are projected by: W_K of the live head, None for W_K = I."""
+        head = load_head(self._store, self._store.live_model())
+        with torch.inference_mode():
+            return _foldable(head.key_projection().numpy())
+
+    def opened(self, built: Built) -> Generation:
+        """What was built, checked and opened; may be called beside everything else."""
+        return open_leased(generation_folder(self._store, built.number), built.manifest_digest)
+
+    def publish(self, built: Built, generation: Generation) -> None:
+        """Make a built generation live, here and for everybody, and let old ones go.
+
+        Raises:
+            Conflict: deletions that it does not know of were purged while it was built; its files are gone.
+        """
+        try:
+            publish(self._store, built)
+        except Conflict:
+            shutil.rmtree(generation.folder, ignore_errors=True)
+            raise
+        self._show(self._beside(generation))
+        tidy(self._store)
+
+    def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:
+        """Search the keys of generation `number` with other parameters, if it is the present one."""
+        present = self.shown
+        if present.generation.number == number:
+            self._show(replace(present, generation=present.generation.searched_with(parameters)))
+
+    def _show(self, state: Snapshot) -> Snapshot:
+        """Let `state` be the present one. Of those before it the last few stay, of the same generation.
+
+        An index that was replaced is not kept in memory for their sake.
+        """
+        if self._snapshot is not None:
+            before = (self._snapshot, *self._recent)
+            self._recent = tuple(one for one in before if one.generation is state.generation)[:RECENT]
+        self._snapshot = state
+        if self._proof is None or self._proof.number != state.generation.number:
+            if self._proof is not None:
+                self._proof.cancel()  # of one that answers no more
+            proven_at = None if self._closed is None else self._closed.proven_at
+            self._proof = Proof(state.generation, proven_at, how_to_build(self._store.name))
+        return state
+
+    def _clean_close(self) -> CleanClose | None:
+        if self._snapshot is None or self._proof is None:  # nobody asked: what held at the opening holds
+            live, closed = self._store.live_generation(), self._closed
+            same = closed is not None and live is not None and closed.files_of(live) is not None
+            return closed.still(self._store) if closed is not None and same else None
+        proven_at = self._proof.proven_at
+        return None if proven_at is None else CleanClose.of(self._store, self._snapshot.generation, proven_at)
+
+    def _load(self) -> Snapshot:
+        generation = open_live(self._store, self._closed)
+        if generation is None:
+            name = self._store.name
+            raise InvalidRequest(f"collection {name!r} was never built; run: dsearch refresh -c {name}")
+        return self._beside(with_tuned_parameters(self._store, generation))
+
+    def _beside(self, generation: Generation) -> Snapshot:
+        """The state that `generation` makes with what was written and deleted since."""
+        changes = self._store.changes_since(generation.manifest.sequence)
+        fresh = self._fresh(changes.added, generation.keyword)
+        return Snapshot.of(generation, fresh, changes.removed, changes.sequence)
+
+    def _after(self, present: Snapshot) -> Snapshot:
+        """The state after `present`, made of it and what was written and deleted since then.
+
+        Each write costs what it brings, however much was written since the last build.
+        """
+        changes, before = self._store.changes_since(present.sequence), present.fresh
+        added, dead = changes.added, 0
+        if present.excluded is not None:
+            dead = int(present.excluded[present.built :].sum())
+        in_order = len(added) == 0 or len(before) == 0 or added[0] > before.rows[-1]
+        if not in_order or dead > max(_DEAD, len(before) // 2) or len(self._embeddings) != len(before):
+            return self._beside(present.generation)
+        if len(added) == 0:
+            return present.later(before, changes.removed, changes.sequence)
+        texts, embeddings = self._store.contents(added), self._store.embeddings(added)
+        passages = passage_table(self._store.passages(added), added, self._store.dimension)
+        fresh = before.extended(added, self._embeddings.appended(embeddings), texts, passages)
+        return present.later(fresh, changes.removed, changes.sequence)
+
+    def _fresh(self, rows: np.ndarray, keyword: KeywordIndex | None) -> Fresh:
+        embeddings, texts = self._store.embeddings(rows), self._store.contents(rows)
+        self._embeddings = GrowingMatrix(embeddings)
+        passages = passage_table(self._store.passages(rows), rows, self._store.dimension)
+        return Fresh.of(rows, embeddings, texts, keyword or KeywordIndex.build([]), passages)
+
+
+def _foldable(projection: np.ndarray) -> np.ndarray | None:
+    """W_K as the generation's W_g, or None (the identity) where it could not be undone precisely."""
+    well_conditioned = np.linalg.cond(projection.astype(np.float64)) < 1e3
+    return projection if well_conditioned else None

@@ -1,0 +1,1 @@
+"""Dense indexes: FAISS, exact search, kinds, tuning."""

@@ -1,0 +1,373 @@
+"""Nearest keys by inner product: FAISS behind a small interface that is total at the edges.
+
+What FAISS takes silently is refused here (NaN, infinities, a wrong dimension), and what it leaves open is
+fixed: ties are broken by ascending position, k above the number of keys gives all of them, excluded positions
+never appear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int64
+
+from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
+from dsearch.index.dense.kinds import BOUNDS, DENSE_KINDS, ROWS_PER_LIST, checked_parameters, lists_of
+from dsearch.index.exact import best_of_blocks, by_score_then_position, longest_of
+from dsearch.index.validation import checked_exclude, checked_k, finite, projected
+
+_faiss: Any = faiss  # its keyword arguments are added at run time, where no type checker sees them
+
+_BLOCK = 8192  # rows that are projected, checked and added at a time
+_TRAINING_ROWS = 65_536  # quantizers learn nothing more from more rows; many lists do
+_CHUNK = 1 << 20  # bytes
+# Queries from which on a Flat index is searched by matrix products; FAISS compares pair by pair, and from 20
+# on multiplies small blocks. Over 200,000 × 384 in one thread it took .8 of the products' time for 4 queries,
+# 1.5 for 8, 2.8 for 16 and 5.3 for 64 (`scripts/bench/exact.py`).
+_PRODUCTS_FROM = 8
+# Keys from which on: what products choose is scored again, a cost that does not fall with the keys. Of 10,000
+# FAISS takes .5 of the time for 8 queries and for 64 as long, of 1,000 a sixth for both.
+_PRODUCTS_KEYS = 20_000
+_PRODUCTS = 1 << 20  # scores at a time
+_READ_BELOW = 1024  # allowed keys that are read back and compared: cheaper than a selector's look at each key
+# Share of allowed keys up to which all of them are compared, found by a selector. The nearest of fewer lie
+# beyond what a search sees of lists or graph: on 150,000 clustered keys recall@10 was .99 at a tenth, .98 at
+# a twentieth and .5 to .7 at a fiftieth; comparing all took 5, 2.5 and 1 ms.
+_SCANNED_SHARE = 0.1
+# A walk through the graph looks at about 32 keys (its links) for each unit of ef_search, out of order, which
+# takes twice as long: up to so many allowed keys, comparing all of them is quicker and misses none. On 50,000
+# keys of 384 numbers with a fifth allowed it was 184 queries/s to 54 (`scripts/bench/filters.py`).
+_COMPARED_PER_STEP = 64
+
+
+class DenseIndex:
+    """Keys of one generation, searched by inner product: immutable, safe to search from many threads.
+
+    Make one with `build` or `load`. Positions count from 0 in the order of the keys.
+
+    Attributes:
+        kind: the registered name it was built as.
+        key_dim: length of a key.
+        parameters: of searches that bring none of their own; `BOUNDS` says what they may be.
+    """
+
+    def __init__(self, index: faiss.Index, kind: str, parameters: Mapping[str, int] | None = None):
+        known = DENSE_KINDS[kind].parameters if kind in DENSE_KINDS else {}
+        self.kind = kind
+        self.key_dim = int(index.d)
+        self.parameters = {**known, **checked_parameters(kind, parameters)}
+        self._owner = index  # downcast_index gives a pointer into it that keeps nothing alive
+        self._index: Any = faiss.downcast_index(index)
+        # The keys alone, behind the graph; of two stages the second, whose keys are finer.
+        self._stored: Any = self._index
+        self._ivf: Any = self._index if isinstance(self._index, faiss.IndexIVF) else None
+        if isinstance(self._index, faiss.IndexRefine):
+            self._stored = faiss.downcast_index(self._index.refine_index)
+            self._ivf = faiss.downcast_index(self._index.base_index)
+        elif isinstance(self._index, faiss.IndexHNSW):
+            self._stored = faiss.downcast_index(self._index.storage)
+        self._longest: float | None = None  # length of the longest key, known once it was asked for
+
+    @classmethod
+    def build(
+        cls,
+        keys: Float[np.ndarray, "documents dim"],
+        kind: str = "Flat",
+        *,
+        projection: Float[np.ndarray, "key_dim projected_dim"] | None = None,
+        on_block: Callable[[int], None] | None = None,
+    ) -> DenseIndex:
+        """Index `keys`, or `keys @ projection.T` when a projection is given; n = 0 works.
+
+        Reads the keys in blocks, so they may be a memory map larger than memory. `on_block` is told the
+        number of keys added so far.
+
+        Raises:
+            InvalidRequest: unknown kind, keys that are not a matrix, NaN or infinity in the keys.
+            DimensionMismatch: the projection does not take vectors of the keys' length.
+        """
+        if kind not in DENSE_KINDS:
+            raise InvalidRequest(f"dense kind {kind!r}; use one of {', '.join(DENSE_KINDS)}")
+        if keys.ndim != 2 or keys.shape[1] == 0:
+            raise InvalidRequest(f"keys of shape {keys.shape}; use [documents, dim] with dim of at least 1")
+        if projection is not None and (projection.ndim != 2 or projection.shape[1] != keys.shape[1]):
+            raise DimensionMismatch(
+                f"projection of shape {projection.shape}; for keys of length {keys.shape[1]} "
+                f"use [key_dim, {keys.shape[1]}]"
+            )
+        count, key_dim = len(keys), keys.shape[1] if projection is None else len(projection)
+        # Nothing can be learned from no keys: an empty index is a plain one, whatever it is called.
+        factory = DENSE_KINDS[kind].factory(count, key_dim) if count else "Flat"
+        index = faiss.index_factory(key_dim, factory, faiss.METRIC_INNER_PRODUCT)
+        if count and not index.is_trained:
+            rows = min(count, max(_TRAINING_ROWS, ROWS_PER_LIST * lists_of(count)))
+            sample = np.unique(np.linspace(0, count - 1, rows).astype(np.int64))
+            index.train(projected(keys[sample], projection, "keys"))
+        if isinstance(index, faiss.IndexHNSW):
+            index.hnsw.efConstruction = 100
+        for start in range(0, count, _BLOCK):
+            index.add(projected(keys[start : start + _BLOCK], projection, f"keys from {start} on"))
+            if on_block is not None:
+                on_block(min(start + _BLOCK, count))
+        if isinstance(index, faiss.IndexIVF):
+            index.make_direct_map()  # to read a key back by its position
+        return cls(index, kind)
+
+    def __len__(self) -> int:
+        """The number of keys."""
+        return int(self._index.ntotal)
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether a search compares every stored key (Flat, SQ*): then only rounding loses a neighbour."""
+        return isinstance(self._index, faiss.IndexFlat | faiss.IndexScalarQuantizer)
+
+    def search(
+        self,
+        queries: Float[np.ndarray, "batch key_dim"],
+        k: int,
+        exclude: Bool[np.ndarray, " documents"] | None = None,
+        parameters: Mapping[str, int] | None = None,
+    ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
+        """The k keys of highest inner product with each query: (scores, positions), best first.
+
+        Ties are broken by ascending position; an approximate kind may not have seen all of a tie that k cuts.
+        Where fewer than k keys are allowed, the rest of the row is score −inf, position −1. Positions where
+        `exclude` is true are not found: an approximate kind compares all allowed keys where they are few (up
+        to a tenth), and where they are many looks further and skips the others.
+
+        `parameters` (nprobe, ef_search, k_factor; what the kind takes) replace the index' own for this once.
+
+        Raises:
+            InvalidRequest: k < 1, NaN or infinity in the queries, `exclude` is not one boolean per key, or a
+                parameter that the kind does not take or that is out of `BOUNDS`.
+            DimensionMismatch: queries of another length than the keys.
+        """
+        k = checked_k(k)
+        parameters = {**self.parameters, **checked_parameters(self.kind, parameters)}
+        exclude = checked_exclude(exclude, len(self))
+        queries = self._checked(queries)
+        scores = np.full((len(queries), k), -np.inf, np.float32)
+        positions = np.full((len(queries), k), -1, np.int64)
+        allowed = len(self) - (0 if exclude is None else int(exclude.sum()))
+        wanted = min(k, allowed)
+        if wanted and len(queries):
+            if self.exhaustive:
+                found = self._search_exhaustively(queries, wanted, allowed, exclude)
+            else:
+                found = self._search_approximately(queries, wanted, allowed, exclude, parameters)
+            scores[:, :wanted], positions[:, :wanted] = found
+        return scores, positions
+
+    def scores(
+        self, queries: Float32[np.ndarray, "batch key_dim"]
+    ) -> Float32[np.ndarray, "batch documents"] | None:
+        """The inner product of each query with every key, to the bit as `search` has it; memory is its size.
+
+        None for a kind that keeps its keys rounded, or in lists.
+
+        Raises:
+            InvalidRequest: NaN or infinity in the queries.
+            DimensionMismatch: queries of another length than the keys.
+        """
+        if not isinstance(self._index, faiss.IndexFlat):
+            return None
+        queries = self._checked(queries)
+        scores = np.empty((len(queries), len(self)), np.float32)
+        if len(self):
+            keys = self._index.get_xb()
+            for query, line in zip(queries, scores, strict=True):
+                _faiss.fvec_inner_products_ny(
+                    _faiss.swig_ptr(line), _faiss.swig_ptr(query), keys, self.key_dim, len(self)
+                )
+        return scores
+
+    def reconstruct(self, start: int, stop: int) -> Float32[np.ndarray, "range key_dim"]:
+        """The stored keys from `start` up to `stop`: exact for Flat, as they were rounded for other kinds."""
+        if not 0 <= start <= stop <= len(self):
+            raise InvalidRequest(f"positions {start} to {stop}; use a range within 0 to {len(self)}")
+        if start == stop:
+            return np.zeros((0, self.key_dim), np.float32)
+        return self._stored.reconstruct_n(start, stop - start)
+
+    @property
+    def lists(self) -> int | None:
+        """Number of lists (the most that nprobe can use), None for a kind without lists."""
+        return None if self._ivf is None else int(self._ivf.nlist)
+
+    def stored_bytes(self) -> int:
+        """Size of the file that `save` writes."""
+        written = 0
+
+        def count(chunk: bytes) -> int:
+            nonlocal written
+            written += len(chunk)
+            return len(chunk)
+
+        writer = _faiss.PyCallbackIOWriter(count, _CHUNK)
+        faiss.write_index(self._index, writer)
+        del writer  # hands on what it holds
+        return written
+
+    def save(self, path: Path) -> None:
+        """Write one FAISS file."""
+        faiss.write_index(self._index, str(path))
+
+    def using(self, parameters: Mapping[str, int]) -> DenseIndex:
+        """The same keys, searched with other parameters.
+
+        Raises:
+            InvalidRequest: a parameter that the kind does not take, or out of bounds.
+        """
+        return DenseIndex(self._owner, self.kind, {**self.parameters, **parameters})
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        *,
+        kind: str = "Flat",
+        parameters: Mapping[str, int] | None = None,
+        mmap: bool = False,
+    ) -> DenseIndex:
+        """Read what `save` wrote; with `mmap` keys stay on disk until used, shared between processes.
+
+        FAISS reads most damaged files without an error: verify the file's digest first, as `Generation.open`
+        does.
+
+        Raises:
+            CorruptData: FAISS cannot read the file, or it is not an inner-product index.
+        """
+        # The newer flag also maps flat and graph storage; FAISS before 1.11 has only the older one.
+        flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP) if mmap else 0
+        try:
+            index = faiss.read_index(str(path), flag)
+        except RuntimeError as error:
+            raise CorruptData(f"{path}: not a FAISS index ({error}); build the generation again") from error
+        if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise CorruptData(
+                f"{path}: metric {index.metric_type}, not inner product; build the generation again"
+            )
+        return cls(index, kind, parameters)
+
+    def _checked(self, queries: Float[np.ndarray, "batch key_dim"]) -> Float32[np.ndarray, "batch key_dim"]:
+        if queries.ndim != 2:
+            raise InvalidRequest(f"queries of shape {queries.shape}; use [batch, {self.key_dim}]")
+        if queries.shape[1] != self.key_dim:
+            raise DimensionMismatch(f"queries of length {queries.shape[1]}; the keys have {self.key_dim}")
+        return finite(queries, "queries")
+
+    def _search_exhaustively(
+        self, queries: np.ndarray, wanted: int, allowed: int, exclude: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Compare all allowed keys. FAISS cuts a tie anywhere: look further until it ends."""
+        if len(queries) >= _PRODUCTS_FROM and isinstance(self._stored, faiss.IndexFlat):
+            if len(self) >= _PRODUCTS_KEYS:
+                return self._search_by_products(queries, wanted, exclude)
+            # A few at a time: of 20 FAISS makes a product, in which equal keys need not tie.
+            few = range(0, len(queries), _PRODUCTS_FROM - 1)
+            parts = [queries[start : start + _PRODUCTS_FROM - 1] for start in few]
+            found = [self._search_exhaustively(part, wanted, allowed, exclude) for part in parts]
+            return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
+        scores = np.empty((len(queries), wanted), np.float32)
+        positions = np.empty((len(queries), wanted), np.int64)
+        rows, fetch = np.arange(len(queries)), min(wanted + 1, allowed)
+        while len(rows):
+            got_scores, got = by_score_then_position(*self._faiss(queries[rows], fetch, exclude, None))
+            scores[rows], positions[rows] = got_scores[:, :wanted], got[:, :wanted]
+            if fetch == allowed:
+                break
+            rows = rows[got_scores[:, wanted - 1] == got_scores[:, -1]]
+            fetch = min(2 * fetch + 64, allowed)
+        return scores, positions
+
+    def _search_by_products(
+        self, queries: np.ndarray, wanted: int, exclude: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same for many queries at once, over the keys where they lie."""
+        keys = _faiss.rev_swig_ptr(self._stored.get_xb(), len(self) * self.key_dim).reshape(len(self), -1)
+        if self._longest is None:
+            self._longest = max(longest_of(keys[i : i + _BLOCK]) for i in range(0, len(self), _BLOCK))
+        size = min(max(_PRODUCTS // len(queries), 1024), 16_384)
+
+        def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            for start in range(0, len(self), size):
+                here = np.arange(start, min(start + size, len(self)))
+                if exclude is None or not exclude[here].any():
+                    yield here, keys[start : start + size]
+                else:
+                    here = here[~exclude[here]]
+                    yield here, keys[here]
+
+        return best_of_blocks(queries, blocks(), wanted, self._longest)
+
+    def _search_approximately(
+        self,
+        queries: np.ndarray,
+        wanted: int,
+        allowed: int,
+        exclude: np.ndarray | None,
+        parameters: Mapping[str, int],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Walk the graph or the lists; where that finds fewer keys than there are, compare them all."""
+        if allowed <= max(_READ_BELOW, 2 * wanted):
+            return self._scan(queries, wanted, exclude)
+        if exclude is not None:
+            if allowed <= _SCANNED_SHARE * len(self):
+                return self._search_exhaustively(queries, wanted, allowed, exclude)
+            parameters = self._widened(parameters, allowed)
+            if allowed <= _COMPARED_PER_STEP * parameters.get("ef_search", 0):
+                return self._search_exhaustively(queries, wanted, allowed, exclude)
+        scores, positions = by_score_then_position(*self._faiss(queries, wanted, exclude, parameters))
+        short = np.flatnonzero((positions < 0).any(axis=1))
+        if len(short):
+            scores[short], positions[short] = self._scan(queries[short], wanted, exclude)
+        return scores, positions
+
+    def _widened(self, parameters: Mapping[str, int], allowed: int) -> dict[str, int]:
+        """Look further when few keys are allowed: their nearest are farther away than the nearest of all."""
+        share = len(self) / allowed
+        grown = {"nprobe": math.sqrt(share), "ef_search": share, "k_factor": 1.0}
+        return {
+            name: min(math.ceil(value * grown[name]), max(value, BOUNDS[name][1]))
+            for name, value in parameters.items()
+        }
+
+    def _faiss(
+        self, queries: np.ndarray, k: int, exclude: np.ndarray | None, parameters: Mapping[str, int] | None
+    ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
+        """FAISS' own search; without parameters one that compares every allowed key."""
+        selector = None
+        if exclude is not None:
+            selector = _faiss.IDSelectorBitmap(np.packbits(~exclude, bitorder="little"))
+        if parameters is None:
+            if isinstance(self._stored, faiss.IndexIVF):
+                given = _faiss.SearchParametersIVF(sel=selector, nprobe=self.lists)
+            else:
+                given = None if selector is None else _faiss.SearchParameters(sel=selector)
+            return self._stored.search(queries, k, params=given)
+        if self._ivf is None:
+            given = _faiss.SearchParametersHNSW(sel=selector, efSearch=max(parameters["ef_search"], 2 * k))
+        else:
+            nprobe = min(self._ivf.nlist, parameters["nprobe"])
+            given = _faiss.SearchParametersIVF(sel=selector, nprobe=nprobe)
+            if self._ivf is not self._index:  # the selector works where the candidates are found
+                k_factor = parameters["k_factor"]
+                given = _faiss.IndexRefineSearchParameters(k_factor=k_factor, base_index_params=given)
+        return self._index.search(queries, k, params=given)
+
+    def _scan(
+        self, queries: np.ndarray, wanted: int, exclude: np.ndarray | None
+    ) -> tuple[Float32[np.ndarray, "batch wanted"], Int64[np.ndarray, "batch wanted"]]:
+        """Compare every allowed key, block by block, and keep the best."""
+        allowed = np.arange(len(self)) if exclude is None else np.flatnonzero(~exclude)
+        blocks = (
+            (allowed[i : i + _BLOCK], self._stored.reconstruct_batch(allowed[i : i + _BLOCK]))
+            for i in range(0, len(allowed), _BLOCK)
+        )
+        return best_of_blocks(queries, blocks, wanted)

@@ -1,0 +1,1 @@
+"""Keyword search: BM25, tokenizers, query syntax, highlights."""

@@ -1,0 +1,276 @@
+"""What a keyword index consists of, as arrays, and its files: `keyword/` in index/README.md.
+
+The documents as sequences of symbols: where phrases are sought.
+
+A document is its leaves (`words.py`) in order, 4 bytes each. A phrase is sought only in the documents that
+hold all of its terms, so a look costs the lengths of these documents; a phrase of stop words alone costs a
+pass over all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int, Int32, Int64
+
+from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.index.keyword.bm25 import columns_of_corpus
+from dsearch.index.keyword.tokenizer import Tokenizer
+
+_POSTINGS_AT_A_TIME = 1 << 22
+
+KEYWORD_FILES = (
+    "settings.json",
+    "vocabulary.json",
+    "offsets.npy",
+    "positions.npy",
+    "parts.npy",
+    "starts.npy",
+    "symbols.npy",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordData:
+    """A column of postings per term, and the documents as sequences of symbols.
+
+    Attributes:
+        tokenizer, k1, b, average_length: as of `KeywordIndex`.
+        documents: their number.
+        vocabulary: every symbol, its place is its id; the first `terms` are terms, the others silent words.
+        terms: number of terms.
+        offsets, positions, parts: term t is in documents positions[offsets[t] : offsets[t + 1]], ascending.
+        sequences: the documents as symbols.
+    """
+
+    tokenizer: Tokenizer
+    k1: float
+    b: float
+    documents: int
+    average_length: float
+    vocabulary: list[str]
+    terms: int
+    offsets: Int64[np.ndarray, " terms_plus_1"]
+    positions: Int32[np.ndarray, " positions"]
+    parts: Float32[np.ndarray, " parts"]
+    sequences: Sequences
+
+    @classmethod
+    def of(cls, texts: Iterable[str], tokenizer: Tokenizer, *, k1: float, b: float) -> KeywordData:
+        """Cut and count `texts`; equal texts give equal data.
+
+        Raises:
+            InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
+        """
+        checked_weighting(k1, b)
+        term_ids: dict[str, int] = {}
+        silent_ids: dict[str, int] = {}
+        documents: list[list[int]] = []
+        starts, symbols, total = array("q", [0]), array("i"), 0
+        for words in tokenizer.words(texts):
+            terms = [term_ids.setdefault(term, len(term_ids)) for word in words for term in word.terms]
+            documents.append(terms)
+            total += len(terms)
+            for word in words:
+                for leaf in word.leaves:
+                    known = term_ids.get(leaf)
+                    # Silent words are numbered from −1 down, as long as the number of terms is not known.
+                    symbols.append(
+                        -1 - silent_ids.setdefault(leaf, len(silent_ids)) if known is None else known
+                    )
+            starts.append(len(symbols))
+        offsets, positions, parts = columns_of_corpus(documents, len(term_ids), k1=k1, b=b)
+        numbers = np.array(symbols, np.int32)
+        return cls(
+            tokenizer=tokenizer,
+            k1=k1,
+            b=b,
+            documents=len(documents),
+            average_length=total / len(documents) if documents else 0.0,
+            vocabulary=[*term_ids, *silent_ids],
+            terms=len(term_ids),
+            offsets=offsets,
+            positions=positions,
+            parts=parts,
+            sequences=Sequences(
+                np.array(starts, np.int64), np.where(numbers < 0, len(term_ids) - 1 - numbers, numbers)
+            ),
+        )
+
+    def part(self, start: int, stop: int) -> KeywordData:
+        """The documents at positions `start` to `stop` − 1, with the vocabulary and the parts of all."""
+        before = np.zeros(len(self.offsets), np.int64)  # postings of the part that come before each column
+        kept: list[np.ndarray] = []
+        done = 0
+        for first in range(0, len(self.positions), _POSTINGS_AT_A_TIME):
+            block = self.positions[first : first + _POSTINGS_AT_A_TIME]
+            inside = (block >= start) & (block < stop)
+            ends = np.searchsorted(self.offsets, [first, first + len(block)], side="left")
+            columns = slice(int(ends[0]), int(ends[1]) + 1)
+            counted = np.concatenate([[0], np.cumsum(inside)])
+            before[columns] = done + counted[np.minimum(self.offsets[columns] - first, len(block))]
+            kept.append(first + np.flatnonzero(inside))
+            done += int(counted[-1])
+        postings = np.concatenate([*kept, np.zeros(0, np.int64)])
+        before[np.searchsorted(self.offsets, len(self.positions), side="left") :] = done
+        starts = self.sequences.starts[start : stop + 1]
+        return replace(
+            self,
+            documents=stop - start,
+            offsets=before,
+            positions=(self.positions[postings] - start).astype(np.int32),
+            parts=np.asarray(self.parts[postings]),
+            sequences=Sequences(
+                starts - starts[0], np.asarray(self.sequences.symbols[int(starts[0]) : int(starts[-1])])
+            ),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """All that is neither an array nor the vocabulary, as JSON."""
+        return {
+            "k1": self.k1,
+            "b": self.b,
+            "documents": self.documents,
+            "terms": self.terms,
+            "average_length": self.average_length,
+            "tokenizer": self.tokenizer.settings(),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the files named in `KEYWORD_FILES` into `folder`, which is made when it is not there."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "settings.json").write_text(
+            json.dumps(self.settings(), ensure_ascii=False, indent=1), "utf-8"
+        )
+        (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary, ensure_ascii=False), "utf-8")
+        np.save(folder / "offsets.npy", self.offsets)
+        np.save(folder / "positions.npy", self.positions)
+        np.save(folder / "parts.npy", self.parts)
+        np.save(folder / "starts.npy", self.sequences.starts)
+        np.save(folder / "symbols.npy", self.sequences.symbols)
+
+    @classmethod
+    def load(cls, folder: Path, *, mmap: bool = False) -> KeywordData:
+        """Read what `save` wrote; with `mmap` postings and sequences stay on disk until they are used.
+
+        Raises:
+            CorruptData: a file is missing or does not fit the others.
+            UnsupportedFormat: this release, or this PyStemmer, cuts texts differently.
+        """
+        mode = "r" if mmap else None
+        try:
+            settings = json.loads((folder / "settings.json").read_text("utf-8"))
+            data = cls(
+                tokenizer=Tokenizer.from_settings(settings["tokenizer"]),
+                k1=settings["k1"],
+                b=settings["b"],
+                documents=settings["documents"],
+                average_length=settings["average_length"],
+                vocabulary=json.loads((folder / "vocabulary.json").read_text("utf-8")),
+                terms=settings["terms"],
+                offsets=_load(folder / "offsets.npy", None),
+                positions=_load(folder / "positions.npy", mode),
+                parts=_load(folder / "parts.npy", mode),
+                sequences=Sequences(_load(folder / "starts.npy", None), _load(folder / "symbols.npy", mode)),
+            )
+            data._check()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problem = f"{folder}: not a keyword index ({error})"
+            raise CorruptData(f"{problem}; build the generation again") from error
+        return data
+
+    def _check(self) -> None:
+        """Slices of arrays that do not fit each other would silently give other scores."""
+        starts, symbols = self.sequences.starts, self.sequences.symbols
+        fit = (
+            len(set(self.vocabulary)) == len(self.vocabulary) >= self.terms
+            and (self.offsets.dtype, self.positions.dtype, self.parts.dtype)
+            == (np.int64, np.int32, np.float32)
+            and (starts.dtype, symbols.dtype) == (np.int64, np.int32)
+            and self.offsets.shape == (self.terms + 1,)
+            and self.positions.shape == self.parts.shape == (int(self.offsets[-1]),)
+            and starts.shape == (self.documents + 1,)
+            and symbols.shape == (int(starts[-1]),)
+        )
+        if not fit:
+            raise ValueError("vocabulary and arrays do not fit each other")
+
+
+def checked_weighting(k1: float, b: float) -> None:
+    """Refuse what BM25 is not defined for.
+
+    Raises:
+        InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
+    """
+    if not (k1 > 0 and math.isfinite(k1)):
+        raise InvalidRequest(f"k1={k1}; use a number above 0, usually 0.9 to 2")
+    if not 0 <= b <= 1:
+        raise InvalidRequest(f"b={b}; use a number from 0 to 1, usually 0.4 to 0.75")
+
+
+def _load(path: Path, mode: Any) -> np.ndarray:
+    # A plain view: every slice of np.memmap is a Python object of its own, and queries take many slices.
+    return np.load(path, mmap_mode=mode, allow_pickle=False).view(np.ndarray)
+
+
+_SYMBOLS_AT_A_TIME = 1 << 20
+
+
+class Sequences:
+    """symbols[starts[d] : starts[d + 1]] are the symbols of document d."""
+
+    def __init__(
+        self, starts: Int64[np.ndarray, " documents_plus_1"], symbols: Int32[np.ndarray, " symbols"]
+    ):
+        self.starts = starts
+        self.symbols = symbols
+
+    def holding(
+        self, phrase: Sequence[int], candidates: Int[np.ndarray, " candidates"]
+    ) -> Bool[np.ndarray, " candidates"]:
+        """Whether each candidate (a document) holds the symbols of `phrase` side by side."""
+        candidates = np.asarray(candidates, np.int64)
+        found = np.zeros(len(candidates), bool)
+        lengths = self.starts[candidates + 1] - self.starts[candidates]
+        ends = np.cumsum(lengths)
+        begin = 0
+        while begin < len(candidates):  # as many documents as fit in a block, one at least
+            done = int(ends[begin - 1]) if begin else 0
+            stop = max(begin + 1, int(np.searchsorted(ends, done + _SYMBOLS_AT_A_TIME)))
+            found[begin:stop] = self._holding(phrase, candidates[begin:stop], lengths[begin:stop])
+            begin = stop
+        return found
+
+    def _holding(
+        self,
+        phrase: Sequence[int],
+        candidates: Int64[np.ndarray, " block"],
+        lengths: Int64[np.ndarray, " block"],
+    ) -> Bool[np.ndarray, " block"]:
+        owner = np.repeat(np.arange(len(candidates)), lengths)
+        first = np.cumsum(lengths) - lengths
+        at = np.arange(len(owner)) + (self.starts[candidates] - first)[owner]
+        symbols = self.symbols[at]
+        places = max(len(symbols) - len(phrase) + 1, 0)
+        hit = owner[:places] == owner[len(phrase) - 1 :]  # a phrase does not run on into the next document
+        for offset, symbol in enumerate(phrase):
+            hit &= symbols[offset : offset + places] == symbol
+        found = np.zeros(len(candidates), bool)
+        found[owner[:places][hit]] = True
+        return found
+
+
+def holds(text: Sequence[str], phrase: Sequence[str]) -> bool:
+    """Whether one text, given as symbols, holds the phrase: what `Sequences.holding` finds for many."""
+    first, length = phrase[0], len(phrase)
+    return any(
+        text[start] == first and list(text[start : start + length]) == list(phrase)
+        for start in range(len(text) - length + 1)
+    )

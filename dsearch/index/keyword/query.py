@@ -1,0 +1,108 @@
+"""What a person types into the search box: words, "exact phrases", +required and -excluded terms.
+
+    rank "beam search" +python -java -"garbage collector"
+
+Nothing here is an error: a lone quote or sign is an ordinary character, because people paste text. A minus
+before a digit is a number, and a sign inside a word (state-of-the-art, C++) is part of the text.
+
+What a document must and must not hold: `ParsedQuery` against built documents and fresh texts alike.
+
+A phrase matches where its leaves stand side by side in the text, stems compared, stop words too. If there is
+an identifier in it, the whole form must be there too: "csv.DictReader" is not found in "csv dict reader",
+"dict reader" is found in both. A phrase of one word asks for that word's term alone, a phrase without a word
+for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool
+
+from dsearch.index.keyword.tokenizer import Tokenizer
+
+_ITEM = re.compile(r'(?<!\S)([+-]?)["“”]([^"“”]*)["“”](?=[\s.,;:!?)]|$)|(?<!\S)([+-])(?=[^\W\d])(\S+)')
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedQuery:
+    """A query, taken apart by `parse_query`.
+
+    Attributes:
+        text: what is scored and encoded: all but the excluded terms, without quotes and signs.
+        required: phrases (of one word or more) that a document must hold.
+        excluded: phrases that a document must not hold.
+    """
+
+    text: str
+    required: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def constrained(self) -> bool:
+        """Whether anything is required or excluded."""
+        return bool(self.required or self.excluded)
+
+
+def parse_query(text: str) -> ParsedQuery:
+    """Take a query apart; total: every text is a query."""
+    required: list[str] = []
+    excluded: list[str] = []
+    kept: list[str] = []
+    end = 0
+    for match in _ITEM.finditer(text):
+        kept.append(text[end : match.start()])
+        end = match.end()
+        sign, phrase = (match[1], match[2]) if match[2] is not None else (match[3], match[4])
+        (excluded if sign == "-" else required).append(phrase)
+        if sign != "-":
+            kept.append(phrase)
+    kept.append(text[end:])
+    if not required and not excluded:
+        return ParsedQuery(text)
+    return ParsedQuery("".join(kept).strip(), tuple(required), tuple(excluded))
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A phrase, cut.
+
+    Attributes:
+        terms: what a document must hold somewhere.
+        leaves: what it must hold side by side; empty where `terms` say all.
+    """
+
+    terms: tuple[str, ...]
+    leaves: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, text: str) -> Phrase | None:
+        """The phrase in `text`, None where there is no word in it."""
+        words = next(tokenizer.words([text]))
+        leaves = tuple(leaf for word in words for leaf in word.leaves)
+        if not leaves:
+            return None
+        if len(words) == 1 and words[0].whole is not None:
+            return cls((words[0].whole,), ())
+        wholes = {word.whole for word in words if word.whole is not None}
+        terms = {term for word in words for term in word.terms if term in leaves} | wholes
+        return cls(tuple(sorted(terms)), leaves if len(leaves) > 1 or not terms else ())
+
+
+def matching(
+    query: ParsedQuery,
+    tokenizer: Tokenizer,
+    holding: Callable[[Phrase], Bool[np.ndarray, " documents"]],
+) -> Bool[np.ndarray, " documents"] | None:
+    """Which documents hold all that is required and nothing that is excluded; None = all do."""
+    mask: np.ndarray | None = None
+    for texts, wanted in ((query.required, True), (query.excluded, False)):
+        for text in texts:
+            phrase = Phrase.of(tokenizer, text)
+            if phrase is not None:
+                held = holding(phrase) == wanted
+                mask = held if mask is None else mask & held
+    return mask

@@ -1,0 +1,87 @@
+"""`Access`: who may ask for what. Nothing is open but what is listed here.
+
+Without keys everything is open: the service then answers on this machine alone. As soon as a key was made,
+every request needs one (`Authorization: Bearer ds_…`) except for `/healthz`, `/readyz` and the files of the
+page, which hold no data. What a route needs follows from its method and place; one that this file does not
+know needs "admin" to change and "read" to look.
+"""
+
+from __future__ import annotations
+
+import re
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dsearch.service.auth.keys import ApiKey, ApiKeys
+from dsearch.service.auth.keys import Scope as KeyScope
+from dsearch.service.errors import KeyMissing, ScopeTooNarrow
+
+OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs", "/guide")
+OPEN_FOLDERS = ("/ui/", "/docs/assets/", "/guide/")
+_ASKING = re.compile(r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict)")
+_WRITING = re.compile(r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?)", re.DOTALL)
+
+
+def is_open(path: str) -> bool:
+    """Whether a path needs no key: liveness, readiness, the files of the page."""
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
+
+
+def needed_scope(method: str, path: str) -> KeyScope:
+    """What a key must hold for a request; a route that is new and unknown here needs the most."""
+    if method in ("GET", "HEAD") or (method == "POST" and _ASKING.fullmatch(path)):
+        return "read"
+    return "write" if _WRITING.fullmatch(path) else "admin"
+
+
+class Access:
+    """An ASGI middleware: lets a request pass that has the key for it, and notes whose it is.
+
+    `request.state.key_id` is the key's id, or None where none is needed.
+
+    Args:
+        app: what is guarded.
+        keys: the keys.
+        required: whether a key is needed even before one was made.
+    """
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, required: bool = False):
+        self.app = app
+        self._keys = keys
+        self._required = required
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it.
+
+        Raises:
+            KeyMissing: no key, or one that is not known.
+            ScopeTooNarrow: a key that may not do this.
+            CorruptData: the file of the keys is damaged.
+        """
+        if scope["type"] == "http":
+            key = None if is_open(scope["path"]) else self._holder(scope)
+            scope.setdefault("state", {})["key_id"] = key.id if key else None
+        await self.app(scope, receive, send)
+
+    def _holder(self, scope: Scope) -> ApiKey | None:
+        # A look at the file's time; it is read when it changed. Once required, always required: removing the
+        # file while the service runs opens nothing.
+        made = self._keys.made
+        self._required = self._required or made
+        if not self._required:
+            return None
+        given = Headers(scope=scope).get("authorization", "")
+        kind, _, text = given.partition(" ")
+        if kind.lower() != "bearer" or not text.strip():
+            raise KeyMissing("no API key; send one as `Authorization: Bearer ds_…` (dsearch keys create)")
+        key = self._keys.holder(text.strip())
+        if key is None:
+            raise KeyMissing("this API key is not known or was revoked; make one with: dsearch keys create")
+        needed = needed_scope(scope["method"], scope["path"])
+        if not key.may(needed):
+            raise ScopeTooNarrow(
+                f"key {key.id} has scope {key.scope}; {scope['method']} here needs {needed} "
+                f"(dsearch keys create --scope {needed})"
+            )
+        return key

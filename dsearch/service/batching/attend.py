@@ -1,0 +1,114 @@
+"""What the search worker computes of attention and its gradients, and how both are answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsearch.engine import AttentionParts, Collection, Gradients, attention_parts
+from dsearch.engine import vjp as vjp_of
+from dsearch.service.collections import Catalogue
+from dsearch.service.schemas.attend import AttendRequest, Differentiable, VjpRequest, matrix
+from dsearch.service.wire.json import stamped
+
+MAX_JSON_VECTOR_BYTES = 16 * 1024 * 1024
+MAX_TENSOR_BYTES = 128 * 1024 * 1024
+_BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
+
+
+def attend(catalogue: Catalogue, name: str, asked: AttendRequest, largest_bytes: int) -> AttentionParts:
+    """Attention of the queries, with what was asked for.
+
+    Raises:
+        DimensionMismatch: vectors of another length than the collection's embeddings.
+        InvalidRequest: mode "keyword" with vectors alone, an answer above `largest_bytes`.
+        ModelNotFound, Gone, Conflict.
+    """
+    with catalogue.using(name, encoder=_encodes(asked)) as collection:
+        return attention_parts(
+            collection,
+            asked.asked(collection.store.dimension),
+            include=set(asked.include),
+            certify=asked.certify,
+            largest_bytes=largest_bytes,
+        )
+
+
+def vjp(catalogue: Catalogue, name: str, asked: VjpRequest) -> Gradients:
+    """Gradients with respect to the query states and the head.
+
+    Raises:
+        As `attend`; and for gradients that do not fit what was asked.
+    """
+    with catalogue.using(name, encoder=_encodes(asked)) as collection:
+        return vjp_of(
+            collection,
+            asked.asked(collection.store.dimension),
+            context=_context(collection, asked),
+            weights=asked.grad_weights,
+            scores=asked.grad_scores,
+        )
+
+
+def attended_arrays(parts: AttentionParts) -> dict[str, np.ndarray]:
+    """The numbers of an answer, each array for all queries, zeros behind a query's last candidate."""
+    return parts.arrays | {"mixture": parts.mixture}
+
+
+def attended_facts(parts: AttentionParts) -> dict[str, Any]:
+    """What an answer says beside its arrays."""
+    facts: dict[str, Any] = {
+        **stamped(parts.stamp),
+        "hops": parts.hops,
+        "temperature": parts.temperature,
+        "ids": parts.ids,
+    }
+    if parts.certificate is not None:
+        facts["certificates"] = [certified(parts, query) for query in range(len(parts.ids))]
+    return facts
+
+
+def attended_json(parts: AttentionParts) -> dict[str, Any]:
+    """An answer in JSON: a result for each query, its lists as long as it has candidates."""
+    return {
+        **stamped(parts.stamp),
+        "hops": parts.hops,
+        "temperature": parts.temperature,
+        "mixture": parts.mixture,
+        "results": [_result(parts, query) for query in range(len(parts.ids))],
+    }
+
+
+def certified(parts: AttentionParts, query: int) -> dict[str, Any]:
+    """What the certificate says of one query."""
+    assert parts.certificate is not None
+    return {"proved": bool(parts.certificate.proved[query]), "reason": parts.certificate.reason}
+
+
+def _result(parts: AttentionParts, query: int) -> dict[str, Any]:
+    ids = parts.ids[query]
+    result: dict[str, Any] = {"ids": ids}
+    for name, array in parts.arrays.items():
+        row = array[query]
+        if name == "null_weight":
+            result[name] = float(row)
+            continue
+        if name in _BY_HEAD or row.ndim == 3:  # keys and values, too, where heads took different passages
+            row = row[:, : len(ids)]
+        elif name != "context":
+            row = row[: len(ids)]
+        result[name] = np.ascontiguousarray(row)
+    if parts.certificate is not None:
+        result["certificate"] = certified(parts, query)
+    return result
+
+
+def _context(collection: Collection, asked: VjpRequest) -> np.ndarray | None:
+    if asked.grad_context is None:
+        return None
+    return matrix("grad_context", asked.grad_context, collection.store.dimension)
+
+
+def _encodes(asked: Differentiable) -> bool:
+    return asked.vectors is None and asked.mode != "keyword"

@@ -1,0 +1,142 @@
+"""A stream of lines, each a JSON document, into a collection: block by block, a bad line costs itself alone.
+
+Every block is durable before the next is read, so that a stream is as large in memory as one block, and the
+sender is slowed to the pace of the encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from dsearch.errors import DsearchError, InvalidDocument
+from dsearch.service.collections import Catalogue
+from dsearch.service.errors import BodyTooLarge
+from dsearch.service.schemas.search import DocumentGiven
+from dsearch.service.wire import json as strict_json
+from dsearch.service.wire.problems import field_errors, in_body
+from dsearch.store import Checked
+
+BLOCK_LINES = 256
+BLOCK_BYTES = 4 * 1024 * 1024
+MAX_LINE_BYTES = 4 * 1024 * 1024
+SHOWN_PROBLEMS = 100
+
+Line = tuple[int, bytes]
+"""A line's number, counted from 1, and its bytes."""
+
+
+@dataclass(slots=True)
+class Ingest:
+    """What became of the lines of one stream so far."""
+
+    catalogue: Catalogue
+    collection: str
+    sequence: int | None = None
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    refused: int = 0
+    problems: list[dict[str, Any]] = field(default_factory=list)
+    _lines: dict[str, int] = field(default_factory=dict)
+
+    def take(self, lines: Sequence[Line]) -> None:
+        """Store a block: durable and searchable on return."""
+        documents = Checked()
+        for number, line in lines:
+            try:
+                self._add(number, line, documents)
+            except ValidationError as error:
+                self._refuse(number, "invalid_document", field_errors(in_body(error))[0]["detail"])
+            except DsearchError as error:
+                self._refuse(number, error.code, str(error))
+        with self.catalogue.using(self.collection, encoder=bool(documents)) as collection:
+            if not documents:
+                self.sequence = collection.store.sequence
+                return
+            receipt = collection.upsert(documents)
+        self.sequence = receipt.sequence
+        self.inserted += receipt.inserted
+        self.updated += receipt.updated
+        self.unchanged += receipt.unchanged
+
+    @property
+    def nothing_stored(self) -> bool:
+        """Whether every line was refused."""
+        return self.refused > 0 and self.inserted + self.updated + self.unchanged == 0
+
+    def written(self) -> dict[str, Any]:
+        """As the answer shows it."""
+        return {
+            "sequence": self.sequence,
+            "inserted": self.inserted,
+            "updated": self.updated,
+            "unchanged": self.unchanged,
+            "refused": self.refused,
+            "problems": self.problems,
+        }
+
+    def _add(self, number: int, line: bytes, documents: Checked) -> None:
+        document = DocumentGiven.model_validate(strict_json.parse(line)).document()
+        if document.id in self._lines:
+            raise _twice(document.id, self._lines[document.id])
+        documents.add(document)
+        self._lines[document.id] = number
+
+    def _refuse(self, line: int, code: str, detail: str) -> None:
+        self.refused += 1
+        if len(self.problems) < SHOWN_PROBLEMS:
+            self.problems.append({"line": line, "code": code, "detail": detail})
+
+
+def _twice(id: str, line: int) -> InvalidDocument:
+    return InvalidDocument(f"id {id[:80]!r} stands on line {line} too, which was stored; send each id once")
+
+
+async def blocks(parts: AsyncIterable[bytes]) -> AsyncIterator[list[Line]]:
+    """The lines of a stream that are not blank, in blocks.
+
+    Raises:
+        BodyTooLarge: a line above the limit.
+    """
+    block: list[Line] = []
+    size = 0
+    async for number, line in _lines(parts):
+        if not line.strip():
+            continue
+        block.append((number, line))
+        size += len(line)
+        if len(block) >= BLOCK_LINES or size >= BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+async def _lines(parts: AsyncIterable[bytes]) -> AsyncIterator[Line]:
+    number = 1
+    unfinished: list[bytes] = []
+    length = 0
+    async for part in parts:
+        *finished, rest = part.split(b"\n")
+        for end in finished:
+            line = b"".join([*unfinished, end])
+            _require_short(len(line), number)
+            yield number, line
+            number += 1
+            unfinished, length = [], 0
+        unfinished.append(rest)
+        length += len(rest)
+        _require_short(length, number)
+    if length:
+        yield number, b"".join(unfinished)
+
+
+def _require_short(length: int, number: int) -> None:
+    if length > MAX_LINE_BYTES:
+        raise BodyTooLarge(
+            f"line {number} has more than {MAX_LINE_BYTES} bytes; end each document with a line feed"
+        )

@@ -1,0 +1,1 @@
+"""Request guards, deadlines, slow clients, response writing."""

@@ -1,0 +1,186 @@
+"""`Deadline`: how long a request may take, and that nobody computes for a client that has gone.
+
+`X-Timeout-Ms` says it; without it a search has 2 s, a request of many queries 30 s, a write 60 s. A read is
+answered within that time, if only with 504. A write is dropped when its time runs out before it was begun;
+once begun it is finished and acknowledged. What waits for a client that closes its connection is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextvars import ContextVar
+from types import TracebackType
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dsearch.errors import InvalidRequest
+from dsearch.service.auth.access import needed_scope
+from dsearch.service.errors import DeadlinePassed
+
+HEADER = "X-Timeout-Ms"
+QUERY_TIMEOUT_S = 2.0
+READ_TIMEOUT_S = 30.0
+WRITE_TIMEOUT_S = 60.0
+MAX_READ_TIMEOUT_S = 30.0
+MAX_WRITE_TIMEOUT_S = 600.0
+_ONE_QUERY = re.compile(r"/v1/collections/[^/]+/(search|similar)")
+
+# The workers look it up here: routes need not pass it on, and none can forget to.
+_present: ContextVar[float | None] = ContextVar("deadline", default=None)
+
+
+def present() -> float | None:
+    """When the running request's time is over, by the event loop's clock; None outside of one."""
+    return _present.get()
+
+
+def in_time(work: str) -> InTime:
+    """Cut what is inside off when the request's time is over: `async with in_time("search"):`.
+
+    Raises:
+        DeadlinePassed: it was.
+    """
+    return InTime(work)
+
+
+class InTime:
+    """What `in_time` returns: every search enters it, and a generator for it would cost twice as much."""
+
+    def __init__(self, work: str):
+        self._work = work
+        self._timeout = asyncio.timeout_at(present())
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise passed(self._work) from None
+
+
+def passed(work: str) -> DeadlinePassed:
+    """The error of a request whose time is over."""
+    return DeadlinePassed(f"the time for this {work} is over; ask for more with {HEADER}, or ask for less")
+
+
+_WATCHED_AFTER_S = 0.02  # most requests are answered by then, and a watch costs as much as their routing
+
+
+class Deadline:
+    """An ASGI middleware: sets the request's deadline, and cancels it when its client goes away.
+
+    Args:
+        app: what is guarded.
+        query_timeout_s: for a search without the header.
+    """
+
+    def __init__(self, app: ASGIApp, query_timeout_s: float = QUERY_TIMEOUT_S):
+        self.app = app
+        self.query_timeout_s = query_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it.
+
+        Raises:
+            InvalidRequest: a header that is no time, or too long a one.
+        """
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given, bodiless = _headers(scope)
+        loop = asyncio.get_running_loop()
+        token = _present.set(loop.time() + self._timeout_s(scope, given))
+        client = _Client(receive, send, loop)
+        if bodiless:
+            await client.read_on()  # its route will not, and so nobody would see the client leave
+        try:
+            await self.app(scope, client.receive, client.send)
+        except asyncio.CancelledError:
+            if not client.gone:
+                raise
+            raise ClientDisconnect from None
+        finally:
+            client.forget()
+            _present.reset(token)
+
+    def _timeout_s(self, scope: Scope, given: str | None) -> float:
+        if given is None and _ONE_QUERY.fullmatch(scope["path"]):
+            return self.query_timeout_s
+        reads = needed_scope(scope["method"], scope["path"]) == "read"
+        if given is None:
+            return READ_TIMEOUT_S if reads else WRITE_TIMEOUT_S
+        most_ms = round(1000 * (MAX_READ_TIMEOUT_S if reads else MAX_WRITE_TIMEOUT_S))
+        if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= most_ms):
+            raise InvalidRequest(f"{HEADER}: {given[:80]}; use whole milliseconds from 1 to {most_ms}")
+        return int(given) / 1000
+
+
+def _headers(scope: Scope) -> tuple[str | None, bool]:
+    """The time that a request gives itself, and whether it has no body; names come in lower case."""
+    given, bodiless = None, True
+    for name, value in scope["headers"]:
+        if name == b"x-timeout-ms":
+            given = value.decode("latin-1") if given is None else given
+        elif (name == b"content-length" and value != b"0") or name == b"transfer-encoding":
+            bodiless = False
+    return given, bodiless
+
+
+class _Client:
+    """The client of a request: once its body is read, the next that it says can only be a farewell."""
+
+    def __init__(self, receive: Receive, send: Send, loop: asyncio.AbstractEventLoop):
+        self._receive, self._send, self._loop = receive, send, loop
+        self._handler = asyncio.current_task()
+        self._later: asyncio.TimerHandle | None = None
+        self._watch: asyncio.Task[Message] | None = None
+        self._read: Message | None = None
+        self._answered = False
+        self.gone = False
+
+    async def send(self, message: Message) -> None:
+        """As ASGI's `send`; notes when the answer is complete: servers call that a farewell, too."""
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._answered = True
+        await self._send(message)
+
+    async def read_on(self) -> None:
+        """Take the first message; `receive` gives it."""
+        self._read = await self.receive()
+
+    async def receive(self) -> Message:
+        """The next message; some time after the last part of the body a watch is kept for the leaving."""
+        if self._read is not None:
+            message, self._read = self._read, None
+            return message
+        if self._later is not None:
+            return await asyncio.shield(self._watching())
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self._later = self._loop.call_later(_WATCHED_AFTER_S, self._watching)
+        return message
+
+    def forget(self) -> None:
+        """End the watch."""
+        if self._later is not None:
+            self._later.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _watching(self) -> asyncio.Task[Message]:
+        if self._watch is None:
+            self._watch = self._loop.create_task(self._leaves())
+        return self._watch
+
+    async def _leaves(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and self._handler is not None and not self._answered:
+            self.gone = True
+            self._handler.cancel()
+        return message

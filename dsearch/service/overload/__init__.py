@@ -1,0 +1,1 @@
+"""Admission control and refusals under overload."""

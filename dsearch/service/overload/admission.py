@@ -1,0 +1,171 @@
+"""`Admission`: whether a request is let in, asked before anything else is done for it.
+
+The queue of searches is bounded where searches were parsed: a flood would be parsed to be refused, and cost
+half as much as if it were answered. Here a search costs a comparison. What is in a busy service, times its
+pace, is its latency (Little's law), so counting what is in there bounds how late answers are.
+
+A burst passes: it may wait. A load that stays above what can be answered does not pass, and waiting makes all
+of it late. So the bound is generous until it is met, and from then on tight: one batch that is computed and
+one that waits. It stays tight until nobody had to be refused for a second, a minute at most: then what would
+wait is given another chance, which under a load that stayed is over when the generous bound is met again.
+
+`Lag`: how late the event loop is.
+
+A server can be overloaded before any request reaches a queue: by reading, routing and writing more of them
+than one thread can. A timer that fires late tells. A share of the new requests is then refused, where that
+costs least: the larger the later it is, but never all of them, so that what the thread can do it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Callable
+
+from starlette.types import Message, Receive
+
+BURST = 64
+TWO_BATCHES = 40  # of twenty, with room for what refusals cost; of fourteen a tenth less was answered
+SHORT_S = 0.04  # of waiting disturbs nobody: where it is more than two batches, more are let in
+LONG_S = 1.0  # of waiting is too long: where it is less than a burst, fewer are let in
+LEAST, MOST = 8, 256
+CALM_S = 1.0
+TIGHT_S = 60.0
+MAX_IN_FLIGHT = 1024  # of all requests; far above the queues of the others, which refuse by themselves
+
+_ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
+_SEARCHES = re.compile(r"/v1/collections/[^/]+/(search|search/batch|similar|attend|vjp|predict)")
+
+
+class Admission:
+    """Counts what is in the service; used by the event loop alone.
+
+    Args:
+        pace_s: seconds that a search takes of late; 0 when not known.
+        lag: how late the event loop is.
+        clock: seconds.
+    """
+
+    def __init__(self, pace_s: Callable[[], float], lag: Lag, clock: Callable[[], float] = time.monotonic):
+        self.searches = 0
+        self.requests = 0
+        self._pace_s = pace_s
+        self._lag = lag
+        self._clock = clock
+        self._tight_since = self._tight_until = -TIGHT_S
+
+    @property
+    def tight(self) -> bool:
+        """Whether searches had to be refused of late."""
+        return self._clock() < self._tight_until
+
+    @property
+    def limit(self) -> int:
+        """Searches that may be in the service."""
+        limit = TWO_BATCHES if self.tight else BURST
+        pace_s = self._pace_s()
+        if not pace_s:
+            return limit
+        most, least = min(MOST, SHORT_S / pace_s), max(LEAST, LONG_S / pace_s)
+        return int(min(max(limit, most), least))
+
+    def refuses(self, path: str) -> bool:
+        """Whether a request for `path` is to be refused."""
+        if path in _ALWAYS_ANSWERED:
+            return False
+        if self.requests >= MAX_IN_FLIGHT or self._lag.refuses():
+            return True
+        if self.searches < self.limit or _SEARCHES.fullmatch(path) is None:
+            return False
+        now = self._clock()
+        if now >= self._tight_until:
+            self._tight_since = now
+        self._tight_until = min(now + CALM_S, self._tight_since + TIGHT_S)
+        return True
+
+    def let_in(self, path: str, receive: Receive) -> Place:
+        """The place of a request that is not refused."""
+        return Place(self, path, receive)
+
+
+class Place:
+    """The place of one request, taken when the last of its body is there.
+
+    Earlier it costs nothing but a connection, and counting it would let those who never send theirs keep
+    everybody out.
+    """
+
+    def __init__(self, admission: Admission, path: str, receive: Receive):
+        self._admission = admission
+        self._receive = receive
+        self._search = _SEARCHES.fullmatch(path) is not None
+        self._taken = False
+
+    async def receive(self) -> Message:
+        """As ASGI's `receive`."""
+        message = await self._receive()
+        if not self._taken and message["type"] == "http.request" and not message.get("more_body", False):
+            self.take()
+        return message
+
+    def take(self) -> None:
+        """Count the request."""
+        self._taken = True
+        self._admission.requests += 1
+        self._admission.searches += self._search
+
+    def leave(self) -> None:
+        """It was answered."""
+        if self._taken:
+            self._taken = False
+            self._admission.requests -= 1
+            self._admission.searches -= self._search
+
+
+TOLERATED_S = 0.3
+FULL_S = 1.5
+MOST_REFUSED = 0.9
+_LOOK_EVERY_S = 0.02
+_FADING = 0.7
+
+
+class Lag:
+    """Measures one event loop, from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._owed = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def refuses(self) -> bool:
+        """Whether to refuse the request that is asked about: of many in a row the share that is due."""
+        late = (self.seconds - TOLERATED_S) / (FULL_S - TOLERATED_S)
+        if late <= 0:
+            self._owed = 0.0
+            return False
+        self._owed += min(late, MOST_REFUSED)
+        if self._owed < 1:
+            return False
+        self._owed -= 1
+        return True
+
+    def start(self) -> None:
+        """Begin; in the event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._measure())
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self.seconds = 0.0
+
+    async def _measure(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            due = clock() + _LOOK_EVERY_S
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self.seconds = max(clock() - due, _FADING * self.seconds)

@@ -1,0 +1,57 @@
+"""Aliases: second names of collections, which move from one to another in one step."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter, Response
+
+from dsearch.errors import (
+    CollectionExists,
+    CollectionNotFound,
+    Conflict,
+    CorruptData,
+    InvalidRequest,
+    NotFound,
+)
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.middleware.strict_route import StrictRoute
+from dsearch.service.schemas.collections import AliasList, AliasSet
+from dsearch.service.schemas.documents import AliasRequest
+from dsearch.service.state import TheService
+from dsearch.service.wire.json import json_answer
+from dsearch.service.wire.problems import documented
+
+router = APIRouter(prefix="/v1/aliases", tags=["collections"], route_class=StrictRoute)
+
+
+@router.get("", response_model=AliasList, responses=documented(CorruptData))
+async def list_aliases(service: TheService) -> Response:
+    """Every alias with the collection that it stands for."""
+    return json_answer({"aliases": await service.read(service.catalogue.aliases)})
+
+
+@router.put(
+    "/{alias}",
+    response_model=AliasSet,
+    responses=documented(
+        *(CollectionNotFound, InvalidRequest, CollectionExists, Conflict, CorruptData, Overloaded),
+        *(InvalidJson, BodyTooLarge, UnsupportedMediaType),
+    ),
+)
+async def set_alias(alias: str, asked: AliasRequest, service: TheService) -> Response:
+    """Let an alias stand for a collection from now on, whatever it stood for: no request sees neither."""
+    set_to = partial(service.catalogue.set_alias, alias, asked.collection)
+    collection, previous = await service.writing.run(set_to)
+    return json_answer({"alias": alias, "collection": collection, "previous": previous})
+
+
+@router.delete(
+    "/{alias}",
+    status_code=204,
+    responses=documented(NotFound, Conflict, CorruptData, InvalidRequest, Overloaded),
+)
+async def delete_alias(alias: str, service: TheService) -> Response:
+    """Remove an alias; the collection stays."""
+    await service.writing.run(partial(service.catalogue.drop_alias, alias))
+    return Response(status_code=204)

@@ -1,0 +1,90 @@
+"""Attention and its gradients: search as a function that others can differentiate."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+
+from dsearch.errors import (
+    CollectionNotFound,
+    Conflict,
+    DimensionMismatch,
+    EncoderMismatch,
+    EncoderUnavailable,
+    Gone,
+    InvalidRequest,
+    ModelNotFound,
+)
+from dsearch.service.batching.attend import (
+    MAX_JSON_VECTOR_BYTES,
+    MAX_TENSOR_BYTES,
+    attended_arrays,
+    attended_facts,
+    attended_json,
+)
+from dsearch.service.batching.attend import attend as attention_of
+from dsearch.service.batching.attend import vjp as gradients_of
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.middleware.strict_route import StrictRoute
+from dsearch.service.schemas.attend import AttendAnswer, AttendRequest, VjpAnswer, VjpRequest
+from dsearch.service.state import TheService
+from dsearch.service.wire.json import TENSOR_ANSWER, json_answer, stamped, tensors_answer, wants_tensors
+from dsearch.service.wire.problems import documented
+
+router = APIRouter(prefix="/v1/collections/{collection}", tags=["attention"], route_class=StrictRoute)
+_PROBLEMS = documented(
+    CollectionNotFound,
+    ModelNotFound,
+    EncoderMismatch,
+    Conflict,
+    Gone,
+    InvalidRequest,
+    DimensionMismatch,
+    InvalidJson,
+    Overloaded,
+    EncoderUnavailable,
+) | documented(BodyTooLarge, UnsupportedMediaType)
+
+
+@router.post("/attend", response_model=AttendAnswer, responses=TENSOR_ANSWER | _PROBLEMS)
+async def attend(collection: str, asked: AttendRequest, request: Request, service: TheService) -> Response:
+    """Attention itself: context, weights, scores and ids for texts or for query states.
+
+    With `Accept: application/x-safetensors` the numbers come as tensors, and the rest as JSON in `answer` of
+    the header's `__metadata__`.
+    """
+    started = time.perf_counter()
+    tensors = wants_tensors(request)
+    largest = MAX_TENSOR_BYTES if tensors else MAX_JSON_VECTOR_BYTES
+    parts = await service.searching.run(partial(attention_of, service.catalogue, collection, asked, largest))
+    took = {"took_ms": _ms_since(started)}
+    if tensors:
+        return tensors_answer(attended_arrays(parts), attended_facts(parts) | took)
+    return json_answer(attended_json(parts) | took)
+
+
+@router.post("/vjp", response_model=VjpAnswer, responses=TENSOR_ANSWER | _PROBLEMS)
+async def vjp(collection: str, asked: VjpRequest, request: Request, service: TheService) -> Response:
+    """Gradients of what `attend` answered: ask as you asked it, with its stamp and the gradient of your loss.
+
+    The server keeps nothing between the two. A state that was replaced since is `gone` (410): attend again.
+    """
+    started = time.perf_counter()
+    found = await service.searching.run(partial(gradients_of, service.catalogue, collection, asked))
+    facts = stamped(found.stamp) | {"took_ms": _ms_since(started)}
+    states = {"states": np.ascontiguousarray(found.states)} if "states" in asked.include else {}
+    head = found.head if "head" in asked.include else {}
+    if wants_tensors(request):
+        return tensors_answer(states | {f"head.{name}": tensor for name, tensor in head.items()}, facts)
+    # orjson writes arrays as they lie in memory, and those of no dimension as numbers alone
+    shown = {
+        name: np.ascontiguousarray(tensor) if tensor.ndim else tensor[()] for name, tensor in head.items()
+    }
+    return json_answer(facts | states | ({"head": shown} if head else {}))
+
+
+def _ms_since(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 3)

@@ -1,0 +1,67 @@
+"""Collections: list, make, inspect, delete."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter, Response
+
+from dsearch.engine import PassageOptions
+from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.middleware.strict_route import StrictRoute
+from dsearch.service.schemas.collections import CollectionDescribed, CollectionList
+from dsearch.service.schemas.documents import CreateRequest
+from dsearch.service.state import TheService
+from dsearch.service.wire.json import json_answer
+from dsearch.service.wire.problems import documented
+
+router = APIRouter(prefix="/v1/collections", tags=["collections"], route_class=StrictRoute)
+
+
+@router.get("", response_model=CollectionList)
+async def list_collections(service: TheService) -> Response:
+    """Every collection, by name."""
+    return json_answer({"collections": await service.read(service.catalogue.describe_all)})
+
+
+@router.get(
+    "/{collection}",
+    response_model=CollectionDescribed,
+    responses=documented(CollectionNotFound, InvalidRequest),
+)
+async def get_collection(collection: str, service: TheService) -> Response:
+    """What a collection is and holds."""
+    return json_answer(await service.read(partial(service.catalogue.describe, collection)))
+
+
+@router.put(
+    "/{collection}",
+    response_model=CollectionDescribed,
+    responses=documented(InvalidRequest, InvalidJson, Conflict, EncoderUnavailable, Overloaded)
+    | documented(BodyTooLarge, UnsupportedMediaType)
+    | {201: {"model": CollectionDescribed, "description": "It was made."}},
+)
+async def create_collection(
+    collection: str, service: TheService, asked: CreateRequest | None = None
+) -> Response:
+    """Make a collection for the server's encoder; one that is there stays as it is. It needs no body."""
+    make = partial(service.catalogue.create, collection)
+    if asked is not None:
+        cut = asked.passages
+        passages = None if cut is None else PassageOptions(cut.tokens, cut.overlap, none=cut.none)
+        make = partial(make, asked.language, passages, asked.kind)
+    created = await service.writing.run(make)
+    described = await service.read(partial(service.catalogue.describe, collection))
+    return json_answer(described, 201 if created else 200)
+
+
+@router.delete(
+    "/{collection}",
+    status_code=204,
+    responses=documented(CollectionNotFound, InvalidRequest, Conflict, Overloaded),
+)
+async def delete_collection(collection: str, service: TheService) -> Response:
+    """Delete a collection with everything in it, when the requests that use it are done."""
+    await service.writing.run(partial(service.catalogue.drop, collection))
+    return Response(status_code=204)

@@ -1,0 +1,173 @@
+"""Models of a collection: the versions, and which answers.
+
+Heads of models, as tensors: to read them, and to hand in one that was trained elsewhere.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from dsearch.engine import MAX_HEADS, UNTRAINED, head_bytes, head_from_bytes, require_head_alone
+from dsearch.errors import (
+    CollectionNotFound,
+    Conflict,
+    CorruptData,
+    DimensionMismatch,
+    InvalidRequest,
+    ModelNotFound,
+)
+from dsearch.service.collections import Catalogue
+from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaType
+from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, limited, require_type
+from dsearch.service.schemas.collections import ModelAdded, ModelList, Promoted
+from dsearch.service.schemas.search import Version
+from dsearch.service.state import TheService
+from dsearch.service.wire.fields import Given
+from dsearch.service.wire.json import TENSORS, json_answer
+from dsearch.service.wire.problems import documented
+
+router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"], route_class=StrictRoute)
+
+
+@router.get("", response_model=ModelList, responses=documented(CollectionNotFound, InvalidRequest))
+async def list_models(collection: str, service: TheService) -> Response:
+    """Every version with what is known of it; v0 is the untrained one."""
+
+    def read() -> dict[str, Any]:
+        with service.catalogue.using(collection) as opened:
+            live = opened.live_model
+            known = [opened.store.model(UNTRAINED), *opened.store.models()]
+        models = [
+            {"version": one.version, "parent": one.parent, "live": one.version == live, "record": one.record}
+            for one in known
+        ]
+        return {"live": live, "models": models}
+
+    return json_answer(await service.read(read))
+
+
+@router.post(
+    "/{version}/promote",
+    response_model=Promoted,
+    responses=documented(
+        CollectionNotFound, ModelNotFound, InvalidRequest, Conflict, CorruptData, Overloaded
+    ),
+)
+async def promote_model(collection: str, version: str, service: TheService) -> Response:
+    """Let a version answer from now on. Nothing is rebuilt; to undo it, promote `previous`."""
+
+    def promote() -> dict[str, Any]:
+        with service.catalogue.using(collection) as opened:
+            previous = opened.live_model
+            opened.promote(version)
+            return {"model": version, "previous": previous, "sequence": opened.store.sequence}
+
+    return json_answer(await service.writing.run(promote))
+
+
+@router.post(
+    "/rollback",
+    response_model=Promoted,
+    responses=documented(CollectionNotFound, InvalidRequest, Conflict, CorruptData, Overloaded),
+)
+async def rollback_model(collection: str, service: TheService) -> Response:
+    """Let the version answer again that did before the live one was promoted."""
+
+    def rollback() -> dict[str, Any]:
+        with service.catalogue.using(collection) as opened:
+            previous = opened.live_model
+            version = opened.rollback()
+            return {"model": version, "previous": previous, "sequence": opened.store.sequence}
+
+    return json_answer(await service.writing.run(rollback))
+
+
+@router.delete(
+    "/{version}",
+    status_code=204,
+    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, Conflict, Overloaded),
+)
+async def delete_model(collection: str, version: str, service: TheService) -> Response:
+    """Delete a version that neither answers nor is another's parent."""
+
+    def delete() -> None:
+        with service.catalogue.using(collection) as opened:
+            opened.delete_model(version)
+
+    await service.writing.run(delete)
+    return Response(status_code=204)
+
+
+MAX_RECORD_BYTES = 64 * 1024
+MAX_MODELS = 10_000
+
+_BYTES: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binary"}}}
+
+
+class AddParameters(Given):
+    """Where a head comes from."""
+
+    parent: Version | None = Field(
+        None, description="the version that it was trained from; the live one if not given"
+    )
+
+
+@router.get(
+    "/{version}/head",
+    response_class=Response,
+    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, CorruptData)
+    | {200: {"content": _BYTES, "description": "The head's tensors."}},
+)
+async def get_head(collection: str, version: str, service: TheService) -> Response:
+    """The tensors of a version's head; of v0, those that training starts from."""
+
+    def read() -> bytes:
+        with service.catalogue.using(collection) as opened:
+            return head_bytes(opened.head(version))
+
+    return Response(await service.read(read), media_type=TENSORS)
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=ModelAdded,
+    openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
+    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, DimensionMismatch, Conflict)
+    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded),
+)
+async def add_model(
+    collection: str, request: Request, service: TheService, asked: Annotated[AddParameters, Query()]
+) -> Response:
+    """Keep a head that was trained elsewhere as a new version. It is not live: promote it.
+
+    The body is what `GET …/models/{version}/head` gives, with other numbers; `record` in its metadata, a JSON
+    object, is kept with it.
+    """
+    require_type(request, (TENSORS,))
+    dimension = (await service.read(partial(service.catalogue.describe, collection)))["encoder"]["dimension"]
+    limit = _largest_head_bytes(dimension)
+    body = b"".join([part async for part in limited(request, limit)])
+    added = await service.writing.run(partial(_add, service.catalogue, collection, body, asked.parent))
+    return json_answer(added, 201)
+
+
+def _add(catalogue: Catalogue, name: str, body: bytes, parent: str | None) -> dict[str, Any]:
+    with catalogue.using(name) as collection:
+        head, given = head_from_bytes(body, collection.store.dimension)
+        parent = parent or collection.live_model
+        require_head_alone(parent, collection.store.model(parent).record)
+        if (count := len(collection.store.models())) >= MAX_MODELS:
+            raise Conflict(f"collection {name!r} has {count} models, the most that may be")
+        # Under a name of its own: what a client says of its head is not what a gate of ours has found.
+        version = collection.add_model(head, {"scope": "uploaded", "uploaded": given}, parent=parent)
+        return {"model": version, "parent": parent, "sequence": collection.store.sequence}
+
+
+def _largest_head_bytes(dimension: int) -> int:
+    """The most that a valid head has, the factors of `MAX_HEADS` heads of full rank, W_K and W_V; or less."""
+    return min(4 * (2 * MAX_HEADS + 2) * dimension**2 + MAX_RECORD_BYTES, MAX_STREAM_BYTES)

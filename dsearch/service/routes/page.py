@@ -1,0 +1,51 @@
+"""The page at `/`, the API's description at `/docs`: static files of ours, nothing from another host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+UI = Path(__file__).parents[1] / "ui"
+
+
+class _Files(StaticFiles):
+    """Files that a browser asks about again each time: a new release is seen at once."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+def install(app: FastAPI) -> None:
+    """Serve the page and the description."""
+    app.router.routes += [
+        Route("/", _page("index.html"), name="page"),
+        Route("/docs", _page("docs.html"), name="docs"),
+        Mount("/docs/assets", _Files(directory=_swagger_folder()), name="docs_assets"),
+        Mount("/ui", _Files(directory=UI), name="ui"),
+    ]
+
+
+def _page(name: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def page(request: Request) -> Response:
+        return FileResponse(UI / name, headers={"Cache-Control": "no-cache"})
+
+    return page
+
+
+def _swagger_folder() -> Path:
+    """The folder of Swagger UI's files inside the package `fastapi-offline`, of which nothing is run here."""
+    spec = find_spec("fastapi_offline")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / "static"

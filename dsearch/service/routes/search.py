@@ -1,0 +1,151 @@
+"""Search, and what the documents found say of a field.
+
+More like these documents.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from dsearch.errors import (
+    CollectionNotFound,
+    Conflict,
+    DimensionMismatch,
+    DocumentNotFound,
+    EncoderMismatch,
+    EncoderUnavailable,
+    Gone,
+    InvalidCursor,
+    InvalidRequest,
+    ModelNotFound,
+)
+from dsearch.service.batching.search import Searches, engine_options
+from dsearch.service.batching.search import predict as prediction_of
+from dsearch.service.collections import Catalogue
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.feedback import asker
+from dsearch.service.middleware.strict_route import StrictRoute
+from dsearch.service.schemas.attend import PredictAnswer
+from dsearch.service.schemas.documents import SimilarRequest
+from dsearch.service.schemas.hits import search_answer
+from dsearch.service.schemas.search import (
+    BatchAnswer,
+    BatchRequest,
+    PredictRequest,
+    SearchAnswer,
+    SearchOptions,
+    SearchParameters,
+    SearchRequest,
+)
+from dsearch.service.state import Service, TheService
+from dsearch.service.wire.json import json_answer
+from dsearch.service.wire.problems import documented
+from dsearch.types import SearchResult
+
+router = APIRouter(prefix="/v1/collections/{collection}", tags=["search"], route_class=StrictRoute)
+_READS = documented(
+    CollectionNotFound, ModelNotFound, EncoderMismatch, InvalidRequest, Overloaded, EncoderUnavailable
+)
+_BODIES = documented(BodyTooLarge, UnsupportedMediaType)
+_QUESTIONS = (
+    documented(
+        CollectionNotFound,
+        ModelNotFound,
+        EncoderMismatch,
+        InvalidRequest,
+        InvalidJson,
+        Overloaded,
+        EncoderUnavailable,
+    )
+    | _BODIES
+)
+
+
+@router.post("/search", response_model=SearchAnswer, responses=_QUESTIONS)
+async def search(collection: str, asked: SearchRequest, request: Request, service: TheService) -> Response:
+    """The documents that a query attends to most."""
+    return await _search(collection, asked.query, asked, asker(request), service)
+
+
+@router.get("/search", response_model=SearchAnswer, responses=_READS)
+async def search_by_url(
+    collection: str, asked: Annotated[SearchParameters, Query()], request: Request, service: TheService
+) -> Response:
+    """The same, for a query in the URL."""
+    return await _search(collection, asked.query, asked, asker(request), service)
+
+
+@router.post("/search/batch", response_model=BatchAnswer, responses=_QUESTIONS)
+async def search_batch(
+    collection: str, asked: BatchRequest, request: Request, service: TheService
+) -> Response:
+    """Many queries, answered from one state."""
+    started = time.perf_counter()
+    searches = Searches.of(service.catalogue, collection, asked)
+    characters = sum(map(len, asked.queries))
+    results = await service.searching.run(partial(searches, asked.queries), characters=characters)
+    service.metrics.searched(collection, results)
+    took_ms = _ms_since(started)
+    key = asker(request)
+    answers = [_shown(collection, result, took_ms, asked, key, service) for result in results]
+    return json_answer({"took_ms": took_ms, "results": answers})
+
+
+@router.post(
+    "/predict",
+    response_model=PredictAnswer,
+    responses=_QUESTIONS | documented(InvalidRequest, DimensionMismatch),
+)
+async def predict(collection: str, asked: PredictRequest, service: TheService) -> Response:
+    """A field of the documents pooled by attention: mean and spread, or a distribution over labels."""
+    started = time.perf_counter()
+    answer = await service.searching.run(partial(prediction_of, service.catalogue, collection, asked))
+    return json_answer(answer | {"took_ms": _ms_since(started)})
+
+
+async def _search(
+    collection: str, query: str, options: SearchOptions, key: str, service: Service
+) -> Response:
+    started = time.perf_counter()
+    searches = Searches.of(service.catalogue, collection, options)
+    result = await service.searching.submit(searches, query, characters=len(query))
+    service.metrics.searched(collection, [result])
+    return json_answer(_shown(collection, result, _ms_since(started), options, key, service))
+
+
+def _shown(
+    collection: str, result: SearchResult, took_ms: float, options: SearchOptions, key: str, service: Service
+) -> dict[str, Any]:
+    """The answer, remembered for the feedback that may come."""
+    page, query_id, drawn = service.impressions.show(collection, result, key=key, explore=options.explore)
+    return search_answer(page, took_ms, query_id, drawn)
+
+
+def _ms_since(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 3)
+
+
+@router.post(
+    "/similar",
+    response_model=SearchAnswer,
+    responses=documented(CollectionNotFound, DocumentNotFound, ModelNotFound, EncoderMismatch, Conflict)
+    | documented(InvalidRequest, InvalidCursor, InvalidJson, Gone)
+    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, EncoderUnavailable),
+)
+async def similar(collection: str, asked: SimilarRequest, service: TheService) -> Response:
+    """The documents most like some and least like others, which are left out (Rocchio's query)."""
+    started = time.perf_counter()
+    characters = 0 if asked.query is None else len(asked.query)
+    find = partial(_similar, service.catalogue, collection, asked)
+    result = await service.searching.run(find, characters=characters)
+    service.metrics.searched(collection, [result])
+    return json_answer(search_answer(result, round((time.perf_counter() - started) * 1000, 3)))
+
+
+def _similar(catalogue: Catalogue, name: str, asked: SimilarRequest) -> SearchResult:
+    with catalogue.using(name, encoder=asked.query is not None) as collection:
+        return collection.similar(asked.like, unlike=asked.unlike, query=asked.query, **engine_options(asked))

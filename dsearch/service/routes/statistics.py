@@ -1,0 +1,30 @@
+"""What a collection costs: its generations, what has changed since, bytes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from dsearch.engine import statistics
+from dsearch.errors import CollectionNotFound, InvalidRequest
+from dsearch.service.collections import Catalogue
+from dsearch.service.middleware.strict_route import StrictRoute
+from dsearch.service.schemas.collections import StatisticsAnswer
+from dsearch.service.state import TheService
+from dsearch.service.wire.json import json_answer
+from dsearch.service.wire.problems import documented
+
+router = APIRouter(prefix="/v1/collections/{collection}/stats", tags=["collections"], route_class=StrictRoute)
+
+
+@router.get("", response_model=StatisticsAnswer, responses=documented(CollectionNotFound, InvalidRequest))
+async def get_statistics(collection: str, service: TheService) -> Response:
+    """Generations, what was written since the last, how keys are kept and how well they find, bytes."""
+    return json_answer(await service.read(partial(_statistics, service.catalogue, collection)))
+
+
+def _statistics(catalogue: Catalogue, name: str) -> dict[str, Any]:
+    with catalogue.using(name) as collection:
+        return statistics(collection)

@@ -1,0 +1,219 @@
+"""Tasks: training, evaluation and the upkeep of collections, which take longer than a request should."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from dsearch.engine.options import KeyOptions
+from dsearch.errors import CollectionNotFound, Conflict, InvalidRequest, NotFound
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.middleware.strict_route import StrictRoute
+from dsearch.service.schemas.tasks import (
+    EvaluateRequest,
+    MigrateRequest,
+    RefreshRequest,
+    TaskAnswer,
+    TaskList,
+    TaskParameters,
+    TrainRequest,
+    TuneRequest,
+)
+from dsearch.service.state import Service, TheService
+from dsearch.service.tasks.manager import has_ended
+from dsearch.service.tasks.store import Event, TaskKind, TaskNotFound
+from dsearch.service.wire.json import json_answer
+from dsearch.service.wire.problems import documented
+
+WATCHERS = 64
+_LOOK_EVERY_S = 0.2
+_HEARTBEAT_S = 15.0
+
+router = APIRouter(prefix="/v1", tags=["tasks"], route_class=StrictRoute)
+_TAKEN = documented(CollectionNotFound, InvalidRequest, Overloaded) | {
+    202: {"model": TaskAnswer, "description": "It was taken on; `Location` leads to it."}
+}
+_GIVEN = documented(BodyTooLarge, UnsupportedMediaType, InvalidJson)
+
+
+@router.post(
+    "/collections/{collection}/train", status_code=202, responses=_TAKEN | _GIVEN, response_model=TaskAnswer
+)
+async def train_model(collection: str, asked: TrainRequest, service: TheService) -> Response:
+    """Train a new model version, and let it answer if held-out queries say that it is better."""
+    return await _take_on(service, "train", collection, asked.to_dict())
+
+
+@router.post(
+    "/collections/{collection}/tune", status_code=202, responses=_TAKEN | _GIVEN, response_model=TaskAnswer
+)
+async def tune_search(collection: str, asked: TuneRequest, service: TheService) -> Response:
+    """Choose keyword weight, k1 and b, and hop strength on judgements; a few dozen queries suffice.
+
+    Kept as a version, which answers if held-out queries say that it is better; later training starts from it.
+    """
+    return await _take_on(service, "tune", collection, asked.to_dict())
+
+
+@router.post(
+    "/collections/{collection}/evaluate",
+    status_code=202,
+    responses=_TAKEN | _GIVEN,
+    response_model=TaskAnswer,
+)
+async def evaluate_collection(collection: str, asked: EvaluateRequest, service: TheService) -> Response:
+    """Score dense, keyword, hybrid and trained search on judgements, side by side."""
+    return await _take_on(service, "evaluate", collection, asked.to_dict())
+
+
+@router.post(
+    "/collections/{collection}/refresh", status_code=202, responses=_TAKEN | _GIVEN, response_model=TaskAnswer
+)
+async def refresh_collection(
+    collection: str, service: TheService, asked: RefreshRequest | None = None
+) -> Response:
+    """Build the index anew from the stored embeddings, its keys projected by the model that answers.
+
+    It needs no body; one says how keys are kept from now on.
+    """
+    given = {} if asked is None else asked.to_dict()
+    if "kind" in given:
+        KeyOptions(given["kind"])  # one that is none is refused now
+    return await _take_on(service, "refresh", collection, given)
+
+
+@router.post(
+    "/collections/{collection}/compact", status_code=202, responses=_TAKEN, response_model=TaskAnswer
+)
+async def compact_collection(collection: str, service: TheService) -> Response:
+    """Make the files small, and what was deleted or replaced before unreadable: it is then in none of them.
+
+    Searches go on; while the database is written anew, writes wait. The result's `complete` says whether
+    nothing is left; where it is false, `held` names generations that another process reads, `models` versions
+    with an index of their own.
+    """
+    return await _take_on(service, "compact", collection, {})
+
+
+@router.post(
+    "/collections/{collection}/migrate",
+    status_code=202,
+    responses=_TAKEN | _GIVEN | documented(Conflict),
+    response_model=TaskAnswer,
+)
+async def migrate_collection(
+    collection: str, service: TheService, asked: MigrateRequest | None = None
+) -> Response:
+    """Encode a collection anew by the server's `next_encoder`, beside the present state, and switch then.
+
+    Searches go on all the time, writes until the switch, at which some may be told to try again (503).
+    Trained models stay behind. It needs no body, and which encoder it is the server's settings say.
+    """
+    if asked is not None and asked.encoder is not None and asked.encoder != service.migrates_to:
+        raise Conflict(
+            f"encoder={asked.encoder!r}: this server moves collections to {service.migrates_to!r}; set "
+            "next_encoder in its settings and start it again, or end it and run dsearch migrate"
+        )
+    return await _take_on(service, "migrate", collection, {})
+
+
+@router.get("/tasks", response_model=TaskList, responses=documented(InvalidRequest))
+async def list_tasks(service: TheService, asked: Annotated[TaskParameters, Query()]) -> Response:
+    """Tasks, the latest first; a thousand that have ended are kept."""
+    before = None if asked.cursor is None else int(asked.cursor)
+    find = partial(
+        service.tasks.store.list,
+        asked.limit + 1,
+        before=before,
+        collection=asked.collection,
+        state=asked.state,
+    )
+    found = await service.read(find)
+    page = found[: asked.limit]
+    more = len(found) > len(page)
+    return json_answer(
+        {"tasks": [task.to_dict() for task in page], "next": str(page[-1].number) if more else None}
+    )
+
+
+@router.get("/tasks/{id}", response_model=TaskAnswer, responses=documented(TaskNotFound))
+async def get_task(id: str, service: TheService) -> Response:
+    """A task: its state, how far it is and how long it will take, its result or its problem."""
+    return json_answer((await service.read(partial(service.tasks.store.get, id))).to_dict())
+
+
+@router.delete("/tasks/{id}", response_model=TaskAnswer, responses=documented(TaskNotFound))
+async def cancel_task(id: str, service: TheService) -> Response:
+    """Cancel a task. One that runs ends within seconds; what it had begun is dropped."""
+    return json_answer((await service.read(partial(service.tasks.cancel, id))).to_dict())
+
+
+@router.get(
+    "/tasks/{id}/events",
+    response_class=StreamingResponse,
+    responses=documented(TaskNotFound, Overloaded, NotFound, InvalidRequest)
+    | {200: {"content": {"text/event-stream": {"example": 'id: 7\nevent: progress\ndata: {"done": 3}\n\n'}}}},
+)
+async def watch_task(
+    id: str,
+    service: TheService,
+    last_event_id: Annotated[str | None, Header(description="go on after this event")] = None,
+) -> Response:
+    """What a task says, as server-sent events: `progress`, `metric`, `headroom`, and at last `end`.
+
+    A connection that was cut goes on with the header `Last-Event-ID`.
+    """
+    after = _after(last_event_id)
+    await service.read(partial(service.tasks.store.get, id))
+    if service.watchers >= WATCHERS:
+        raise Overloaded(f"{WATCHERS} clients watch tasks already; ask GET /v1/tasks/{id} now and then")
+    return StreamingResponse(_events(service, id, after), media_type="text/event-stream")
+
+
+async def _take_on(service: Service, kind: TaskKind, collection: str, request: dict[str, Any]) -> Response:
+    task = await service.read(partial(service.tasks.add, kind, collection, request))
+    return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
+
+
+async def _events(service: Service, id: str, after: int) -> AsyncIterator[bytes]:
+    service.watchers += 1
+    clock = asyncio.get_running_loop().time
+    said = clock()
+    try:
+        while not service.leaving:  # a server that stops closes these; clients come back
+            task, events = await run_in_threadpool(service.tasks.events, id, after)
+            for event in events:
+                after = event.number
+                yield _written(event)
+            if not events and has_ended(task):
+                yield b"event: end\ndata: " + orjson.dumps(task.to_dict()) + b"\n\n"
+                return
+            if events:
+                said = clock()
+                continue
+            if clock() - said > _HEARTBEAT_S:
+                said = clock()
+                yield b": waiting\n\n"
+            await asyncio.sleep(_LOOK_EVERY_S)
+    finally:
+        service.watchers -= 1
+
+
+def _written(event: Event) -> bytes:
+    head = f"id: {event.number}\nevent: {event.kind}\ndata: ".encode()
+    return head + orjson.dumps(event.data) + b"\n\n"
+
+
+def _after(last_event_id: str | None) -> int:
+    if last_event_id is None:
+        return 0
+    if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 16):
+        raise InvalidRequest(f"Last-Event-ID: {last_event_id[:80]}; use the id of an event, or none")
+    return int(last_event_id)

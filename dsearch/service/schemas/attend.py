@@ -1,0 +1,277 @@
+"""What clients send to attend, and to differentiate what attended.
+
+What attention, its gradients and predictions answer, as the OpenAPI document shows it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dsearch.engine import LayerOptions, Question
+from dsearch.errors import DimensionMismatch
+from dsearch.service.schemas.common import STAMP, Stamped, example
+from dsearch.service.schemas.search import Attending, Limit, Number, Vector
+from dsearch.service.wire.fields import Given, allowed
+from dsearch.types import Stamp
+
+# A gradient has a number for each candidate: up to 1000 of a leg and head.
+Row = Annotated[list[Number], Field(max_length=65_536)]
+Rows = Annotated[list[Row], Field(min_length=1, max_length=64)]
+_OPTIONS = ("mode", "candidates", "hops", "hop_strength", "score", "pooling", "width", "temperature")
+_STAMP = {"generation": 3, "model": "v1", "sequence": 120}
+
+
+class StampGiven(Given):
+    """The state to be asked, as an answer names it."""
+
+    generation: Annotated[int, Field(ge=1, lt=2**53), allowed("the generation of an answer")]
+    model: Annotated[
+        str, Field(pattern=r"^v[0-9]{1,9}$"), allowed("a registered version such as v1; v0 is untrained")
+    ]
+    sequence: Annotated[int, Field(ge=0, lt=2**53), allowed("the sequence of an answer")]
+
+
+class Differentiable(Attending):
+    """Queries whose attention has gradients."""
+
+    stamp: StampGiven | None = Field(
+        None, description="the state to be asked, from an answer; the present one if not given"
+    )
+    dtype: Annotated[Literal["float32", "float64"], allowed("float32 or float64")] = Field(
+        "float32", description="what everything is computed in"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.queries is None and self.vectors is None:
+            raise ValueError("neither queries nor vectors; give one of the two, or both of the same number")
+        if self.queries is not None and self.vectors is not None and len(self.queries) != len(self.vectors):
+            raise ValueError(
+                f"{len(self.queries)} queries and {len(self.vectors)} vectors; give as many, or either alone"
+            )
+        return self
+
+    def asked(self, dimension: int) -> Question:
+        """As the engine takes it, for embeddings of `dimension` numbers.
+
+        Raises:
+            DimensionMismatch: vectors of another length.
+        """
+        states = None if self.vectors is None else torch.as_tensor(matrix("vectors", self.vectors, dimension))
+        options: dict[str, Any] = {name: getattr(self, name) for name in _OPTIONS}
+        stamp = None if self.stamp is None else Stamp(**self.stamp.model_dump())
+        return Question(
+            states=states,
+            texts=self.queries,
+            model=self.model,
+            stamp=stamp,
+            filter=self.tree(),
+            dtype=self.dtype,
+            options=LayerOptions(**options),
+        )
+
+
+class AttendRequest(Differentiable):
+    """What to answer of the attention."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {"queries": ["what is a key?"], "candidates": 20, "include": ["values"]},
+                {"queries": ["what is a key?"], "mode": "dense", "score": "gaussian", "width": 0.3},
+            ]
+        },
+    )
+
+    certify: Limit | None = Field(
+        None, description="how many first places to certify: provably those of scoring every document?"
+    )
+    include: list[
+        Annotated[
+            Literal["keys", "values", "parts", "slopes"],
+            allowed("keys, values, parts or slopes, any of them"),
+        ]
+    ] = Field(
+        [],
+        max_length=4,
+        description="what to answer of each candidate besides id, weight and score: its key and value, the "
+        "parts of its score by head, and how its dense score moves with the query state",
+    )
+
+
+class VjpRequest(Differentiable):
+    """A gradient of what `attend` answered, to be led on to the queries and the head."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [{"queries": ["what is a key?"], "stamp": _STAMP, "grad_weights": [[1.0, -1.0]]}]
+        },
+    )
+
+    stamp: StampGiven = Field(description="the state that the answer was computed from")  # pyright: ignore
+    grad_context: Annotated[list[Vector], Field(min_length=1, max_length=64)] | None = Field(
+        None, description="of each query's context"
+    )
+    grad_weights: Rows | None = Field(
+        None, description="of the candidates' weights, in the order of the answer"
+    )
+    grad_scores: Rows | None = Field(
+        None, description="of the candidates' scores, in the order of the answer"
+    )
+    include: list[Annotated[Literal["states", "head"], allowed("states, head or both")]] = Field(
+        ["states", "head"], max_length=2, description="gradients to answer"
+    )
+
+
+def matrix(name: str, rows: list[list[float]], dimension: int) -> np.ndarray:
+    """Rows of `dimension` numbers as an array [rows, dimension] of float64.
+
+    Raises:
+        DimensionMismatch: one has another length.
+    """
+    for position, row in enumerate(rows):
+        if len(row) != dimension:
+            raise DimensionMismatch(
+                f"{name}.{position} has {len(row)} numbers; this collection's embeddings have {dimension}"
+            )
+    return np.array(rows, np.float64)
+
+
+class Certificate(BaseModel):
+    """Whether the first places are provably those that scoring every document would give."""
+
+    proved: bool
+    reason: str = Field(description="what the proof rests on, or what it lacks")
+
+
+class AttendedQuery(BaseModel):
+    """Attention of one query. Lists of candidates are in the same order, best first."""
+
+    ids: list[str]
+    weights: list[float]
+    scores: list[float]
+    context: list[float] = Field(description="Σ weight · value")
+    keys: list[list[float]] | list[list[list[float]]] | None = Field(
+        None,
+        description="W_K e of each candidate, when asked for; by head where several heads may take different "
+        "passages of long documents",
+    )
+    values: list[list[float]] | list[list[list[float]]] | None = Field(
+        None, description="W_V e of each candidate, likewise"
+    )
+    dense: list[list[float]] | None = Field(None, description="of each head and candidate; with `parts`")
+    keyword: list[list[float]] | None = Field(None, description="times its learned weight; with `parts`")
+    head_weights: list[list[float]] | None = Field(None, description="each head's softmax; with `parts`")
+    slopes: list[list[list[float]]] | None = Field(
+        None,
+        description="∂ dense / ∂ query state of each head and candidate, when asked for; null with hops",
+    )
+    null_weight: float | None = Field(
+        None, description='weight of "nothing fits", where the model has a slot for it'
+    )
+    certificate: Certificate | None = Field(None, description="when it was asked for")
+
+
+class AttendAnswer(Stamped):
+    """Attention of each query. As safetensors: an array for all queries, zeros behind the last candidate."""
+
+    model_config = example(
+        {
+            **STAMP,
+            "hops": 1,
+            "temperature": 0.05,
+            "mixture": [1.0],
+            "took_ms": 8.8,
+            "results": [
+                {
+                    "ids": ["q-mc2", "a-17"],
+                    "weights": [0.7, 0.3],
+                    "scores": [0.87, 0.83],
+                    "context": [0.11, -0.04],
+                }
+            ],
+        }
+    )
+
+    hops: int = Field(description="rounds of search")
+    temperature: float = Field(description="what scores were divided by")
+    mixture: list[float] = Field(description="the share of each head")
+    took_ms: float
+    results: list[AttendedQuery]
+
+
+class VjpAnswer(Stamped):
+    """What a loss says to the query states and the head."""
+
+    model_config = example(
+        {
+            **STAMP,
+            "took_ms": 12.1,
+            "states": [[0.01, -0.02]],
+            "head": {"keyword_weight": [0.1], "log_temperature": -0.4},
+        }
+    )
+
+    took_ms: float
+    states: list[list[float]] | None = Field(None, description="a gradient for each query, when asked for")
+    head: dict[str, Any] | None = Field(
+        None, description="a gradient for each tensor of the head, of its shape, when asked for"
+    )
+
+
+class Evidence(BaseModel):
+    """A document that a prediction came from."""
+
+    id: str
+    weight: float = Field(description="its share among the documents that have the field")
+    value: Any
+
+
+class LabelShare(BaseModel):
+    """One label and its share of the weight."""
+
+    label: str | bool
+    share: float
+
+
+class Prediction(BaseModel):
+    """What one query predicts; all null when no candidate has the field."""
+
+    kind: Literal["number", "vector", "label"] | None
+    mean: float | list[float] | None
+    spread: float | list[float] | None = Field(description="standard deviation around the mean")
+    labels: list[LabelShare] | None = Field(description="largest first; shares sum to 1")
+    evidence: list[Evidence]
+    candidates: int = Field(description="documents that were pooled")
+    without_field: int = Field(description="documents left out because they lack the field")
+
+
+class PredictAnswer(Stamped):
+    """A prediction for each query."""
+
+    model_config = example(
+        {
+            **STAMP,
+            "took_ms": 8.8,
+            "results": [
+                {
+                    "kind": "number",
+                    "mean": 2016.4,
+                    "spread": 1.2,
+                    "labels": None,
+                    "evidence": [{"id": "q-mc2", "weight": 0.7, "value": 2017}],
+                    "candidates": 2,
+                    "without_field": 1,
+                }
+            ],
+        }
+    )
+
+    took_ms: float
+    results: list[Prediction]

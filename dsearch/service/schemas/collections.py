@@ -1,0 +1,190 @@
+"""What collections, their models and the health of the process look like to clients.
+
+What the statistics of a collection look like to clients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dsearch.service.schemas.common import KEYS, STAMP, Stamped, example
+
+_COLLECTION = {
+    "name": "papers",
+    "documents": 5183,
+    "pending": 0,
+    **STAMP,
+    "encoder": {"name": "all-MiniLM-L6-v2", "dimension": 384},
+    "language": "english",
+    "passages": {"tokens": 256, "overlap": 32},
+    "keys": KEYS,
+}
+
+
+class CollectionDescribed(Stamped):
+    """What a collection is and holds."""
+
+    model_config = example(_COLLECTION)
+
+    name: str
+    documents: int
+    pending: int = Field(description="documents without an embedding yet: not searchable")
+    encoder: dict[str, Any]
+    language: str = Field(description="how its texts are cut into words")
+    passages: dict[str, Any] | None = Field(
+        description="most tokens of a passage of a long document, and how many of them it shares with the "
+        "one before; null: documents are not cut"
+    )
+    keys: dict[str, Any] | None = Field(
+        description="how the index keeps its keys, what was asked for, and recall, speed and size as "
+        "measured when it was built; null for an index of an older release"
+    )
+
+
+class CollectionDamaged(BaseModel):
+    """A collection that cannot be opened."""
+
+    name: str
+    problem: dict[str, str]
+
+
+class CollectionList(BaseModel):
+    """Every collection."""
+
+    model_config = example({"collections": [_COLLECTION]})
+
+    collections: list[CollectionDescribed | CollectionDamaged]
+
+
+class AliasList(BaseModel):
+    """Every alias with its collection."""
+
+    model_config = example({"aliases": {"papers": "papers-v2"}})
+
+    aliases: dict[str, str]
+
+
+class AliasSet(BaseModel):
+    """What an alias stands for now, and stood for before."""
+
+    model_config = example({"alias": "papers", "collection": "papers-v2", "previous": "papers-v1"})
+
+    alias: str
+    collection: str
+    previous: str | None
+
+
+class ModelDescribed(BaseModel):
+    """One version."""
+
+    version: str
+    parent: str | None = Field(description="the version that it was trained from")
+    live: bool = Field(description="whether it answers when no version is asked for")
+    record: dict[str, Any] = Field(description="scores on the gate, training data, seed")
+
+
+class ModelList(BaseModel):
+    """The versions of a collection; v0 is the untrained one."""
+
+    model_config = example(
+        {"live": "v1", "models": [{"version": "v0", "parent": None, "live": False, "record": {}}]}
+    )
+
+    live: str
+    models: list[ModelDescribed]
+
+
+class ModelAdded(BaseModel):
+    """A version that was handed in; it is not live."""
+
+    model_config = example({"model": "v3", "parent": "v2", "sequence": 131})
+
+    model: str
+    parent: str
+    sequence: int
+
+
+class Promoted(BaseModel):
+    """The version that answers from now on, and the one that did."""
+
+    model_config = example({"model": "v2", "previous": "v1", "sequence": 130})
+
+    model: str
+    previous: str
+    sequence: int
+
+
+class Health(BaseModel):
+    """Whether the process lives, or is ready."""
+
+    model_config = example({"status": "ok"})
+
+    status: Literal["ok", "ready"]
+    damaged: int | None = Field(None, description="open collections whose index is damaged (GET /readyz)")
+
+
+_STATISTICS = {
+    "name": "papers",
+    "documents": 5183,
+    "pending": 0,
+    "deleted": 12,
+    "sequence": 120,
+    "model": "v1",
+    "models": 2,
+    "delta": {"documents": 31, "share": 0.006},
+    "keys": KEYS,
+    "generations": [{"number": 3, "live": True, "documents": 5164, "sequence": 96, "bytes": 21000000}],
+    "bytes": 42000000,
+    "bytes_per_document": 8103.4,
+    "rebuild": {"share": 0.05, "running": False, "progress": None, "problem": None},
+    "verification": {"state": "proven", "problem": None},
+}
+
+
+class Delta(BaseModel):
+    """What was written or deleted since the index was built."""
+
+    documents: int
+    share: float = Field(description="of the documents that the index was built of")
+
+
+class GenerationDescribed(BaseModel):
+    """An edition of the index."""
+
+    number: int
+    live: bool
+    documents: int
+    sequence: int = Field(description="the last operation that it knows of")
+    bytes: int
+
+
+class StatisticsAnswer(BaseModel):
+    """What a collection holds and costs."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_STATISTICS]})
+
+    name: str
+    documents: int
+    pending: int = Field(description="documents without an embedding yet: not searchable")
+    deleted: int = Field(
+        description="documents that are gone but whose bytes are not; purging takes them away"
+    )
+    sequence: int
+    model: str
+    models: int
+    delta: Delta
+    keys: dict[str, Any] | None = Field(
+        description="how the live generation keeps its keys, and recall, speed and size as measured"
+    )
+    generations: list[GenerationDescribed]
+    bytes: int = Field(description="of all files")
+    bytes_per_document: float | None
+    rebuild: dict[str, Any] = Field(
+        description="the share from which on it is rebuilt by itself, whether a build runs, how far it is, "
+        "and why the last one failed"
+    )
+    verification: dict[str, Any] = Field(
+        description="whether the index is what was written: unopened, running, proven or damaged; and why not"
+    )

@@ -1,0 +1,264 @@
+"""What clients send to find documents otherwise than by words, and to change many or in part.
+
+What reading and writing documents answers, as the OpenAPI document shows it.
+
+What clients get when they count values, delete by filter or change metadata.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dsearch.engine.search.similar import MAX_EXAMPLES
+from dsearch.service.schemas.common import HIT, example
+from dsearch.service.schemas.search import Filtered, QueryText, SearchOptions
+from dsearch.service.wire.fields import Given, allowed
+
+MAX_DELETED_IDS = 10_000
+MAX_PASSAGE_TOKENS = 100_000
+MAX_FACET_FIELDS = 16
+MAX_FACET_VALUES = 100
+
+DocumentId = Annotated[str, Field(min_length=1, max_length=512), allowed("an id of 1 to 512 bytes")]
+FieldPath = Annotated[
+    str,
+    Field(min_length=1, max_length=256),
+    allowed("a dotted path of 1 to 256 characters, such as author.name"),
+]
+FacetValues = Annotated[
+    int, Field(ge=1, le=MAX_FACET_VALUES), allowed(f"an integer from 1 to {MAX_FACET_VALUES}")
+]
+
+
+class SimilarRequest(SearchOptions):
+    """Documents that hits should be like, and unlike."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {"like": ["q-mc2"], "limit": 5},
+                {
+                    "like": ["q-mc2", "a-17"],
+                    "unlike": ["b-3"],
+                    "query": "pooling",
+                    "filter": {"year": {"gte": 2017}},
+                },
+            ]
+        },
+    )
+
+    like: Annotated[list[DocumentId], Field(min_length=1, max_length=MAX_EXAMPLES)] = Field(
+        description="documents to find more of; they are not among the hits"
+    )
+    unlike: Annotated[list[DocumentId], Field(max_length=MAX_EXAMPLES)] = Field(
+        [], description="documents to turn away from; they are not among the hits"
+    )
+    query: QueryText | None = Field(None, description="words that count as well")
+
+
+class FacetsRequest(Filtered):
+    """Fields of the metadata whose values to count."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [{"fields": ["year", "author.name"], "filter": {"year": {"gte": 2017}}}]
+        },
+    )
+
+    fields: Annotated[list[FieldPath], Field(min_length=1, max_length=MAX_FACET_FIELDS)] = Field(
+        description="dotted paths; elements of a list count one by one"
+    )
+    limit: FacetValues = Field(10, description="values of each field, the most frequent first")
+
+
+class DeleteRequest(Filtered):
+    """Documents to delete: those of these ids, or those that a filter finds."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [{"ids": ["q-mc2", "a-17"]}, {"filter": {"draft": {"eq": True}}}]},
+    )
+
+    ids: Annotated[list[DocumentId], Field(min_length=1, max_length=MAX_DELETED_IDS)] | None = Field(
+        None, description="ids; give these or a filter"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.ids is None) == (self.filter is None):
+            given = "neither ids nor filter" if self.ids is None else "ids and filter"
+            raise ValueError(f"{given}; give one of the two")
+        return self
+
+
+class CutRequest(Given):
+    """How a new collection cuts documents that are longer than a passage."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"tokens": 128, "overlap": 16}]})
+
+    tokens: Annotated[int, Field(ge=1, le=MAX_PASSAGE_TOKENS), allowed("a number of tokens")] | None = Field(
+        None, description="most tokens of a passage; the encoder's window when it is not given"
+    )
+    overlap: Annotated[int, Field(ge=0, le=MAX_PASSAGE_TOKENS), allowed("a number of tokens")] | None = Field(
+        None, description="most tokens that a passage repeats of the one before; an eighth of tokens if not"
+    )
+    none: Annotated[bool, allowed("true or false")] = Field(
+        False, description="whether documents are not cut: what is beyond the window is not encoded"
+    )
+
+
+class CreateRequest(Given):
+    """What a new collection is for."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [{"language": "german"}, {"passages": {"tokens": 128, "overlap": 16}, "kind": "auto"}]
+        },
+    )
+
+    passages: CutRequest | None = Field(None, description="how documents longer than a passage are cut")
+    kind: (
+        Annotated[str, Field(min_length=1, max_length=32), allowed("auto, Flat, SQ8, HNSW, IVF or IVFPQ")]
+        | None
+    ) = Field(None, description="how keys are kept; Flat, which compares every one, when it is not given")
+
+    language: (
+        Annotated[
+            str, Field(min_length=1, max_length=32), allowed("a language such as english, german or none")
+        ]
+        | None
+    ) = Field(
+        None,
+        description="whose stems and stop words keyword search knows; none leaves words as they are; english "
+        "when it is not given",
+    )
+
+
+class AliasRequest(Given):
+    """What an alias is to stand for."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"collection": "papers-v2"}]})
+
+    collection: Annotated[str, Field(min_length=1, max_length=64), allowed("the name of a collection")]
+
+
+class PatchRequest(Given):
+    """What to change of a document's metadata."""
+
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"examples": [{"metadata": {"year": 2018, "draft": None}}]}
+    )
+
+    metadata: Annotated[dict[str, Any], allowed("an object of JSON values")] = Field(
+        description="JSON Merge Patch (RFC 7396): objects are merged, null removes a key, all else replaces"
+    )
+
+
+class DocumentStored(BaseModel):
+    """A stored document."""
+
+    model_config = example({**{k: HIT[k] for k in ("id", "title", "text", "metadata")}, "value": None})
+
+    id: str
+    title: str
+    text: str
+    metadata: dict[str, Any]
+    value: float | list[float] | None
+
+
+class DocumentPage(BaseModel):
+    """Documents by id, and where to go on."""
+
+    model_config = example(
+        {
+            "documents": [{**{k: HIT[k] for k in ("id", "title", "text", "metadata")}, "value": None}],
+            "next": "cS1tYzI",
+        }
+    )
+
+    documents: list[DocumentStored]
+    next: str | None = Field(description="the cursor of the next page; null: this was the last")
+
+
+class LineProblem(BaseModel):
+    """A line of a stream that was not stored."""
+
+    line: int = Field(description="counted from 1")
+    code: str
+    detail: str
+
+
+class Written(BaseModel):
+    """An acknowledged write: it is durable, and found by every later search."""
+
+    model_config = example(
+        {"sequence": 121, "inserted": 2, "updated": 0, "unchanged": 1, "problems": [], "refused": 0}
+    )
+
+    sequence: int
+    inserted: int
+    updated: int
+    unchanged: int
+    refused: int = Field(description="lines of a stream that were not stored")
+    problems: list[LineProblem] = Field(description="the first hundred of them")
+
+
+class Deleted(BaseModel):
+    """An acknowledged deletion."""
+
+    model_config = example({"sequence": 122, "deleted": 1})
+
+    sequence: int
+    deleted: int
+
+
+class FacetValue(BaseModel):
+    """A value of a field, and how many documents have it."""
+
+    value: str | int | float | bool | None
+    documents: int
+
+
+class FacetsAnswer(BaseModel):
+    """The values of each field."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "documents": 3,
+                    "facets": {"year": [{"value": 2017, "documents": 2}, {"value": 2018, "documents": 1}]},
+                }
+            ]
+        }
+    )
+
+    documents: int = Field(description="that meet the filter")
+    facets: dict[str, list[FacetValue]] = Field(description="by field, the most frequent values first")
+
+
+class ManyDeleted(BaseModel):
+    """An acknowledged deletion."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"sequence": 122, "deleted": 2, "missing": 1}]})
+
+    sequence: int
+    deleted: int
+    missing: int = Field(description="ids that no document has")
+
+
+class Patched(BaseModel):
+    """An acknowledged change of metadata."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"sequence": 123, "id": "q-mc2", "metadata": {"year": 2018}}]}
+    )
+
+    sequence: int
+    id: str
+    metadata: dict[str, Any] = Field(description="as it is now")

@@ -1,0 +1,118 @@
+"""What clients send as feedback: events with the names of Search UBI."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+
+from dsearch.service.schemas.search import QueryText
+from dsearch.service.wire.fields import Given, allowed
+
+MAX_EVENTS = 1000
+ActionName = Literal["click", "watch", "add_to_cart", "purchase", "thumbs_up", "thumbs_down"]
+ACTION_NAMES: tuple[str, ...] = get_args(ActionName)
+
+
+def _encodable(text: str) -> str:
+    text.encode()  # a lone surrogate is no text, and its error is a ValueError
+    return text
+
+
+def _moment(text: str) -> str:
+    given = datetime.fromisoformat(text)
+    if not 1970 <= given.year <= 9000:
+        raise ValueError("out of range")
+    return text
+
+
+Name = Annotated[
+    str, Field(max_length=128), AfterValidator(_encodable), allowed("a string of at most 128 characters")
+]
+Ordinal = Annotated[int, Field(ge=1, le=11_000), allowed("a position counted from 1")]
+Moment = Annotated[
+    str, Field(max_length=64), AfterValidator(_moment), allowed("a time such as 2026-01-31T12:00:00Z")
+]
+
+
+class Position(Given):
+    """Where a document stood."""
+
+    model_config = ConfigDict(strict=True)
+
+    ordinal: Ordinal = Field(description="counted from 1")
+
+
+class EventAttributes(Given):
+    """More about an event."""
+
+    model_config = ConfigDict(strict=True)
+
+    position: Position | None = Field(
+        None, description="checked against the page; not needed beside query_id"
+    )
+
+
+class EventGiven(Given):
+    """Something that somebody did with a document that was found."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "query_id": "0d9f1f6ab8f14bb0a1b1a7a3d1a4c0de",
+                    "client_id": "browser-17",
+                    "action_name": "click",
+                    "object_id": "q-mc2",
+                    "event_attributes": {"position": {"ordinal": 1}},
+                    "timestamp": "2026-01-31T12:00:00Z",
+                },
+                {"user_query": "attention pooling", "action_name": "thumbs_up", "object_id": "q-mc2"},
+            ]
+        },
+    )
+
+    action_name: Annotated[ActionName, allowed(", ".join(ACTION_NAMES))]
+    object_id: Annotated[
+        str,
+        Field(min_length=1, max_length=512),
+        AfterValidator(_encodable),
+        allowed("the id of a document, at most 512 characters"),
+    ]
+    query_id: Annotated[Name, Field(min_length=1)] | None = Field(None, description="of the search's answer")
+    user_query: QueryText | None = Field(
+        None, description="the words that were searched for, where the search is not known here"
+    )
+    client_id: Name = Field("", description="the user's browser or session; counted apart where no keys are")
+    event_id: Annotated[Name, Field(min_length=1)] | None = Field(
+        None, description="sent again it is the same event; made of the other fields when not given"
+    )
+    event_attributes: EventAttributes | None = None
+    timestamp: Moment | None = Field(None, description="ISO 8601; UTC where no offset is given")
+    session_id: Name | None = Field(None, description="of Search UBI; not kept")
+    application: Name | None = Field(None, description="of Search UBI; not kept")
+
+    @model_validator(mode="after")
+    def _some_query(self) -> Self:
+        if self.query_id is None and self.user_query is None:
+            raise ValueError("neither query_id nor user_query; give the query_id of a search's answer")
+        return self
+
+    @property
+    def ordinal(self) -> int | None:
+        """The position, where it was given."""
+        attributes = self.event_attributes
+        return attributes.position.ordinal if attributes and attributes.position else None
+
+    @property
+    def time_s(self) -> float | None:
+        """The time in seconds since 1970, where it was given."""
+        if self.timestamp is None:
+            return None
+        given = datetime.fromisoformat(self.timestamp)
+        return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
+
+
+Events = Annotated[list[EventGiven], Field(min_length=1, max_length=MAX_EVENTS)]

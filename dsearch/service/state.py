@@ -1,0 +1,224 @@
+"""`Service`: what the routes share. One thread searches, one writes; neither is the event loop's.
+
+What `/metrics` reads at the time of asking: queues, the query cache, and each open collection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
+
+from dsearch.encoder import QueryCache
+from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import DsearchError
+from dsearch.service.batching.worker import Worker
+from dsearch.service.collections import Catalogue
+from dsearch.service.errors import NotReady
+from dsearch.service.feedback import Impressions
+from dsearch.service.middleware.deadline import in_time
+from dsearch.service.overload.admission import LONG_S, Admission, Lag
+from dsearch.service.overload.refusal import Refusal
+from dsearch.service.tasks.manager import Tasks
+from dsearch.service.tasks.readonly import OpenEngine, open_default
+from dsearch.service.telemetry.metrics import Metrics, Reading
+
+SEARCHES_WAITING = 256
+SEARCH_CHARACTERS_WAITING = 1024 * 1024
+WRITES_WAITING = 64
+WRITE_CHARACTERS_WAITING = 32 * 1024 * 1024
+FEEDBACK_WAITING = 64
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Service:
+    """An engine behind two workers.
+
+    Searches never wait for writes: documents are encoded in the writing thread. Reads by id go to the
+    framework's thread pool.
+
+    Args:
+        engine: opened by the caller, who closes it after the last request.
+        explore: the share of search pages with two positions left to a coin (impressions.py).
+        open_engine: opens the same home readonly, in a task's process; with the default encoder if None.
+        task_memory_bytes: what a task's process may take beyond its libraries; the machine's when None.
+        device: where tasks train.
+        migrates_to: what collections are migrated to is called.
+    """
+
+    def __init__(
+        self,
+        engine: SearchEngine,
+        *,
+        explore: float = 0.0,
+        open_engine: OpenEngine | None = None,
+        task_memory_bytes: int | None = None,
+        device: str = "cpu",
+        migrates_to: str | None = None,
+    ):
+        self.migrates_to = migrates_to
+        self.metrics = Metrics()
+        self.impressions = Impressions(explore=explore)
+        self.catalogue = Catalogue(engine)
+        self.searching = Worker(
+            "search",
+            waiting=SEARCHES_WAITING,
+            waiting_characters=SEARCH_CHARACTERS_WAITING,
+            waiting_s=LONG_S,
+            observer=self.metrics,
+        )
+        self.writing = Worker(
+            "write",
+            waiting=WRITES_WAITING,
+            waiting_characters=WRITE_CHARACTERS_WAITING,
+            finishes=True,
+            observer=self.metrics,
+        )
+        self.feedback = Worker("feedback", waiting=FEEDBACK_WAITING, finishes=True, observer=self.metrics)
+        self.tasks = Tasks(
+            engine,
+            self.catalogue,
+            open_engine or partial(open_default, engine.home.path),
+            memory_bytes=task_memory_bytes,
+            device=device,
+        )
+        self.watchers = 0  # of tasks
+        self.leaving = False
+        self.lag = Lag()
+        self.admission = Admission(lambda: self.searching.pace_s, self.lag)
+        self.refusal = Refusal(self.admission, lambda: self.leaving, self.metrics)
+        engine.query_cache.on_encode = self.metrics.encoded
+        self.metrics.read(
+            lambda: readings_of(
+                self.catalogue, engine.query_cache, (self.searching, self.writing), self.lag, self.admission
+            )
+        )
+        self._warming: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start the workers, and load encoder and indexes before the first search."""
+        self.searching.start()
+        self.writing.start()
+        self.feedback.start()
+        self.tasks.start()
+        self.lag.start()
+        self._warming = asyncio.get_running_loop().create_task(self.searching.run(self._warm))
+
+    def leave(self) -> None:
+        """Say that it is not ready any more; what comes is still answered, until `stop`."""
+        self.leaving = True
+        self.tasks.leave()
+
+    async def stop(self) -> None:
+        """Finish what waits, end the workers."""
+        self.leave()
+        await self.lag.stop()
+        for worker in (self.searching, self.writing, self.feedback):
+            await run_in_threadpool(worker.stop)
+        await run_in_threadpool(self.tasks.stop)
+        if self._warming is not None:
+            with contextlib.suppress(BaseException):
+                await self._warming
+
+    async def warm(self) -> None:
+        """Return when encoder and indexes are loaded, or could not be: `require_ready` says which."""
+        if self._warming is not None:
+            await asyncio.wait([self._warming])
+
+    def require_ready(self) -> None:
+        """Return if searches are answered now.
+
+        Raises:
+            NotReady: it is starting or stopping, or it failed to start (the log says why).
+            EncoderUnavailable: the encoder's weights are not there.
+        """
+        started = self._warming is not None and self._warming.done()
+        if not started or self.leaving or not self.searching.alive:
+            raise NotReady("the service loads its encoder and indexes, or is stopping; ask again in a moment")
+        assert self._warming is not None
+        error = self._warming.exception()
+        if isinstance(error, DsearchError):
+            raise error
+        if error is not None:
+            _log.error("the service did not start", exc_info=error)
+            raise NotReady("the encoder could not be loaded; the server's log says why")
+
+    async def read(self, compute: Callable[[], T]) -> T:
+        """The result of a read that needs neither encoder nor index.
+
+        Raises:
+            DeadlinePassed: the request's time is over.
+        """
+        async with in_time("read"):
+            return await run_in_threadpool(compute)
+
+    def _warm(self) -> None:
+        encodes: list[bool] = []
+        for name in self.catalogue.names():
+            # A damaged collection says so when it is asked; the others are ready all the same.
+            with contextlib.suppress(DsearchError), self.catalogue.using(name) as collection:
+                _ = collection.snapshot
+                encodes.append(collection.has_encoder)
+        if any(encodes) or not encodes:  # where all embeddings are given, nobody waits for an encoder
+            self.catalogue.load_encoder()
+        for name in self.catalogue.names():  # of one that was migrated it is another
+            with contextlib.suppress(DsearchError), self.catalogue.using(name) as collection:
+                _ = collection.encoder if collection.has_encoder else None
+
+
+async def _service(request: Request) -> Service:
+    return request.app.state.service
+
+
+TheService = Annotated[Service, Depends(_service)]
+
+
+def readings_of(
+    catalogue: Catalogue, cache: QueryCache, workers: Sequence[Worker], lag: Lag, admission: Admission
+) -> list[Reading]:
+    """Queue depths, the cache, and of every collection that is open what it shows."""
+    readings: list[Reading] = [
+        ("dsearch_queue_depth", "Jobs that wait.", {"worker": worker.name}, worker.depth)
+        for worker in workers
+    ]
+    readings += [
+        ("dsearch_event_loop_lag_seconds", "How late the event loop is.", {}, lag.seconds),
+        ("dsearch_searches_admitted", "Searches that may be in the service at once.", {}, admission.limit),
+        ("dsearch_query_cache_hits_total", "Queries whose embedding was kept.", {}, cache.hits),
+        ("dsearch_query_cache_misses_total", "Queries that were encoded.", {}, cache.misses),
+        ("dsearch_query_cache_bytes", "Bytes of kept embeddings.", {}, cache.bytes),
+        ("dsearch_query_cache_entries", "Kept embeddings.", {}, len(cache)),
+    ]
+    for name in catalogue.opened():
+        try:
+            with catalogue.using(name) as collection:
+                damaged = collection.verification["state"] == "damaged"
+                label = {"collection": collection.name}
+                readings.append(
+                    ("dsearch_collection_damaged", "1 for an index that is damaged.", label, int(damaged))
+                )
+                readings += _of_collection(collection)
+        except DsearchError:
+            continue  # deleted since, or damaged: it says so to those who ask it
+    return readings
+
+
+def _of_collection(collection: Collection) -> Iterator[Reading]:
+    label = {"collection": collection.name}
+    model = {**label, "model": collection.live_model}
+    snapshot = collection.snapshot
+    yield "dsearch_collection_generation", "The generation that answers.", label, snapshot.generation.number
+    yield "dsearch_collection_model", "1 for the model that answers.", model, 1
+    yield "dsearch_collection_sequence", "The last operation that searches see.", label, snapshot.sequence
+    if (drift := collection.query_drift) is not None:
+        yield "dsearch_query_drift", "Distance of queries from training queries, in variances.", model, drift
+    yield "dsearch_collection_documents", "Documents that can be found.", label, snapshot.documents
+    yield "dsearch_collection_delta", "Documents written since the last build.", label, len(snapshot.fresh)

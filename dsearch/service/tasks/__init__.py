@@ -1,0 +1,1 @@
+"""Long-running tasks: queue, processes, results."""

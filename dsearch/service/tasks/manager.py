@@ -1,0 +1,377 @@
+"""`Tasks`: one thread that takes what was asked for, one task after the other (task_work.py does them).
+
+A task that the server's end stops is begun again when the server is: training goes on from its last
+checkpoint. One that was running when the server died is tried once more, and then left.
+
+`TaskWork`: how each kind of task is done.
+
+Training, tuning, evaluation and encoding anew run in a process of their own with a bound on its memory, and
+indexes are built in one; here only what came of it is registered and shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsearch.engine import SearchEngine
+from dsearch.engine.maintenance.compact import compact
+from dsearch.engine.maintenance.migrate import Prepared
+from dsearch.errors import Cancelled, Conflict, DsearchError
+from dsearch.processes import run_spawned
+from dsearch.service.collections import Catalogue
+from dsearch.service.errors import NotReady, Overloaded
+from dsearch.service.tasks.jobs import Note, evaluate_job, prepare_job, train_job, tune_job
+from dsearch.service.tasks.readonly import OpenEngine
+from dsearch.service.tasks.results import read_made
+from dsearch.service.tasks.store import ENDED, Event, Task, TaskKind, TaskStore
+from dsearch.types import Progress
+
+QUEUED = 32  # at most
+FOLDER_NAME = ".tasks"
+_ATTEMPTS = 2
+_TOLD_EVERY_S = 0.25
+
+_log = logging.getLogger(__name__)
+
+
+class Tasks:
+    """The long work of one home.
+
+    Args:
+        engine: whose home; one that is readonly takes on no task.
+        catalogue: its collections, as requests see them.
+        open_engine: opens the home readonly; called in another process, so it has to be picklable.
+        memory_bytes: what a task's process may take beyond its libraries; all of the machine's when None.
+        device: where training runs.
+    """
+
+    def __init__(
+        self,
+        engine: SearchEngine,
+        catalogue: Catalogue,
+        open_engine: OpenEngine,
+        *,
+        memory_bytes: int | None = None,
+        device: str = "cpu",
+    ):
+        self._engine, self._catalogue = engine, catalogue
+        # An accelerator's driver reserves more address space than any machine has memory.
+        on_cpu = device == "cpu"
+        memory_bytes = memory_bytes or (_memory_of_the_machine() if on_cpu else None)
+        self._work = TaskWork(catalogue, open_engine, memory_bytes=memory_bytes, device=device)
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._cancelled: set[str] = set()
+        self._thread: threading.Thread | None = None
+        self._store: TaskStore | None = None
+
+    @property
+    def store(self) -> TaskStore:
+        """Where they are kept.
+
+        Raises:
+            Conflict: the home was opened readonly.
+            NotReady: before `start` or after `stop`.
+        """
+        if self._engine.readonly:
+            raise Conflict("this server has its home open for reading alone; there are no tasks")
+        if self._store is None:
+            raise NotReady("the service is starting or stopping; ask again in a moment")
+        return self._store
+
+    def start(self) -> None:
+        """Take up what was left, and go on with what is asked for; once."""
+        if self._engine.readonly:
+            return
+        self._store = TaskStore(self._engine.home.path)
+        for task in self.store.list(QUEUED, state="running"):
+            self._take_up(task)
+        self._thread = threading.Thread(target=self._go_on, name="tasks", daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Begin to end what runs, to go on with it when the server is started again."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """`leave`, wait for the end, and close the file."""
+        self.leave()
+        if self._thread is not None:
+            self._thread.join()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def add(self, kind: TaskKind, collection: str, request: dict[str, Any]) -> Task:
+        """Take a task on; it is kept on disk when this returns.
+
+        Raises:
+            CollectionNotFound.
+            Overloaded: as many wait as may.
+        """
+        with self._catalogue.using(collection):
+            pass
+        with self._changed:
+            if self.store.count("queued") >= QUEUED:
+                raise Overloaded(f"{QUEUED} tasks wait already; try again when some are done")
+            task = self.store.add(kind, collection, request)
+            self._changed.notify_all()
+        return task
+
+    def cancel(self, id: str) -> Task:
+        """Cancel a task: one that waits at once, one that runs soon; one that has ended stays as it is.
+
+        Raises:
+            TaskNotFound.
+        """
+        with self._changed:
+            if not self.store.cancel_queued(id) and self.store.get(id).state == "running":
+                self._cancelled.add(id)
+        return self.store.get(id)
+
+    def events(self, id: str, after: int) -> tuple[Task, list[Event]]:
+        """A task as it stands, and what it said after its event `after`.
+
+        Raises:
+            TaskNotFound.
+        """
+        task = self.store.get(id)  # read first: what it said before its end is then all there
+        return task, self.store.events(task, after)
+
+    # ---- in the thread
+
+    def _go_on(self) -> None:
+        while True:
+            with self._changed:
+                task = None if self._stopping else self.store.next()
+                while task is None and not self._stopping:
+                    self._changed.wait()
+                    task = None if self._stopping else self.store.next()
+            if task is None:
+                return
+            self._run(task)
+
+    def _run(self, task: Task) -> None:
+        folder = self._engine.home.path / FOLDER_NAME / task.id
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            request = self.store.request(task)
+            tell, cancelled = self._teller(task), lambda: self._is_cancelled(task)
+            result = self._work.result(Job(task, request, folder, tell, cancelled))
+        except Cancelled:
+            if self._stopping and task.id not in self._cancelled:
+                self.store.requeue(task, begun=False)
+                return
+            self.store.end(task, "cancelled")
+        except DsearchError as error:
+            self.store.end(task, "failed", problem={"code": error.code, "detail": str(error)})
+        except Exception:
+            reference = uuid.uuid4().hex
+            _log.exception("task %s failed (%s)", task.id, reference)
+            detail = f"an unexpected error; the server's log has it under {reference}"
+            self.store.end(task, "failed", problem={"code": "internal_error", "detail": detail})
+        else:
+            self.store.end(task, "done", result=result)
+        self._cancelled.discard(task.id)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_cancelled(self, task: Task) -> bool:
+        return self._stopping or task.id in self._cancelled
+
+    def _teller(self, task: Task) -> Any:
+        """Writes what a task reports down; of progress only now and then, and each stage's last step."""
+        told = {"stage": "", "at": 0.0}
+
+        def tell(said: Progress | Note) -> None:
+            if isinstance(said, Note):
+                self.store.say(task, said.kind, said.data)
+                return
+            now = time.monotonic()
+            last = said.total > 0 and said.done >= said.total
+            if said.stage == told["stage"] and now - told["at"] < _TOLD_EVERY_S and not last:
+                return
+            told["stage"], told["at"] = said.stage, now
+            self.store.say(task, "progress", _progress(said))
+
+        return tell
+
+    def _take_up(self, task: Task) -> None:
+        """A task that was running when the server died."""
+        if task.attempts < _ATTEMPTS:
+            self.store.requeue(task, begun=True)
+            return
+        shutil.rmtree(self._engine.home.path / FOLDER_NAME / task.id, ignore_errors=True)
+        detail = (
+            f"the server ended {task.attempts} times while this ran; to start it again send the same request "
+            f"to POST /v1/collections/{task.collection}/{task.kind}"
+        )
+        self.store.end(task, "interrupted", problem={"code": "interrupted", "detail": detail})
+
+
+def has_ended(task: Task) -> bool:
+    """Whether nothing more will become of it."""
+    return task.state in ENDED
+
+
+def _progress(said: Progress) -> dict[str, Any]:
+    left_s = None
+    if said.done and said.total:
+        left_s = round(said.elapsed_s * (said.total - said.done) / said.done, 2)
+    return {
+        "stage": said.stage,
+        "done": said.done,
+        "total": said.total,
+        "elapsed_s": round(said.elapsed_s, 2),
+        "eta_s": left_s,
+    }
+
+
+def _memory_of_the_machine() -> int | None:
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+READERS_S = 30.0  # a request takes no longer, and no longer holds an older state
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A task at work.
+
+    Attributes:
+        task: which.
+        request: what it was asked with.
+        folder: its own; what an attempt that was stopped left is there.
+        tell: takes `Progress` and `Note`.
+        cancelled: whether it is to stop.
+    """
+
+    task: Task
+    request: dict[str, Any]
+    folder: Path
+    tell: Callable[[Any], None]
+    cancelled: Callable[[], bool]
+
+    @property
+    def collection(self) -> str:
+        """Its name."""
+        return self.task.collection
+
+
+class TaskWork:
+    """Does tasks, each to its end.
+
+    Args:
+        catalogue: the collections, as requests see them.
+        open_engine: opens the home readonly; called in another process, so it has to be picklable.
+        memory_bytes: what a task's process may take beyond its libraries; None for no bound.
+        device: where training runs.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, open_engine: OpenEngine, *, memory_bytes: int | None, device: str
+    ):
+        self._catalogue, self._open_engine = catalogue, open_engine
+        self._memory_bytes, self._device = memory_bytes, device
+
+    def result(self, job: Job) -> dict[str, Any]:
+        """What came of it, as JSON.
+
+        Raises:
+            DsearchError: whatever the work raises on purpose; Cancelled when `job.cancelled` said so.
+        """
+        kinds = {
+            "train": self._train,
+            "tune": self._tune,
+            "evaluate": self._evaluate,
+            "refresh": self._refresh,
+            "compact": self._compact,
+            "migrate": self._migrate,
+        }
+        return kinds[job.task.kind](job)
+
+    def _train(self, job: Job) -> dict[str, Any]:
+        from dsearch.training import TOLD_OF_TRAINING
+
+        return self._learned(job, train_job, TOLD_OF_TRAINING)
+
+    def _tune(self, job: Job) -> dict[str, Any]:
+        from dsearch.training import TOLD_OF_TUNING
+
+        return self._learned(job, tune_job, TOLD_OF_TUNING)
+
+    def _learned(self, job: Job, compute: Any, told_of_record: tuple[str, ...]) -> dict[str, Any]:
+        """Have a head made, keep it, and let it answer if it may."""
+        from dsearch.training import register
+
+        request = job.request
+        told = self._spawned(
+            job, compute, self._open_engine, job.collection, request, job.folder, self._device
+        )
+        with self._catalogue.using(job.collection) as collection:
+            made = read_made(job.folder, told["made"], collection)
+            registered = register(
+                collection,
+                made.head,
+                {**told["record"], "task": job.task.id},
+                passed=told["passed"],
+                reason=told["reason"],
+                promote=request["promote"],
+                accept=request["accept"],
+                parent=told["parent"],
+                encoder=made.encoder,
+                documents=made.documents,
+                lessons=made.lessons,
+            )
+        return {
+            **registered.to_dict(),
+            "left_out": told["left_out"],
+            **{name: told["record"].get(name) for name in told_of_record},
+        }
+
+    def _evaluate(self, job: Job) -> dict[str, Any]:
+        return self._spawned(job, evaluate_job, self._open_engine, job.collection, job.request)
+
+    def _refresh(self, job: Job) -> dict[str, Any]:
+        with self._catalogue.using(job.collection) as collection:
+            number = collection.refresh(job.tell, spawned=True, cancelled=job.cancelled, **job.request)
+            keys = collection.describe()["keys"]
+            return {"generation": number, "model": collection.live_model, "keys": keys}
+
+    def _compact(self, job: Job) -> dict[str, Any]:
+        with self._catalogue.using(job.collection) as collection:
+            report = compact(
+                collection, job.tell, spawned=True, patience_s=READERS_S, cancelled=job.cancelled
+            )
+        return report.to_dict()
+
+    def _migrate(self, job: Job) -> dict[str, Any]:
+        encoded, started = 0, time.monotonic()
+        while True:  # again where too much was written meanwhile
+            made = self._spawned(job, prepare_job, self._open_engine, job.collection)
+            encoded += made["encoded"]
+            prepared = Prepared(made["sequence"], encoded, started)
+            if (done := self._catalogue.finish_migration(job.collection, prepared)) is not None:
+                return done.to_dict()
+
+    def _spawned(self, job: Job, compute: Any, *arguments: Any) -> dict[str, Any]:
+        return run_spawned(
+            compute,
+            *arguments,
+            on_progress=job.tell,
+            cancelled=job.cancelled,
+            memory_bytes=self._memory_bytes,
+        )

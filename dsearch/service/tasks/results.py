@@ -1,0 +1,124 @@
+"""What a training made, on its way in a run's folder from its process to the one that serves.
+
+Documents that a training of scope `full` encoded, on their way from its process to the one that serves.
+
+By row, not by position: the collection may have changed meanwhile. What was written since is encoded when a
+search first sees it, and what is gone is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import load, save
+
+from dsearch.encoder import EncoderChange, EncoderTraining
+from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, head_from_bytes
+from dsearch.engine.models.training_record import Lessons
+from dsearch.store import Passages
+
+if TYPE_CHECKING:
+    from dsearch.attention.head import Head
+    from dsearch.training import Trained, TrainedValues, Tuned
+
+
+_HEAD = "head.safetensors"
+_ENCODER = "encoder.safetensors"
+_LESSONS = "lessons.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The parts of a model, as `Collection.add_model` takes them."""
+
+    head: Head
+    encoder: EncoderChange | None
+    documents: EncodedDocuments | None
+    lessons: Lessons | None
+
+
+def write_made(folder: Path, trained: Trained | TrainedValues | Tuned) -> dict[str, Any]:
+    """Write the parts into a run's folder; what is told of them, as JSON: which there are."""
+    encoder = getattr(trained, "encoder", None)  # heads for values, and tuned ones, have none of these
+    documents, lessons = getattr(trained, "documents", None), getattr(trained, "lessons", None)
+    (folder / _HEAD).write_bytes(head_bytes(trained.head))
+    if encoder is not None:
+        (folder / _ENCODER).write_bytes(save(dict(encoder.tensors)))
+    if documents is not None:
+        write_encoded(folder, documents)
+    if lessons is not None:
+        (folder / _LESSONS).write_bytes(lessons.to_bytes())
+    return {
+        "encoder": None if encoder is None else asdict(encoder.training),
+        "documents": documents is not None,
+        "lessons": lessons is not None,
+    }
+
+
+def read_made(folder: Path, told: dict[str, Any], collection: Collection) -> Made:
+    """What `write_made` wrote; of documents those that are still there.
+
+    Args:
+        folder: the run's.
+        told: what `write_made` gave.
+        collection: that the model is for.
+    """
+    head, _ = head_from_bytes((folder / _HEAD).read_bytes(), collection.store.dimension)
+    change = None
+    if told["encoder"] is not None:
+        change = EncoderChange(EncoderTraining(**told["encoder"]), load((folder / _ENCODER).read_bytes()))
+    documents = read_encoded(folder, collection.snapshot) if told["documents"] else None
+    lessons = Lessons.from_bytes((folder / _LESSONS).read_bytes()) if told["lessons"] else None
+    return Made(head, change, documents, lessons)
+
+
+DOCUMENTS_NAME = "documents.safetensors"
+
+
+def write_encoded(folder: Path, documents: EncodedDocuments) -> None:
+    """Write every document that can be found into a run's folder."""
+    state = documents.state
+    visible = state.visible()
+    further = {at: documents.further[at] for at in visible.tolist() if at in documents.further}
+    dimension = documents.embeddings.shape[1]
+    spans = [passages.spans for passages in further.values()]
+    beside = [passages.embeddings for passages in further.values()]
+    tensors = {
+        "rows": state.rows(visible),
+        "embeddings": np.ascontiguousarray(documents.embeddings[visible]),
+        "long": state.rows(np.array([*further], np.int64)),
+        "passages": np.array([len(of) for of in spans], np.int64),
+        "spans": np.concatenate([*spans, np.zeros((0, 2), np.int64)]),
+        "further": np.concatenate([*beside, np.zeros((0, dimension), np.float32)]),
+    }
+    save_file(tensors, folder / DOCUMENTS_NAME)
+
+
+def read_encoded(folder: Path, present: Snapshot) -> EncodedDocuments:
+    """What `write_encoded` wrote, of the documents that are still there.
+
+    Args:
+        folder: the run's.
+        present: the collection's state.
+    """
+    tensors = load_file(folder / DOCUMENTS_NAME)
+    rows = tensors["rows"]
+    at = present.positions_of(rows)
+    embeddings = np.zeros((present.positions, tensors["embeddings"].shape[1]), np.float32)
+    embeddings[at[at >= 0]] = tensors["embeddings"][at >= 0]
+    there = present.rows(present.visible())
+    state = present.without(np.setdiff1d(there, rows), present.sequence)
+    counts = tensors["passages"]
+    spans = np.split(tensors["spans"], np.cumsum(counts)[:-1])
+    beside = np.split(tensors["further"], np.cumsum(counts - 1)[:-1])
+    places = present.positions_of(tensors["long"]).tolist()
+    further = {
+        place: Passages(of, embedded)
+        for place, of, embedded in zip(places, spans, beside, strict=False)
+        if place >= 0
+    }
+    return EncodedDocuments(state, embeddings, further)

@@ -1,0 +1,1 @@
+"""JSON and problem documents on the wire."""

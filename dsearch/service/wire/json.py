@@ -1,0 +1,98 @@
+"""Answers: JSON (orjson writes plain objects and numpy arrays without a copy), or tensors as they are.
+
+Ids of requests and of shown pages: random, and not to be guessed.
+
+The operating system is asked for many at a time. Each time it is asked the thread lets go of Python's lock,
+and where a search computes it waits until it has that again; that was twice a request.
+
+The JSON of requests: the safe part of RFC 8259 (I-JSON, RFC 7493), by the rules that files are read by.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import Request, Response
+
+from dsearch.corpus import strict_json
+from dsearch.service.errors import InvalidJson
+from dsearch.types import Stamp
+
+TENSORS = "application/x-safetensors"
+FACTS = "answer"  # the entry of a safetensors header that holds what an answer says beside its tensors
+
+
+def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer; float32 arrays are written with the digits that give the same float32 back."""
+    body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(body, status, headers, "application/json")
+
+
+def wants_tensors(request: Request) -> bool:
+    """Whether the client accepts an answer as safetensors, which it has to name."""
+    return TENSORS in request.headers.get("accept", "").lower()
+
+
+def tensors_answer(tensors: dict[str, np.ndarray], facts: Any) -> Response:
+    """Tensors as safetensors, the facts beside them as JSON in the header."""
+    from safetensors.numpy import save
+
+    said = orjson.dumps(facts, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    return Response(save(contiguous, {FACTS: said}), media_type=TENSORS)
+
+
+def stamped(stamp: Stamp) -> dict[str, Any]:
+    """The state that an answer came from, as answers name it."""
+    return {"generation": stamp.generation, "model": stamp.model, "sequence": stamp.sequence}
+
+
+TENSOR_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {"content": {TENSORS: {"schema": {"type": "string", "format": "binary"}}}}
+}
+"""The `responses` of a route that answers tensors when they are asked for."""
+
+
+_BYTES = 16
+_BLOCK = 256  # ids
+
+_made: list[str] = []
+
+
+def new_id() -> str:
+    """Thirty-two hexadecimal digits that nobody has had."""
+    try:
+        return _made.pop()  # one step: no two threads get the same
+    except IndexError:
+        digits, each = os.urandom(_BYTES * _BLOCK).hex(), 2 * _BYTES
+        _made.extend(digits[start : start + each] for start in range(each, len(digits), each))
+        return digits[:each]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_made.clear)
+
+
+MAX_DEPTH = strict_json.MAX_DEPTH
+
+
+def parse(body: bytes) -> Any:
+    """The value that `body` describes.
+
+    Raises:
+        InvalidJson: says what is wrong and where.
+    """
+    try:
+        return strict_json.parse(body.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidJson(
+            f"not JSON: byte {error.start + 1} is not UTF-8; send UTF-8 JSON (RFC 8259)"
+        ) from None
+    except orjson.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InvalidJson(f"not JSON: {error.msg} at {where}; send UTF-8 JSON (RFC 8259)") from None
+    except strict_json.AmbiguousJson as error:
+        raise InvalidJson(str(error)) from None

@@ -1,0 +1,296 @@
+"""Errors as RFC 9457 problem documents: `{type, title, status, code, detail, …}`.
+
+`code` is stable and names the kind; `detail` says what was given, what is allowed and what to do. `type` is a
+relative URL that leads to the kind's description. An unexpected error shows a request id and nothing else.
+
+Headers of every answer: what browsers must not do with it, and the request's id.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import Message
+
+from dsearch.errors import DsearchError, NotFound
+from dsearch.service import errors as service_errors
+from dsearch.service.errors import KeyMissing, RetryLater
+from dsearch.service.wire.fields import shown
+
+MEDIA_TYPE = "application/problem+json"
+SHOWN_ERRORS = 100
+_NOT_SERVED = ("dsearch.client", "dsearch.cli", "dsearch.cluster")  # errors on the other side of the wire
+_SHAPES = {"model_attributes_type": "a JSON object", "model_type": "a JSON object", "list_type": "an array"}
+
+
+class FieldError(BaseModel):
+    """One field that was refused."""
+
+    field: str = Field(description="where it stands, such as `limit` or `0.text`")
+    detail: str
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem document."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "/problems/invalid_request",
+                    "title": "A value out of range, of the wrong type or of the wrong shape.",
+                    "status": 422,
+                    "code": "invalid_request",
+                    "detail": "limit=0; use an integer from 1 to 1000",
+                    "errors": [{"field": "limit", "detail": "limit=0; use an integer from 1 to 1000"}],
+                }
+            ]
+        }
+    )
+
+    type: str = Field(description="where the kind is described")
+    title: str = Field(description="the kind in words; the same for every problem of this code")
+    status: int
+    code: str = Field(description="the kind, stable: program against this")
+    detail: str = Field(description="what was given, what is allowed, what to do")
+    errors: list[FieldError] | None = Field(None, description="each refused field")
+    written: dict[str, Any] | None = Field(None, description="of a stream: what was stored before it failed")
+    request_id: str | None = Field(
+        None, description="of an unexpected error: look for it in the server's log"
+    )
+
+
+# ---- what can be answered
+
+
+def kinds() -> dict[str, tuple[int, str]]:
+    """Every code that an answer can have, with its status and title."""
+    found = {"internal_error": (500, "An unexpected error of the server.")}
+    found["method_not_allowed"] = (405, "The route is there, but not for this method.")
+    for kind in _tree(DsearchError):
+        found.setdefault(kind.code, (kind.status, (inspect.getdoc(kind) or "").split("\n")[0]))
+    return dict(sorted(found.items()))
+
+
+def _kind(code: str) -> tuple[int, str]:
+    # The tree grows when a module is imported that adds to it; walking it is what an error would cost most.
+    if code not in _known:
+        _known.update(kinds())
+    return _known[code]
+
+
+_known: dict[str, tuple[int, str]] = {}
+
+
+def error_table() -> str:
+    """Every code as a Markdown table: what stands in the guide "errors"."""
+    import dsearch.training  # its errors are what a task can fail with
+
+    assert dsearch.training
+    lines = ["| code | status | meaning |", "|---|---|---|"]
+    lines += [f"| `{code}` | {status} | {title} |" for code, (status, title) in kinds().items()]
+    return "\n".join(lines)
+
+
+def documented(*kinds_of_error: type[DsearchError]) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that raises these."""
+    by_status: dict[int | str, dict[str, Any]] = {}
+    for kind in kinds_of_error:
+        title = kinds()[kind.code][1]
+        known = by_status.setdefault(
+            kind.status,
+            {
+                "description": "",
+                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            },
+        )
+        examples = known["content"][MEDIA_TYPE].setdefault("examples", {})
+        examples[kind.code] = {
+            "value": {
+                "type": f"/problems/{kind.code}",
+                "title": title,
+                "status": kind.status,
+                "code": kind.code,
+            }
+            | {"detail": "…"}
+        }
+        known["description"] = ", ".join(f"`{code}`" for code in examples)
+    return by_status
+
+
+# ---- answers
+
+
+def problem(
+    code: str, detail: str, *, status: int | None = None, headers: dict[str, str] | None = None, **more: Any
+) -> Response:
+    """A problem document as an answer; members of `more` that are None are left out."""
+    known_status, title = _kind(code)
+    content = {"type": f"/problems/{code}", "title": title, "status": status or known_status, "code": code}
+    content |= {"detail": detail} | {name: value for name, value in more.items() if value is not None}
+    return Response(orjson.dumps(content), status or known_status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: DsearchError, **more: Any) -> Response:
+    """The answer to a request that raised `error`."""
+    headers: dict[str, str] | None = None
+    if isinstance(error, RetryLater):
+        headers = {"Retry-After": str(error.retry_after_s)}
+    elif isinstance(error, KeyMissing):
+        headers = {"WWW-Authenticate": 'Bearer realm="dsearch"'}
+    return problem(error.code, str(error), status=error.status, headers=headers, **more)
+
+
+def install(app: FastAPI) -> None:
+    """Let every error that a route of `app` raises on purpose be answered as a problem."""
+    for kind, answer in ANSWERS.items():
+        app.add_exception_handler(kind, answer)
+
+
+async def _of_dsearch(request: Request, error: Exception) -> Response:
+    assert isinstance(error, DsearchError)
+    return problem_of(error)
+
+
+async def _of_validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = field_errors(error.errors())
+    detail = errors[0]["detail"]
+    if len(errors) > 1:
+        detail += f" (and {len(errors) - 1} more, see errors)"
+    return problem("invalid_request", detail, errors=errors[:SHOWN_ERRORS])
+
+
+def in_body(error: ValidationError) -> list[dict[str, Any]]:
+    """The errors of a body that a route has validated itself, placed as FastAPI places them."""
+    return [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]
+
+
+def field_errors(errors: Sequence[Any]) -> list[dict[str, str]]:
+    """pydantic's errors as `{field, detail}`: what was given and what is allowed."""
+    return [_field_error(one) for one in errors]
+
+
+def _field_error(error: dict[str, Any]) -> dict[str, str]:
+    where, *place = error["loc"] or ("body",)  # FastAPI puts "body", "query" or "path" in front
+    field = ".".join(str(part) for part in place) or str(where)
+    kind, message = error["type"], error["msg"]
+    if kind == "missing":
+        return {"field": field, "detail": f"{field} is missing; see /docs for what the request has"}
+    if kind == "unknown_field":
+        return {"field": field, "detail": message if not place else f"{field}: {message}"}
+    if kind == "value_error":  # raised by a model of ours: the whole sentence is in it
+        return {"field": field, "detail": str(error["ctx"]["error"])}
+    if kind in _SHAPES:
+        message = f"use {_SHAPES[kind]}"
+    said = message[:1].lower() + message[1:]
+    if not place:
+        given = f"a {field} of type {_json_type(error.get('input'))}"
+        return {"field": field, "detail": f"{given}; {said}"}
+    return {"field": field, "detail": f"{field}={shown(error.get('input'))}; {said}"}
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number" if isinstance(value, int | float) else "nothing")
+
+
+async def _of_routing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = shown(request.url.path)
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return problem("not_found", f"no route {path}; see /docs for those that there are", headers=headers)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        use = headers.get("Allow", "another method")
+        detail = f"{request.method[:20]} {path}; use {use}, or see /docs"
+        return problem("method_not_allowed", detail, headers=headers)
+    status = HTTPStatus(error.status_code)
+    code = "invalid_request" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "internal_error"
+    return problem(code, status.description or status.phrase, status=status, headers=headers)
+
+
+ANSWERS = {DsearchError: _of_dsearch, RequestValidationError: _of_validation, HTTPException: _of_routing}
+"""What answers the errors that routes raise on purpose."""
+
+
+def _tree(root: type[DsearchError]) -> Iterator[type[DsearchError]]:
+    """`root` and all below it that belong to dsearch, the service's own included."""
+    assert service_errors  # imported, so that its classes are in the tree
+    if root is not DsearchError:
+        yield root
+    for kind in root.__subclasses__():
+        if kind.__module__.startswith("dsearch.") and not kind.__module__.startswith(_NOT_SERVED):
+            yield from _tree(kind)
+
+
+def describe(code: str) -> dict[str, Any]:
+    """What `type` of a problem leads to.
+
+    Raises:
+        NotFound: no such code.
+    """
+    known = kinds()
+    if code not in known:
+        raise NotFound(f"no problem {code[:80]!r}; there are: {', '.join(known)}")
+    status, title = known[code]
+    return {"code": code, "status": status, "title": title}
+
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",  # the icons inside the stylesheet of /docs
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+# As they are sent: made into bytes once, not for every answer.
+UNLESS_GIVEN = [
+    (name.lower().encode("ascii"), value.encode("ascii"))
+    for name, value in {**HEADERS, "Cache-Control": "no-store"}.items()
+]
+_NAMES = frozenset((*(name for name, _ in UNLESS_GIVEN), b"x-request-id", b"connection"))
+
+
+def add_headers(start: Message, request_id: str, *, close: bool) -> None:
+    """Add them to ASGI's start of an answer, unless it has its own.
+
+    Args:
+        start: the message.
+        request_id: of the request.
+        close: whether the connection ends with this answer.
+    """
+    given = start["headers"]
+    there = {name.lower() for name, _ in given}
+    if there.isdisjoint(_NAMES):
+        headers = [*given, *UNLESS_GIVEN]
+    else:
+        replaced = (b"x-request-id", b"connection") if close else (b"x-request-id",)
+        headers = [header for header in given if header[0].lower() not in replaced]
+        headers += [header for header in UNLESS_GIVEN if header[0] not in there]
+    headers.append((b"x-request-id", request_id.encode("ascii")))
+    if close:
+        headers.append((b"connection", b"close"))
+    start["headers"] = headers

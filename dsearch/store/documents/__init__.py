@@ -1,0 +1,1 @@
+"""Documents: reading, writing, validation, registry."""

@@ -1,0 +1,107 @@
+"""Further embeddings of long documents: rows of table `passages`, whole or not at all.
+
+A document longer than the encoder's window has an embedding for each of its passages. The first one is its
+row of table `embedding`, as for any document; this table has the passages' places in the text and the
+embeddings of those after the first. Collections of format 1 have no such table and no long documents.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from dsearch.errors import Conflict, CorruptData, InvalidRequest
+from dsearch.store.documents.validate import finite_float32
+from dsearch.store.records import Passages
+from dsearch.store.sqlite.connection import insert_rows
+from dsearch.store.sqlite.digest import passages_digest, passages_fact
+from dsearch.store.sqlite.journal import Operation
+
+Packed = tuple[bytes, bytes]
+"""Spans as little-endian int32 pairs, embeddings as little-endian float32."""
+
+_CHUNK = 256  # documents fetched by one statement
+
+
+def there(connection: sqlite3.Connection) -> bool:
+    """Whether the collection's format knows passages."""
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'passages'").fetchone() is not None
+
+
+def pack(passages: Passages, dimension: int) -> Packed:
+    """Check the passages of a document and bring them into their stored form; raises InvalidRequest."""
+    spans, embeddings = np.asarray(passages.spans), np.asarray(passages.embeddings)
+    if spans.shape != (len(embeddings) + 1, 2) or embeddings.shape != (len(spans) - 1, dimension):
+        raise InvalidRequest(
+            f"spans of shape {list(spans.shape)} and further embeddings of shape {list(embeddings.shape)}; "
+            f"use [passages, 2] and [passages - 1, {dimension}]"
+        )
+    starts, ends = spans[:, 0], spans[:, 1]
+    if len(spans) < 2 or (starts < 0).any() or (ends <= starts).any() or (np.diff(starts) < 0).any():
+        raise InvalidRequest(
+            "spans are [start, end) in characters, not empty, by their starts, at least two of them"
+        )
+    return spans.astype("<i4").tobytes(), finite_float32(embeddings).tobytes()
+
+
+def insert(operation: Operation, passages: Iterable[tuple[int, Packed]]) -> None:
+    """Store the passages of rows whose embeddings are stored by the same operation."""
+    written = operation.sequence
+    values = [(row, written, passages_digest(*packed), *packed) for row, packed in passages]
+    if values and not there(operation.connection):
+        raise Conflict(
+            "this collection has format 1, which has no passages: index the sources into a new collection"
+        )
+    insert_rows(operation.connection, "passages", values)
+    operation.add_facts([passages_fact(row, written, digest) for row, _, digest, *_ in values])
+
+
+def stored(connection: sqlite3.Connection, row: int) -> Packed | None:
+    """The passages of a row as they are stored, None for a document with one embedding."""
+    if not there(connection):
+        return None
+    return connection.execute("SELECT spans, vectors FROM passages WHERE row = ?", (row,)).fetchone()
+
+
+def remove(operation: Operation, rows: Sequence[int]) -> None:
+    """Remove the passages of rows that are purged."""
+    connection = operation.connection
+    if not there(connection):
+        return
+    for row in rows:
+        for written, digest in connection.execute(
+            "SELECT written, digest FROM passages WHERE row = ?", (row,)
+        ):
+            operation.take_fact(passages_fact(row, written, digest))
+    connection.executemany("DELETE FROM passages WHERE row = ?", [(row,) for row in rows])
+
+
+def read(connection: sqlite3.Connection, rows: Sequence[int], dimension: int) -> Mapping[int, Passages]:
+    """The passages of those of `rows` that have some, ascending; each is held against its digest.
+
+    Raises CorruptData.
+    """
+    found: dict[int, Passages] = {}
+    if not there(connection) or connection.execute("SELECT 1 FROM passages LIMIT 1").fetchone() is None:
+        return found
+    for start in range(0, len(rows), _CHUNK):
+        chunk = json.dumps([int(row) for row in rows[start : start + _CHUNK]])
+        for row, digest, spans, vectors in connection.execute(
+            "SELECT row, digest, spans, vectors FROM passages"
+            " WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row",
+            (chunk,),
+        ):
+            fits = len(spans) % 8 == 0 and len(vectors) == 4 * dimension * (len(spans) // 8 - 1)
+            if not fits or passages_digest(spans, vectors) != digest:
+                raise CorruptData(
+                    f"row {row}: its passages are not what was written; delete that document and upsert it "
+                    "again, or restore a backup"
+                )
+            found[row] = Passages(
+                np.frombuffer(spans, "<i4").reshape(-1, 2).astype(np.int64),
+                np.frombuffer(vectors, "<f4").reshape(-1, dimension),
+            )
+    return dict(sorted(found.items()))

@@ -1,0 +1,243 @@
+"""Generations and models: what was built, and which of it is live.
+
+Files come first (written, synced, their folder synced), then one committed row makes them live. `live` is a
+log: the newest entry of a kind is what is live, so a switch is an insertion, and so is a rollback.
+
+What may go: generations that nobody needs any more, and for good, the content of deleted documents.
+
+A deletion leaves a tombstone, because a generation built before it still has the row, and `changes_since`
+has to say that it went. Once no registered generation is older than the deletion, the row, its text, its
+embedding and its tombstone can be removed. The log of what is live then gets an entry of kind `horizon`:
+deletions up to that operation are forgotten, and no generation from before it can be served again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any, Literal
+
+from dsearch.errors import Conflict, CorruptData, InvalidRequest, ModelNotFound, NotFound
+from dsearch.store.documents import passages, registry
+from dsearch.store.records import GenerationRecord, ModelRecord
+from dsearch.store.sqlite.digest import (
+    canonical_json,
+    document_fact,
+    embedding_fact,
+    record_fact,
+    tombstone_fact,
+)
+from dsearch.store.sqlite.journal import Operation
+
+# The last two: see retention.py, and `delete_model`.
+Kind = Literal["generation", "model", "horizon", "deleted model"]
+UNTRAINED = "v0"
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_VERSION = re.compile(r"v(0|[1-9][0-9]{0,8})", re.ASCII)
+
+
+def add_generation(operation: Operation, generation: GenerationRecord) -> int:
+    """Register a generation whose files stand; it is not live yet. Returns the operation's number."""
+    if generation.number < 1:
+        raise InvalidRequest(f"generation {generation.number}; numbers start at 1")
+    if not _SHA256.fullmatch(generation.manifest_digest):
+        raise InvalidRequest(
+            f"manifest digest {generation.manifest_digest[:80]!r}; give the SHA-256 as 64 hex digits"
+        )
+    purged = live(operation.connection, "horizon") or 0
+    if generation.snapshot < purged:
+        raise Conflict(
+            f"generation {generation.number} is as of operation {generation.snapshot}, but deletions up to "
+            f"operation {purged} were purged meanwhile; build it again"
+        )
+    record = _record_json(generation.record)
+    fields = (generation.number, generation.manifest_digest, generation.rows, generation.snapshot, record)
+    try:
+        operation.connection.execute(
+            "INSERT INTO generation VALUES (?, ?, ?, ?, ?, ?)", (*fields, operation.sequence)
+        )
+    except sqlite3.IntegrityError:
+        raise Conflict(
+            f"generation {generation.number} is registered already; take the next number"
+        ) from None
+    operation.add_fact(record_fact(b"generation", *fields, operation.sequence))
+    return operation.sequence
+
+
+def add_model(operation: Operation, version: str, parent: str, record: dict[str, Any]) -> int:
+    """Register a model whose files stand; it is not live yet. Returns the operation's number."""
+    number = version_number(version)
+    if number == 0:
+        raise InvalidRequest(
+            f"{UNTRAINED} is the untrained model and is always there; trained ones start at v1"
+        )
+    model(operation.connection, parent)  # raises when there is none
+    fields = (number, version_number(parent), _record_json(record))
+    try:
+        operation.connection.execute("INSERT INTO model VALUES (?, ?, ?, ?)", (*fields, operation.sequence))
+    except sqlite3.IntegrityError:
+        raise Conflict(f"model {version} is registered already; take the next version") from None
+    operation.add_fact(record_fact(b"model", *fields, operation.sequence))
+    return operation.sequence
+
+
+def delete_model(operation: Operation, version: str) -> int:
+    """Strike a model off the register; its number is not given again. Returns the operation's number."""
+    connection, number = operation.connection, version_number(version)
+    if number == 0:
+        raise InvalidRequest(f"{UNTRAINED} is the untrained model and is always there; delete a trained one")
+    gone = model(connection, version)
+    if (live(connection, "model") or 0) == number:
+        raise Conflict(f"model {version} answers now; promote another one first, or roll back")
+    children = [one.version for one in models(connection) if one.parent == version]
+    if children:
+        raise Conflict(f"model {version} is the parent of {', '.join(children)}; delete those first")
+    fields = (number, version_number(gone.parent or UNTRAINED), canonical_json(gone.record))
+    connection.execute("DELETE FROM model WHERE number = ?", (number,))
+    operation.take_fact(record_fact(b"model", *fields, gone.written))
+    return make_live(operation, "deleted model", number)
+
+
+def make_live(operation: Operation, kind: Kind, number: int) -> int:
+    """Make a registered generation or model live; does nothing when it is. Returns the operation's number."""
+    if live(operation.connection, kind) == number:
+        return operation.reached
+    operation.connection.execute("INSERT INTO live VALUES (?, ?, ?)", (operation.sequence, kind, number))
+    operation.add_fact(record_fact(b"live", operation.sequence, kind, number))
+    return operation.sequence
+
+
+def live(connection: sqlite3.Connection, kind: Kind) -> int | None:
+    """The number of what is live, None when nothing ever was."""
+    return next(iter(live_history(connection, kind)), None)
+
+
+def live_history(connection: sqlite3.Connection, kind: Kind) -> list[int]:
+    """All numbers that were live, newest first; the first is live now."""
+    found = connection.execute("SELECT number FROM live WHERE kind = ? ORDER BY written DESC", (kind,))
+    return [number for (number,) in found]
+
+
+def generations(connection: sqlite3.Connection) -> list[GenerationRecord]:
+    """All registered generations, by number."""
+    found = connection.execute(
+        "SELECT number, manifest_digest, rows, snapshot, record, written FROM generation ORDER BY number"
+    )
+    return [
+        GenerationRecord(number, digest, rows, snapshot, _record(record), written)
+        for number, digest, rows, snapshot, record, written in found
+    ]
+
+
+def generation(connection: sqlite3.Connection, number: int) -> GenerationRecord:
+    """One registered generation; raises NotFound."""
+    for known in generations(connection):
+        if known.number == number:
+            return known
+    raise NotFound(f"generation {number} is not registered; build it first")
+
+
+def models(connection: sqlite3.Connection) -> list[ModelRecord]:
+    """All trained models, by version."""
+    found = connection.execute("SELECT number, parent, record, written FROM model ORDER BY number")
+    return [
+        ModelRecord(f"v{number}", f"v{parent}", _record(record), written)
+        for number, parent, record, written in found
+    ]
+
+
+def model(connection: sqlite3.Connection, version: str) -> ModelRecord:
+    """One model; v0 is always there and has no record. Raises ModelNotFound."""
+    if version == UNTRAINED:
+        return ModelRecord(UNTRAINED, None)
+    known = models(connection)
+    for candidate in known:
+        if candidate.version == version:
+            return candidate
+    there = ", ".join([UNTRAINED, *(candidate.version for candidate in known)])
+    raise ModelNotFound(f"no model {version[:80]!r}; this collection has {there}")
+
+
+def next_number(connection: sqlite3.Connection, kind: Kind, folder: Path) -> int:
+    """A number that neither a registered one nor a folder has (a killed build leaves its folder behind)."""
+    (highest,) = connection.execute(f"SELECT coalesce(max(number), 0) FROM {kind}").fetchone()
+    highest = max([highest, *live_history(connection, kind)])  # one that was live and is retired
+    if kind == "model":
+        highest = max([highest, *live_history(connection, "deleted model")])
+    parent = folder / f"{kind}s"
+    names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+    numbers = [
+        int(name) for name in (name.removeprefix("v") for name in names) if re.fullmatch("[0-9]{1,9}", name)
+    ]
+    return max([highest, *numbers]) + 1
+
+
+def version_number(version: str) -> int:
+    """3 of "v3"; raises InvalidRequest."""
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        raise InvalidRequest(f"model version {version[:80]!r}; versions are v0, v1, v2 and so on")
+    return int(found[1])
+
+
+def _record(stored: object) -> dict[str, Any]:
+    """A stored record; a flipped bit may leave one that is no JSON, or no text."""
+    try:
+        return json.loads(str(stored))
+    except ValueError as error:
+        raise CorruptData(
+            f"documents.db is damaged: the register holds {str(stored)[:80]} ({error}); restore a backup"
+        ) from None
+
+
+def _record_json(record: dict[str, Any]) -> str:
+    try:
+        return canonical_json(record)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(
+            f"a record that is not JSON ({error}); use finite numbers, strings, lists, objects"
+        ) from None
+
+
+def retirable(connection: sqlite3.Connection, keep: int) -> list[int]:
+    """Registered generations, ascending, without the live one and the `keep` newest."""
+    if keep < 1:
+        raise InvalidRequest(f"keep={keep}; use 1 or more: the live generation always stays")
+    numbers = [generation.number for generation in registry.generations(connection)]
+    live = registry.live(connection, "generation")
+    return [number for number in numbers[:-keep] if number != live]
+
+
+def retire_generation(operation: Operation, number: int) -> int:
+    """Strike a generation off the register. Returns the operation's number."""
+    retired = registry.generation(operation.connection, number)
+    if registry.live(operation.connection, "generation") == number:
+        raise Conflict(f"generation {number} is live; publish another one first")
+    fields = (number, retired.manifest_digest, retired.rows, retired.snapshot, canonical_json(retired.record))
+    operation.connection.execute("DELETE FROM generation WHERE number = ?", (number,))
+    operation.take_fact(record_fact(b"generation", *fields, retired.written))
+    return operation.sequence
+
+
+def purge(operation: Operation) -> int:
+    """Remove the rows that were deleted before every registered generation; returns how many."""
+    connection = operation.connection
+    oldest = min((g.snapshot for g in registry.generations(connection)), default=operation.sequence)
+    dead = connection.execute(
+        "SELECT row, written, deleted, digest FROM document WHERE deleted <= ? ORDER BY deleted", (oldest,)
+    ).fetchall()
+    for row, written, deleted, digest in dead:
+        operation.take_fact(document_fact(row, written, digest) + tombstone_fact(row, deleted))
+        for at, of in connection.execute("SELECT written, digest FROM embedding WHERE row = ?", (row,)):
+            operation.take_fact(embedding_fact(row, at, of))
+    passages.remove(operation, [row for row, *_ in dead])
+    rows = [(row,) for row, *_ in dead]
+    connection.executemany("DELETE FROM embedding WHERE row = ?", rows)
+    connection.executemany("DELETE FROM document WHERE row = ?", rows)
+    operation.tombstones -= len(dead)
+    if dead:
+        registry.make_live(operation, "horizon", dead[-1][2])
+    return len(dead)

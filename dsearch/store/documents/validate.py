@@ -1,0 +1,235 @@
+"""What may be stored: checks that run before anything of a batch is written.
+
+A batch is refused whole, and the message names the position and the id of the first bad document, so that the
+caller can mend one line and send the same batch again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple, cast, overload
+
+import numpy as np
+from jaxtyping import Float32, Shaped
+
+from dsearch.errors import DimensionMismatch, InvalidDocument, InvalidRequest
+from dsearch.store.metadata import Refused, canonical_metadata
+from dsearch.store.sqlite.digest import canonical_json, document_digest
+from dsearch.types import Document
+
+MAX_ID_BYTES = 512
+MAX_TITLE_BYTES = 64 * 1024
+MAX_TEXT_BYTES = 1024 * 1024
+MAX_METADATA_BYTES = 1024 * 1024
+MAX_VALUE_NUMBERS = 65_536
+
+_FLOAT32 = np.dtype("<f4")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
+
+
+class Prepared(NamedTuple):
+    """A document that passed every check, as its columns are stored."""
+
+    id: str
+    title: str
+    text: str
+    metadata: str
+    value: str | None
+    digest: bytes
+
+    @property
+    def content(self) -> str:
+        """See `Document.content`."""
+        return f"{self.title} {self.text}".strip()
+
+
+def validate_name(name: str) -> str:
+    """Return `name` if it may name a collection: 1–64 of a–z, 0–9, `_`, `-`, starting with a letter or digit.
+
+    A name becomes a folder, so nothing that means another path (dots, slashes, capitals on file systems that
+    fold them) is let through. Raises InvalidRequest.
+    """
+    if not is_name(name):
+        raise InvalidRequest(
+            f"collection name {name[:80]!r}; use 1 to 64 of the characters a-z, 0-9, '_' and '-', "
+            "the first a letter or a digit"
+        )
+    return name
+
+
+def is_name(name: str) -> bool:
+    """Whether `name` may name a collection."""
+    return _NAME.fullmatch(name) is not None
+
+
+class Checked(Sequence[Document]):
+    """Documents of one batch, each checked when it is added: `Store.upsert` does not check them again.
+
+    For whoever reads documents one by one and must tell a bad one from the rest of its batch. What is stored
+    is what was checked, whatever becomes of a document's metadata in between.
+    """
+
+    def __init__(self) -> None:
+        self._documents: list[Document] = []
+        self._prepared: dict[str, Prepared] = {}
+
+    def add(self, document: Document) -> None:
+        """Check a document and take it; raises InvalidDocument, also when the batch has its id already."""
+        try:
+            prepared = _prepare(document)
+            if document.id in self._prepared:
+                raise Refused("stands in this batch twice; send each id once")
+        except Refused as refused:
+            raise InvalidDocument(f"the document (id {_shown(document)!r}) {refused}") from None
+        self._documents.append(document)
+        self._prepared[document.id] = prepared
+
+    @property
+    def prepared(self) -> list[Prepared]:
+        """The documents as they are stored."""
+        return list(self._prepared.values())
+
+    @overload
+    def __getitem__(self, index: int) -> Document: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Document]: ...
+    def __getitem__(self, index: int | slice) -> Document | list[Document]:
+        return self._documents[index]
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+
+def prepare(documents: Sequence[Document]) -> list[Prepared]:
+    """Check all documents of a batch, unless they were, and bring them into their stored form.
+
+    Raises:
+        InvalidDocument: with the position and the id of the first that cannot be stored.
+    """
+    if isinstance(documents, Checked):
+        return documents.prepared
+    prepared: list[Prepared] = []
+    first: dict[str, int] = {}
+    for position, document in enumerate(documents):
+        try:
+            checked = _prepare(document)
+            if document.id in first:
+                raise Refused(f"is also document {first[document.id]} of this batch; send each id once")
+        except Refused as refused:
+            raise InvalidDocument(f"document {position} (id {_shown(document)!r}) {refused}") from None
+        first[document.id] = position
+        prepared.append(checked)
+    return prepared
+
+
+def refusal(document: Document) -> str | None:
+    """Why a document cannot be stored ("has …"), None when it can."""
+    try:
+        _prepare(document)
+    except Refused as refused:
+        return str(refused)
+    return None
+
+
+def prepare_embeddings(
+    embeddings: Shaped[np.ndarray, "*shape"], *, count: int, dimension: int
+) -> Float32[np.ndarray, "documents dimension"]:
+    """Check that `embeddings` is finite and [count, dimension]; returns it as little-endian float32."""
+    array = np.asarray(embeddings)
+    if array.ndim != 2 or array.shape[1] != dimension:
+        raise DimensionMismatch(
+            f"embeddings of shape {list(array.shape)}; this collection stores {dimension} numbers per "
+            f"document, so give [{count}, {dimension}]"
+        )
+    if len(array) != count:
+        raise InvalidRequest(f"{len(array)} embeddings for {count} documents; give one each")
+    return finite_float32(array)
+
+
+def finite_float32(array: Shaped[np.ndarray, "rows dimension"]) -> Float32[np.ndarray, "rows dimension"]:
+    """Embeddings as little-endian float32; raises InvalidRequest for NaN, infinity and what is no number."""
+    if array.dtype.kind not in "fiu":
+        raise InvalidRequest(f"embeddings of type {array.dtype}; give float32")
+    if array.dtype == _FLOAT32:
+        array = np.ascontiguousarray(array)
+    else:
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
+            array = np.ascontiguousarray(array, dtype=_FLOAT32)
+    finite = np.isfinite(array)
+    if not np.logical_and.reduce(finite, axis=None):
+        first = int(np.argmin(finite.all(axis=1)))
+        raise InvalidRequest(f"embedding {first} has NaN or infinite numbers; encode that document again")
+    return array
+
+
+def embedding_bytes(embeddings: Float32[np.ndarray, "rows dimension"]) -> list[bytes]:
+    """Each embedding as it is stored, of an array that `finite_float32` gave."""
+    whole = _bytes_type(embeddings.itemsize * embeddings.shape[1])
+    return cast("list[bytes]", embeddings.view(whole).ravel().tolist())
+
+
+@cache
+def _bytes_type(length: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, length))
+
+
+def _shown(document: Document) -> str:
+    id = str(document.id)
+    return id if len(id) <= 80 else id[:80] + "…"
+
+
+def _prepare(document: Document) -> Prepared:
+    id = _utf8(document.id, "id", MAX_ID_BYTES)
+    title = _utf8(document.title, "title", MAX_TITLE_BYTES)
+    text = _utf8(document.text, "text", MAX_TEXT_BYTES)
+    if not id:
+        raise Refused("has an empty id; give every document an id of 1 to 512 bytes")
+    if not (document.text.strip() or document.title.strip()):
+        raise Refused("has neither title nor text; give it at least one of them, or leave it out")
+    metadata = canonical_metadata(document.metadata)
+    value = None if document.value is None else canonical_json(_value(document.value))
+    metadata_bytes = _utf8(metadata, "metadata", MAX_METADATA_BYTES)
+    digest = document_digest(id, title, text, metadata_bytes, (value or "").encode())
+    return Prepared(document.id, document.title, document.text, metadata, value, digest)
+
+
+# The checks below take `object`: documents come from files and requests, whatever the annotations promise.
+
+
+def _utf8(text: object, field: str, limit: int) -> bytes:
+    if not isinstance(text, str):
+        raise Refused(f"has a {type(text).__name__} as its {field}; use a string")
+    try:
+        encoded = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise Refused(
+            f"has a lone surrogate at character {error.start} of its {field}, which is no text; "
+            "decode the source with errors='replace'"
+        ) from None
+    if len(encoded) > limit:
+        raise Refused(f"has {len(encoded)} bytes of {field}; at most {limit}")
+    return encoded
+
+
+def _value(value: object) -> float | list[float]:
+    if isinstance(value, list):
+        numbers = cast("list[object]", value)
+        if not 1 <= len(numbers) <= MAX_VALUE_NUMBERS:
+            raise Refused(f"has a value of {len(numbers)} numbers; use 1 to {MAX_VALUE_NUMBERS}, or none")
+        return [_number(number) for number in numbers]
+    return _number(value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refused(f"has a {type(value).__name__} in its value; use a number or a list of numbers")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise Refused(f"has {number} in its value; use finite numbers")
+    return number

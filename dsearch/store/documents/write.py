@@ -1,0 +1,175 @@
+"""Documents and embeddings on their way in: the statements of each kind of operation."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from dsearch.errors import NotFound
+from dsearch.store.documents import passages as passages_table
+from dsearch.store.documents.passages import Packed
+from dsearch.store.documents.validate import Prepared, embedding_bytes
+from dsearch.store.records import WriteReceipt
+from dsearch.store.sqlite.connection import insert_rows
+from dsearch.store.sqlite.digest import document_fact, embedding_digest, embedding_fact, tombstone_fact
+from dsearch.store.sqlite.journal import Operation
+
+_VERSION = "document (row, id, title, text, metadata, value, digest, written)"
+_LOOKED_UP = 256  # ids in one statement
+
+
+def upsert(
+    operation: Operation,
+    documents: Sequence[Prepared],
+    vectors: Mapping[int, bytes],
+    passages: Mapping[int, Packed],
+) -> WriteReceipt:
+    """Write new versions of what is new or changed; `vectors` has the given embeddings by position in
+    `documents`, `passages` those of long documents among them.
+
+    A stored embedding of the same title and text is kept, whatever is given: what was published with it stays
+    exact.
+    """
+    rows: list[int] = []
+    new: list[tuple[int, Prepared]] = []
+    superseded: list[int] = []
+    embedded: list[tuple[int, bytes]] = []
+    cut: list[tuple[int, Packed]] = []
+    pending: list[tuple[int, int]] = []
+    inserted = updated = 0
+    live = _live_versions(operation.connection, [document.id for document in documents])
+    for position, document in enumerate(documents):
+        found = live.get(document.id)
+        given = vectors.get(position)
+        if found is not None and found[1] == document.digest:
+            rows.append(found[0])
+            if given is not None and _stored_vector(operation.connection, found[0]) is None:
+                operation.connection.execute("DELETE FROM pending WHERE row = ?", (found[0],))
+                embedded.append((found[0], given))
+                if position in passages:
+                    cut.append((found[0], passages[position]))
+            continue
+        operation.last_row += 1
+        row = operation.last_row
+        vector, parts = given, passages.get(position)
+        if found is None:
+            inserted += 1
+        else:
+            updated += 1
+            superseded.append(found[0])
+            if _content(operation.connection, found[0]) == document.content:
+                stored = _stored_vector(operation.connection, found[0])
+                if stored is not None:
+                    vector, parts = stored, passages_table.stored(operation.connection, found[0])
+        rows.append(row)
+        new.append((row, document))
+        if vector is None:
+            pending.append((row, len(document.content)))
+        else:
+            embedded.append((row, vector))
+            if parts is not None:
+                cut.append((row, parts))
+    _bury(operation, superseded)
+    _insert_documents(operation, new)
+    _insert_embeddings(operation, embedded)
+    passages_table.insert(operation, cut)
+    insert_rows(operation.connection, "pending", pending)
+    operation.documents += inserted
+    return WriteReceipt(
+        sequence=operation.reached,
+        inserted=inserted,
+        updated=updated,
+        unchanged=len(documents) - len(new),
+        rows=tuple(rows),
+    )
+
+
+def delete(operation: Operation, ids: Sequence[str]) -> WriteReceipt:
+    """Tombstone the live versions of `ids`; an id that is not there is counted as missing."""
+    unique = list(dict.fromkeys(ids))
+    live = _live_versions(operation.connection, unique)
+    receipt = delete_rows(operation, [live[id][0] for id in unique if id in live])
+    return replace(receipt, missing=len(unique) - receipt.deleted)
+
+
+def delete_rows(operation: Operation, rows: Sequence[int]) -> WriteReceipt:
+    """Tombstone rows, all of which are live."""
+    _bury(operation, rows)
+    operation.documents -= len(rows)
+    return WriteReceipt(sequence=operation.reached, deleted=len(rows), rows=tuple(rows))
+
+
+def set_embeddings(
+    operation: Operation,
+    rows: Int64[np.ndarray, " rows"],
+    embeddings: Float32[np.ndarray, "rows dimension"],
+    passages: Mapping[int, Packed],
+) -> int:
+    """Store embeddings of pending rows, and passages by row.
+
+    Rows that got an embedding or were superseded meanwhile are passed over.
+    """
+    waiting: list[tuple[int, bytes]] = []
+    for row, embedding in zip(rows.tolist(), embedding_bytes(embeddings), strict=True):
+        deleted = operation.connection.execute("DELETE FROM pending WHERE row = ?", (row,)).rowcount
+        if deleted:
+            waiting.append((row, embedding))
+        elif not 1 <= row <= operation.last_row:
+            raise NotFound(f"row {row} was never given out; rows are 1 to {operation.last_row}")
+    _insert_embeddings(operation, waiting)
+    passages_table.insert(operation, [(row, passages[row]) for row, _ in waiting if row in passages])
+    return operation.reached
+
+
+def _live_versions(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+    """Row and digest of those documents that are there, by id."""
+    found: dict[str, tuple[int, bytes]] = {}
+    for start in range(0, len(ids), _LOOKED_UP):
+        chunk = ids[start : start + _LOOKED_UP]
+        marks = ",".join(["(?)"] * len(chunk))  # a list behind IN would be sorted into a table first
+        for id, row, digest in connection.execute(
+            f"WITH given (id) AS (VALUES {marks}) SELECT document.id, row, digest"
+            " FROM given CROSS JOIN document ON document.id = given.id WHERE deleted IS NULL",
+            chunk,
+        ):
+            found[id] = row, digest
+    return found
+
+
+def _content(connection: sqlite3.Connection, row: int) -> str:
+    title, text = connection.execute("SELECT title, text FROM document WHERE row = ?", (row,)).fetchone()
+    return f"{title} {text}".strip()
+
+
+def _stored_vector(connection: sqlite3.Connection, row: int) -> bytes | None:
+    found = connection.execute("SELECT vector FROM embedding WHERE row = ?", (row,)).fetchone()
+    return None if found is None else found[0]
+
+
+def _bury(operation: Operation, rows: Sequence[int]) -> None:
+    if not rows:
+        return
+    operation.connection.executemany(
+        "UPDATE document SET deleted = ? WHERE row = ?", [(operation.sequence, row) for row in rows]
+    )
+    operation.connection.executemany("DELETE FROM pending WHERE row = ?", [(row,) for row in rows])
+    operation.tombstones += len(rows)
+    operation.add_facts([tombstone_fact(row, operation.sequence) for row in rows])
+
+
+def _insert_documents(operation: Operation, documents: Sequence[tuple[int, Prepared]]) -> None:
+    written = operation.sequence
+    versions = [(row, *document, written) for row, document in documents]
+    insert_rows(operation.connection, _VERSION, versions)
+    operation.add_facts([document_fact(row, written, document.digest) for row, document in documents])
+
+
+def _insert_embeddings(operation: Operation, embeddings: Sequence[tuple[int, bytes]]) -> None:
+    written = operation.sequence
+    values = [(row, written, embedding_digest(vector), vector) for row, vector in embeddings]
+    insert_rows(operation.connection, "embedding", values)
+    operation.add_facts([embedding_fact(row, written, digest) for row, _, digest, _ in values])

@@ -1,0 +1,1 @@
+"""Feedback events and the pages they refer to."""

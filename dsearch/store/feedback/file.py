@@ -1,0 +1,331 @@
+"""`FeedbackFile`: `feedback.db` as a file: its format, its transactions, its watermark.
+
+A transaction is: lock the watermark → BEGIN IMMEDIATE → hold the database against the marks → the change, its
+facts added to the set digest, sequence + 1 → COMMIT (synced) → mark (synced) → unlock. What can be cut off in
+between, and what it looks like afterwards, is the table in watermark.py; the next writer marks what had been
+committed. Unlike the documents' writer this one holds the lock for one transaction, so that a command can
+clear feedback beside a running server.
+
+Format 1 had no sequence and no watermark. Such a file is read as it is, and its first writer brings it up to
+format 2: marks of operation 0 are written before that is committed, so an upgrade or a creation that was cut
+off is known by them. Operation 0 acknowledges nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsearch.errors import CorruptData, Unavailable
+from dsearch.store.backup import copy_database
+from dsearch.store.feedback.rows import (
+    FEEDBACK,
+    FEEDBACK_FILE,
+    OLDEST_FORMAT,
+    TABLES,
+    FeedbackState,
+    all_facts,
+    damaged_file,
+    insert_state,
+    read_state,
+    write_state,
+)
+from dsearch.store.sqlite.connection import connect, is_full, readable_errors
+from dsearch.store.sqlite.digest import DIGEST_BYTES, add_facts
+from dsearch.store.sqlite.watermark import (
+    Marks,
+    Watermark,
+    check_database,
+    create_watermark,
+    read_watermark,
+    sync_folder,
+    unwritable,
+)
+
+_PATIENCE_S = 10.0
+_NOTHING = bytes(DIGEST_BYTES)
+
+
+@dataclass(slots=True)
+class Change:
+    """A transaction at work: rows are written through `connection`, and their facts added here."""
+
+    connection: sqlite3.Connection
+    facts: int = 0
+
+
+class FeedbackFile:
+    """The feedback of one collection folder, to be read and written in transactions; safe in many threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+        self._failure: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """Of the database."""
+        return self._folder / FEEDBACK_FILE
+
+    @property
+    def there(self) -> bool:
+        """Whether there is feedback, or was."""
+        return self.path.is_file() or (self._folder / FEEDBACK.file_name).is_file()
+
+    @contextmanager
+    def writing(self, *, accept_loss: bool = False) -> Generator[Change]:
+        """A transaction, durable when the block has ended; nothing of it stays when the block raises.
+
+        Args:
+            accept_loss: go on with the rows that are there in the end, though acknowledged ones are missing.
+
+        Raises:
+            CorruptData: acknowledged rows are missing, or the file is damaged.
+            InsufficientStorage, Unavailable, UnsupportedFormat.
+        """
+        with self._lock, self._errors(), self._distrusting():
+            if self._failure is not None:
+                raise Unavailable(self._failure)
+            with closing(self._watermark()) as watermark:
+                yield from self._change(watermark, accept_loss)
+
+    def vacuum(self) -> None:
+        """Write the file anew, without what was deleted, and empty its log."""
+        with self._lock, self._errors(), self._distrusting():
+            connection = self._connection()
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @contextmanager
+    def reading(self) -> Generator[sqlite3.Connection | None]:
+        """A read transaction of its own; None when nothing was ever written.
+
+        Raises:
+            CorruptData: acknowledged rows are missing, or the file is damaged.
+            UnsupportedFormat, Unavailable.
+        """
+        before = self._marks()
+        if not self.path.is_file():
+            self._require_nothing_lost(before)
+            yield None
+            return
+        with self._errors(), closing(connect(self._folder, writer=False, file=FEEDBACK_FILE)) as connection:
+            connection.execute("BEGIN")
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+                self._require_nothing_lost(before)
+                yield None  # a first write was cut off
+                return
+            state = read_state(connection, self.path)
+            if state is None:
+                self._require_nothing_lost(before)
+            else:
+                after = read_watermark(self._folder, FEEDBACK)
+                # Without marks before, this is the first transaction: it was committed after we had looked.
+                marks = Marks(state.marks[0], 0, other_is_whole=True) if before is None else before
+                check_database(self._folder, state.marks, before=marks, after=after, of=FEEDBACK)
+            yield connection
+
+    def require_rows(self, connection: sqlite3.Connection) -> None:
+        """Hold all rows that a read transaction sees against the set digest; raises CorruptData."""
+        state = read_state(connection, self.path)
+        if state is not None and add_facts(_NOTHING, all_facts(connection)) != state.digest:
+            raise CorruptData(f"{self.path} does not hold the rows that were acknowledged; {FEEDBACK.remedy}")
+
+    def stop_writing(self) -> None:
+        """Refuse every further write (Unavailable)."""
+        with self._lock:
+            self._failure = f"{self.path}: its collection was replaced by another; open that one"
+
+    def close(self) -> None:
+        """Close the file; a later call opens it again."""
+        with self._lock:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+    # ---- inside
+
+    def _watermark(self) -> Watermark:
+        """Open and locked; its name is durable."""
+        made = not (self._folder / FEEDBACK.file_name).exists()
+        try:
+            watermark = Watermark(self._folder, FEEDBACK, replace_unreadable=True, patience_s=_PATIENCE_S)
+        except OSError as error:  # nothing was begun: a full disk, no permission
+            raise unwritable(self.path, error) from error
+        if made:
+            try:
+                self._sync_folder()
+            except BaseException:
+                watermark.close()
+                raise
+        return watermark
+
+    def _sync_folder(self) -> None:
+        try:
+            sync_folder(self._folder)
+        except OSError as error:
+            raise Unavailable(self._fail(error)) from error
+
+    def _change(self, watermark: Watermark, accept_loss: bool) -> Generator[Change]:
+        connection = self._connection()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            state = self._checked(connection, watermark, accept_loss)
+            change, before = Change(connection), connection.total_changes
+            yield change
+            changed = accept_loss or connection.total_changes != before
+            if changed:
+                digest = (
+                    add_facts(_NOTHING, all_facts(connection))
+                    if accept_loss  # the rows that are there count, whatever was before
+                    else add_facts(state.digest, change.facts)
+                )
+                # Past whatever the watermark has seen: a number is not used twice.
+                state = state.later(max(state.sequence, watermark.marks.newest.sequence) + 1, digest)
+                write_state(connection, state)
+        except BaseException:
+            if connection.in_transaction:  # a full disk may have ended it
+                connection.execute("ROLLBACK")
+            raise
+        self._commit(connection)
+        if changed:
+            self._mark(watermark, state)
+            if accept_loss:
+                self._mark(watermark, state)  # both slots have to be whole again
+
+    def _checked(
+        self, connection: sqlite3.Connection, watermark: Watermark, accept_loss: bool
+    ) -> FeedbackState:
+        """The state that a transaction starts from, after bringing an older file up to the present format."""
+        state = read_state(connection, self.path)
+        if state is None:
+            if not accept_loss:
+                self._require_nothing_lost(watermark.marks)
+            state = FeedbackState(0, digest := add_facts(_NOTHING, all_facts(connection)), 0, digest)
+            if watermark.marks.newest.sequence == 0:
+                self._mark(watermark, state)
+                self._mark(watermark, state)
+            insert_state(connection, state)
+            return state
+        if accept_loss:
+            return state
+        if watermark.unreadable is not None:
+            raise watermark.unreadable
+        marks = watermark.marks
+        check_database(self._folder, state.marks, before=marks, after=marks, of=FEEDBACK)
+        if marks.newest.sequence < state.sequence:  # a writer was cut off between its commit and its mark
+            self._mark(watermark, state)
+        return state
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if not is_full(error):
+                self._fail(error)  # whatever it was: see `_distrusting`
+            raise
+
+    @contextmanager
+    def _distrusting(self) -> Generator[None]:
+        """After an error of the disk nothing more is written: what is on the medium is not known, and asking
+        again may be answered by the cache alone. A full disk is no such error.
+        """
+        try:
+            yield
+        except sqlite3.Error as error:
+            name = getattr(error, "sqlite_errorname", "") or ""
+            if name.startswith("SQLITE_IOERR") and not is_full(error):
+                self._fail(error)
+            raise
+
+    def _mark(self, watermark: Watermark, state: FeedbackState) -> None:
+        try:
+            watermark.write(state.marks[0])
+        except OSError as error:
+            raise Unavailable(self._fail(error)) from error
+
+    def _fail(self, error: Exception) -> str:
+        self._failure = (
+            f"{self.path}: a write failed ({error}); feedback is refused until this process is "
+            "started again, searches go on"
+        )
+        return self._failure
+
+    def _marks(self) -> Marks | None:
+        """What the watermark says; None where it was never written, or not to its end."""
+        try:
+            return read_watermark(self._folder, FEEDBACK)
+        except CorruptData:
+            return None
+
+    def _require_nothing_lost(self, marks: Marks | None) -> None:
+        """Of a file without a state, that no operation was ever acknowledged; raises CorruptData."""
+        if marks is not None and marks.newest.sequence > 0:
+            raise CorruptData(
+                f"{self._folder}: acknowledged {FEEDBACK.written} are missing: {FEEDBACK_FILE} has none, "
+                f"but its watermark shows {marks.newest.sequence} writes; {FEEDBACK.remedy}"
+            )
+
+    def _connection(self) -> sqlite3.Connection:
+        """The writer's, opened when it is first needed."""
+        if self._writer is None:
+            connection = connect(self._folder, writer=True, create=True, file=FEEDBACK_FILE)
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                for statement in TABLES.split(";\n"):
+                    connection.execute(statement)
+                connection.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (str(OLDEST_FORMAT),))
+                connection.execute("COMMIT")
+                self._sync_folder()
+            except BaseException:
+                connection.close()
+                raise
+            self._writer = connection
+        return self._writer
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            with readable_errors(self.path, self._damaged):
+                yield
+        except sqlite3.Error as error:  # no constraint of this file can fail but by damage
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, why: str) -> CorruptData:
+        return damaged_file(self.path, why)
+
+
+def copy_feedback(source: Path, target: Path) -> None:
+    """Copy the feedback of a collection folder into another, of one state, while others write to it.
+
+    What is known to be lost in the one is known to be lost in the other.
+
+    Raises:
+        CorruptData: the database cannot be read.
+        InsufficientStorage.
+    """
+    marked = source / FEEDBACK.file_name
+    content = marked.read_bytes() if marked.is_file() else None
+    file, state = FeedbackFile(source), None
+    try:
+        with file.reading() as connection:
+            if connection is not None:
+                with closing(sqlite3.connect(target / FEEDBACK_FILE)) as copy:
+                    connection.backup(copy)
+                state = read_state(connection, file.path)
+    except CorruptData:
+        if file.path.is_file():
+            copy_database(file.path, target / FEEDBACK_FILE)
+        if content is not None:
+            (target / FEEDBACK.file_name).write_bytes(content)
+    else:
+        if state is not None:
+            create_watermark(target, state.marks[0], FEEDBACK)
+    sync_folder(target)

@@ -1,0 +1,295 @@
+"""The rows of feedback.db: written, read and held against their digests.
+
+Which operation `feedback.db` is at, its format, and the words for what its watermark misses.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsearch.errors import Conflict, CorruptData, UnsupportedFormat
+from dsearch.store.feedback.records import Event, Impression, digest_of
+from dsearch.store.sqlite.digest import content_fact
+from dsearch.store.sqlite.watermark import Mark, Marked
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS impression (
+    query_id TEXT PRIMARY KEY,
+    content  TEXT NOT NULL,
+    digest   BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS event (
+    key         TEXT NOT NULL,
+    event_id    TEXT NOT NULL,
+    query_id    TEXT NOT NULL,
+    client_id   TEXT NOT NULL,
+    received_s  REAL NOT NULL,
+    content     TEXT NOT NULL,
+    digest      BLOB NOT NULL,
+    PRIMARY KEY (key, event_id)
+);
+CREATE INDEX IF NOT EXISTS event_query ON event (query_id);
+CREATE TABLE IF NOT EXISTS contributor (key TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS state (
+    one               INTEGER PRIMARY KEY CHECK (one = 1),
+    sequence          INTEGER NOT NULL,
+    digest            BLOB    NOT NULL,
+    previous_sequence INTEGER NOT NULL,
+    previous_digest   BLOB    NOT NULL
+)
+"""
+_EVENT = "SELECT key, event_id, query_id, client_id, received_s, content, digest FROM event"
+
+
+def find_impression(connection: sqlite3.Connection, query_id: str) -> Impression | None:
+    """The impression of this id; raises CorruptData."""
+    row = connection.execute(
+        "SELECT query_id, content, digest FROM impression WHERE query_id = ?", (query_id,)
+    ).fetchone()
+    return None if row is None else _impression(*row)
+
+
+def every_impression(connection: sqlite3.Connection) -> Iterator[Impression]:
+    """All of them, in the order of their ids; raises CorruptData."""
+    for row in connection.execute("SELECT query_id, content, digest FROM impression ORDER BY query_id"):
+        yield _impression(*row)
+
+
+def events_of(connection: sqlite3.Connection, query_id: str) -> tuple[Event, ...]:
+    """The events of an impression, in the order of their arrival; raises CorruptData."""
+    rows = connection.execute(f"{_EVENT} WHERE query_id = ? ORDER BY rowid", (query_id,))
+    return tuple(_event(*row) for row in rows)
+
+
+def insert_impression(connection: sqlite3.Connection, one: Impression) -> int:
+    """Write an impression unless it is there; its fact, 0 when it was.
+
+    Raises Conflict when its id names another query.
+    """
+    known = find_impression(connection, one.query_id)
+    if known is None:
+        content = one.content()
+        digest = digest_of(content)
+        connection.execute("INSERT INTO impression VALUES (?, ?, ?)", (one.query_id, content, digest))
+        return content_fact(b"impression", digest)
+    if known.query != one.query:
+        raise Conflict(
+            f"query_id={one.query_id!r} names another query already; give each search an id of its own"
+        )
+    return 0
+
+
+def insert_event(connection: sqlite3.Connection, one: Event) -> int:
+    """Write an event unless it is there; its fact, 0 when it was.
+
+    Raises Conflict when its id names another event.
+    """
+    content = one.content()
+    known = connection.execute(
+        "SELECT content FROM event WHERE key = ? AND event_id = ?", (one.key, one.event_id)
+    ).fetchone()
+    if known is None:
+        digest = digest_of(content, one.received_s)
+        row = (one.key, one.event_id, one.query_id, one.client_id, one.received_s, content, digest)
+        connection.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        return content_fact(b"event", digest)
+    if known[0] != content:
+        raise Conflict(f"event_id={one.event_id!r} names another event already; give each an id of its own")
+    return 0
+
+
+def delete_events(
+    connection: sqlite3.Connection,
+    *,
+    key: str | None = None,
+    client_id: str | None = None,
+    before_s: float | None = None,
+) -> tuple[int, int]:
+    """Delete those that meet every condition given: (how many, the sum of their facts)."""
+    conditions = {"key = ?": key, "client_id = ?": client_id, "received_s < ?": before_s}
+    given = {text: value for text, value in conditions.items() if value is not None}
+    where = " AND ".join(given) or "1"
+    digests = connection.execute(
+        f"DELETE FROM event WHERE {where} RETURNING digest", tuple(given.values())
+    ).fetchall()
+    return len(digests), _facts(b"event", digests)
+
+
+def all_facts(connection: sqlite3.Connection) -> int:
+    """The sum of the facts of all rows."""
+    return sum(
+        _facts(kind.encode(), connection.execute(f"SELECT digest FROM {kind}"))
+        for kind in ("impression", "event")
+    )
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """Of the file, free pages left out."""
+
+    def pragma(name: str) -> int:
+        return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    return (pragma("page_count") - pragma("freelist_count")) * pragma("page_size")
+
+
+def require_complete(connection: sqlite3.Connection) -> None:
+    """Hold the events against the counts that were kept; raises CorruptData."""
+    counted = dict(connection.execute("SELECT key, count(*) FROM event GROUP BY key"))
+    # A damaged page can read as NULL or text where a number was written.
+    kept = dict(connection.execute("SELECT key, coalesce(CAST(events AS INTEGER), 0) FROM contributor"))
+    (lone,) = connection.execute(
+        "SELECT count(*) FROM event WHERE query_id NOT IN (SELECT query_id FROM impression)"
+    ).fetchone()
+    if counted != kept or lone:
+        raise CorruptData(
+            f"feedback.db holds {sum(counted.values())} events where {sum(kept.values())} were written, "
+            f"{lone} of them without their page; go on with the rest: dsearch feedback clear --damaged"
+        )
+
+
+def delete_damaged(connection: sqlite3.Connection) -> int:
+    """Delete rows that are not what was written, and events without their page; how many."""
+    deleted = 0
+    blob = "CAST({} AS BLOB)".format
+    columns = ", ".join(blob(name) for name in ("query_id", "content"))
+    rows = connection.execute(f"SELECT rowid, {columns}, digest FROM impression").fetchall()
+    bad = [(row,) for row, *fields in rows if not _reads(_impression, fields)]
+    connection.executemany("DELETE FROM impression WHERE rowid = ?", bad)
+    deleted += len(bad)
+    names = ", ".join(blob(name) for name in ("key", "event_id", "query_id", "client_id"))
+    rows = connection.execute(
+        f"SELECT rowid, {names}, received_s, {blob('content')}, digest FROM event"
+    ).fetchall()
+    bad = [(row,) for row, *fields in rows if not _reads(_event, fields)]
+    connection.executemany("DELETE FROM event WHERE rowid = ?", bad)
+    lone = "DELETE FROM event WHERE query_id NOT IN (SELECT query_id FROM impression)"
+    return deleted + len(bad) + connection.execute(lone).rowcount
+
+
+def count_again(connection: sqlite3.Connection) -> int:
+    """Delete impressions that no event refers to, and set the counts by what is there; their facts' sum."""
+    lone = "DELETE FROM impression WHERE query_id NOT IN (SELECT query_id FROM event) RETURNING digest"
+    facts = _facts(b"impression", connection.execute(lone).fetchall())
+    connection.execute("DELETE FROM contributor")
+    connection.execute("INSERT INTO contributor SELECT key, count(*) FROM event GROUP BY key")
+    return facts
+
+
+def _facts(kind: bytes, digests: Iterable[tuple[object]]) -> int:
+    """Their sum; a digest that damage left no bytes is none, so that the sum misses it."""
+    return sum(content_fact(kind, digest) for (digest,) in digests if isinstance(digest, bytes))
+
+
+def _reads(read: Callable[..., object], fields: list[Any]) -> bool:
+    try:
+        # The digest, which comes last, stays bytes.
+        read(*(one.decode() if isinstance(one, bytes) else one for one in fields[:-1]), fields[-1])
+    except (CorruptData, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _impression(query_id: str, content: str, digest: bytes) -> Impression:
+    if digest_of(content) != digest:
+        raise damaged()
+    one = Impression.from_content(content)
+    if one.query_id != query_id:
+        raise damaged()
+    return one
+
+
+def _event(
+    key: str, event_id: str, query_id: str, client_id: str, received_s: float, content: str, digest: bytes
+) -> Event:
+    if digest_of(content, received_s) != digest:
+        raise damaged()
+    one = Event.from_content(content, received_s)
+    if (one.key, one.event_id, one.query_id, one.client_id) != (key, event_id, query_id, client_id):
+        raise damaged()
+    return one
+
+
+def damaged() -> CorruptData:
+    """The error that a row which is not what was written raises."""
+    return CorruptData(
+        "a row of feedback.db is not what was written; go on without it: dsearch feedback clear --damaged"
+    )
+
+
+FEEDBACK_FILE = "feedback.db"
+FEEDBACK = Marked(
+    "feedback.watermark",
+    FEEDBACK_FILE,
+    "clicks and judgements",
+    "documents and searches are whole; go on with what is there: dsearch feedback clear --damaged",
+)
+FORMAT = 2
+OLDEST_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackState:
+    """The row of table `state`: the last operation and the one before it, with the set digests then."""
+
+    sequence: int
+    digest: bytes
+    previous_sequence: int
+    previous_digest: bytes
+
+    @property
+    def marks(self) -> tuple[Mark, Mark]:
+        """What the watermark may say beside this: this operation, or the one before."""
+        return Mark(self.sequence, self.digest), Mark(self.previous_sequence, self.previous_digest)
+
+    def later(self, sequence: int, digest: bytes) -> FeedbackState:
+        """The state after an operation of this number."""
+        return FeedbackState(sequence, digest, self.sequence, self.digest)
+
+
+def read_state(connection: sqlite3.Connection, path: Path) -> FeedbackState | None:
+    """The row of table `state`; None in a file of format 1. Raises UnsupportedFormat, CorruptData."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+    if row is None or row[0] not in (str(OLDEST_FORMAT), str(FORMAT)):
+        found = "unknown" if row is None else row[0]
+        raise UnsupportedFormat(
+            f"{path} has feedback format {found}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
+            "use the release that wrote it to export it"
+        )
+    if row[0] == str(OLDEST_FORMAT):
+        return None
+    row = connection.execute(
+        "SELECT sequence, digest, previous_sequence, previous_digest FROM state"
+    ).fetchone()
+    if row is None or [type(value) for value in row] != [int, bytes, int, bytes]:
+        raise damaged_file(path, "the row of its table `state` is not what was written")
+    return FeedbackState(*row)
+
+
+def insert_state(connection: sqlite3.Connection, state: FeedbackState) -> None:
+    """Bring a file of format 1 up to the present one; part of a transaction."""
+    values = (state.sequence, state.digest, state.previous_sequence, state.previous_digest)
+    connection.execute("INSERT INTO state VALUES (1, ?, ?, ?, ?)", values)
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('format', ?)", (str(FORMAT),))
+
+
+def write_state(connection: sqlite3.Connection, state: FeedbackState) -> None:
+    """Write the row of table `state`; part of the operation's own transaction."""
+    connection.execute(
+        "UPDATE state SET sequence = ?, digest = ?, previous_sequence = ?, previous_digest = ?",
+        (state.sequence, state.digest, state.previous_sequence, state.previous_digest),
+    )
+
+
+def damaged_file(path: Path, why: str) -> CorruptData:
+    """The error that a file which SQLite cannot read raises, or one row of it that Python cannot."""
+    if "decode to UTF-8" in why:
+        return damaged()
+    return CorruptData(
+        f"{path} is damaged ({why}); move it and {FEEDBACK.file_name} away (documents are not in them) and "
+        "go on without them"
+    )

@@ -1,0 +1,248 @@
+"""`FeedbackStore`: a collection's `feedback.db`, what was clicked and the pages that it was clicked on.
+
+Apart from documents.db: it can be cleared, copied or left out of a backup by itself, and losing it loses no
+document. SQLite in WAL mode, synced at every commit: what `record` returned from is on the medium.
+
+- **Only what somebody reacted to is written down.** A page of hits gets here with the first event about it.
+- **Idempotent.** An event has an id among those of its key; sent again it is counted as repeated.
+- **Bounded** in events of one key and in bytes; then writes are refused until something is cleared.
+- **Damage is noticed** when it is read: every row stands beside the SHA-256 of its content, and the number of
+  each key's events is kept apart. What SQLite itself cannot read is reported as such. A watermark of its own
+  (feedback_file.py) notices acknowledged rows that vanished with everything that told of them: dropped by a
+  flipped bit in the log, or by an old copy put in place of the file.
+- **Cleared is gone**: rows are overwritten (`secure_delete`), the file is rebuilt, its log emptied.
+
+Any process may write; SQLite's lock takes them one by one. So `dsearch feedback clear` works while a server
+runs.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsearch.errors import CorruptData, InsufficientStorage, UnsupportedFormat
+from dsearch.store.feedback.file import FEEDBACK_FILE, FeedbackFile, copy_feedback
+from dsearch.store.feedback.records import Event, Impression
+from dsearch.store.feedback.rows import (
+    count_again,
+    damaged,
+    delete_damaged,
+    delete_events,
+    events_of,
+    every_impression,
+    find_impression,
+    insert_event,
+    insert_impression,
+    require_complete,
+    used_bytes,
+)
+
+__all__ = ["FEEDBACK_FILE", "FeedbackFull", "FeedbackStore", "Page", "Recorded", "copy_feedback"]
+
+MAX_EVENTS_OF_KEY = 200_000
+MAX_BYTES = 1 << 30
+
+
+class FeedbackFull(InsufficientStorage):
+    """The feedback of a collection, or of one key, has reached its limit."""
+
+    code = "feedback_full"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Acknowledged events: how many are new, and how many had been sent before."""
+
+    events: int
+    repeated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An impression and the events about it, in the order of their arrival."""
+
+    impression: Impression
+    events: tuple[Event, ...]
+
+
+class FeedbackStore:
+    """The feedback of one collection; safe in many threads.
+
+    Args:
+        folder: of the collection. The file is made by the first write.
+        max_events_of_key: more of one key are refused.
+        max_bytes: of the file; then every write is.
+    """
+
+    def __init__(
+        self, folder: Path, *, max_events_of_key: int = MAX_EVENTS_OF_KEY, max_bytes: int = MAX_BYTES
+    ):
+        self._folder = folder
+        self._max_events_of_key, self._max_bytes = max_events_of_key, max_bytes
+        self._file = FeedbackFile(folder)
+
+    # ---- write
+
+    def record(self, impressions: Sequence[Impression], events: Sequence[Event]) -> Recorded:
+        """Write events and the impressions that they belong to, all or none; durable on return.
+
+        Args:
+            impressions: those that are there already are left as they are.
+            events: those that are there already are counted.
+
+        Raises:
+            Conflict: an id of an event or a query is in use for another one.
+            FeedbackFull, InsufficientStorage, Unavailable, CorruptData.
+        """
+        with self._file.writing() as change:
+            connection = change.connection
+            change.facts += sum(insert_impression(connection, one) for one in impressions)
+            new: list[Event] = []
+            counts: dict[str, int] = {}
+            for one in events:
+                if fact := insert_event(connection, one):
+                    change.facts += fact
+                    new.append(one)
+                    counts[one.key] = counts.get(one.key, 0) + 1
+            for key, count in counts.items():
+                self._count(connection, key, count)
+            if new and used_bytes(connection) > self._max_bytes:
+                raise FeedbackFull(
+                    f"the feedback of {self._folder.name!r} has reached {self._max_bytes} bytes; make room "
+                    f"with: dsearch feedback clear -c {self._folder.name} --older-than DAYS"
+                )
+        return Recorded(len(new), len(events) - len(new))
+
+    def clear(
+        self,
+        *,
+        key: str | None = None,
+        client_id: str | None = None,
+        before_s: float | None = None,
+        damaged: bool = False,
+    ) -> int:
+        """Delete events, then impressions that none refers to any more; all of them when nothing is named.
+
+        Args:
+            key: only those of this key.
+            client_id: only those of this client.
+            before_s: only those received before this time (seconds since 1970).
+            damaged: only rows that are not what was written; that acknowledged ones are missing is accepted,
+                as it is when all are deleted.
+
+        Returns:
+            How many events (of damaged rows: how many rows) were deleted.
+        """
+        if not self._file.there:
+            return 0
+        everything = key is None and client_id is None and before_s is None
+        with self._file.writing(accept_loss=damaged or everything) as change:
+            if damaged:
+                deleted = delete_damaged(change.connection)
+            else:
+                deleted, facts = delete_events(
+                    change.connection, key=key, client_id=client_id, before_s=before_s
+                )
+                change.facts -= facts
+            change.facts -= count_again(change.connection)
+        self._file.vacuum()
+        return deleted
+
+    def stop_writing(self) -> None:
+        """Refuse every further write (Unavailable): the file is about to be replaced by a copy."""
+        self._file.stop_writing()
+
+    def close(self) -> None:
+        """Close the file; a later call opens it again."""
+        self._file.close()
+
+    # ---- read
+
+    def impression(self, query_id: str) -> Impression | None:
+        """The impression of this id, or None.
+
+        Raises:
+            CorruptData: it is not what was written.
+        """
+        with self._file.reading() as connection:
+            return None if connection is None else find_impression(connection, query_id)
+
+    def pages(self) -> Iterator[Page]:
+        """Every impression with its events, in the order of their ids; one state of the file.
+
+        Raises:
+            CorruptData: a row is not what was written, or rows are missing.
+        """
+        with self._file.reading() as connection:
+            if connection is None:
+                return
+            require_complete(connection)
+            self._file.require_rows(connection)
+            for impression in every_impression(connection):
+                yield Page(impression, events_of(connection, impression.query_id))
+
+    def loss(self) -> str | None:
+        """What is wrong with the file as far as opening it tells, in words; None when nothing is.
+
+        `damage` reads every row.
+        """
+        try:
+            with self._file.reading():
+                return None
+        except (CorruptData, UnsupportedFormat) as error:
+            return str(error)
+
+    def damage(self) -> tuple[str, ...]:
+        """What is not what was written or is missing, in words, as far as reading everything again tells."""
+        try:
+            for _ in self.pages():
+                pass
+        except (CorruptData, UnsupportedFormat) as error:
+            return (str(error),)
+        return ()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, as JSON: impressions, randomised ones, events by action, keys, bytes, first and last."""
+        impressions = randomised = 0
+        actions: dict[str, int] = {}
+        keys: dict[str, int] = {}
+        received: list[float] = []
+        for page in self.pages():
+            impressions += 1
+            randomised += page.impression.pair is not None
+            for event in page.events:
+                actions[event.action] = actions.get(event.action, 0) + 1
+                keys[event.key] = keys.get(event.key, 0) + 1
+                received.append(event.received_s)
+        return {
+            "impressions": impressions,
+            "randomised": randomised,
+            "events": sum(actions.values()),
+            "actions": dict(sorted(actions.items())),
+            "keys": len(keys),
+            "largest_key": max(keys.values(), default=0),
+            "first_s": min(received, default=None),
+            "last_s": max(received, default=None),
+            "bytes": self._file.path.stat().st_size if self._file.path.is_file() else 0,
+        }
+
+    # ---- inside
+
+    def _count(self, connection: sqlite3.Connection, key: str, more: int) -> None:
+        connection.execute(
+            "INSERT INTO contributor VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET events = events + ?",
+            (key, more, more),
+        )
+        (events,) = connection.execute("SELECT events FROM contributor WHERE key = ?", (key,)).fetchone()
+        if not isinstance(events, int):
+            raise damaged()
+        if events > self._max_events_of_key:
+            raise FeedbackFull(
+                f"key {key!r} has {events - more} events in {self._folder.name!r} and may have "
+                f"{self._max_events_of_key}; make room with: "
+                f"dsearch feedback clear -c {self._folder.name} --key {key}"
+            )

@@ -1,0 +1,1 @@
+"""Filters: syntax and SQL."""

@@ -1,0 +1,245 @@
+r"""Filters: conditions on metadata, as JSON, checked once and turned into a small typed tree.
+
+    {"year": {"gte": 1990, "lt": 2000}, "or": [{"tags": {"in": ["x", "y"]}}, {"not": {"lang": {"eq": "en"}}}]}
+
+An object holds when all of its entries do. An entry is `and` or `or` with a list of filters, `not` with one
+filter, or a field with its conditions (all must hold):
+
+| condition | holds when the field's value |
+|---|---|
+| `eq`, `in` | is that string, number, boolean or null; one of those in the list |
+| `ne`, `nin` | does not meet `eq`, `in`: so documents without the field are among them |
+| `gt`, `gte`, `lt`, `lte` | is of the operand's type (number or string, by code point) and lies so |
+| `exists` | is there at all (true; a null is) or is not (false) |
+
+Types matter: 1 is not "1", true is not 1, a null is not an absent field; 1 and 1.0 are the same number. Where
+the value is a list, a condition holds when it does for any element (lists and objects within are not looked
+into). `author.name` is the key `name` of the object `author`; a backslash takes the next character as it is,
+so `dc\.title` is one key, and `\or` a field named "or". A NUL in a stored string ends it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from dsearch.errors import InvalidRequest
+from dsearch.store.metadata import MAX_METADATA_DEPTH
+
+MAX_DEPTH = 16
+MAX_CONDITIONS = 256
+MAX_OPERANDS = 10_000
+MAX_OPERAND_CHARACTERS = 4096
+MAX_FIELD_CHARACTERS = 1024
+
+Scalar = str | int | float | bool | None
+Order = Literal["gt", "gte", "lt", "lte"]
+Keys = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equals:
+    """The value at `keys`, or an element of the list there, is one of `operands`."""
+
+    keys: Keys
+    operands: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compares:
+    """The value at `keys`, or an element of the list there, is of the operand's type and lies so."""
+
+    keys: Keys
+    order: Order
+    operand: str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """There is a value at `keys`."""
+
+    keys: Keys
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every part holds."""
+
+    parts: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """At least one part holds."""
+
+    parts: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The part does not hold."""
+
+    part: Filter
+
+
+Filter = Equals | Compares | Exists | All | Some | Not
+
+
+def parse_filter(given: object) -> Filter:
+    """Check a filter as it came from JSON; one that was checked already is returned as it is.
+
+    At most 16 levels, 256 conditions and 10,000 operands. Raises InvalidRequest: where, what was given, what
+    is allowed.
+    """
+    if isinstance(given, Filter):
+        return given
+    return _Parser().filter(given, "filter", MAX_DEPTH)
+
+
+def parse_field(field: str, where: str = "field") -> Keys:
+    """The keys of a dotted path; raises InvalidRequest."""
+    if len(field) > MAX_FIELD_CHARACTERS:
+        raise _refused(where, f"a field of {len(field)} characters", f"use at most {MAX_FIELD_CHARACTERS}")
+    keys = [""]
+    characters = iter(field)
+    for character in characters:
+        if character == ".":
+            keys.append("")
+        else:
+            keys[-1] += next(characters, "") if character == "\\" else character
+    for key in keys:
+        if not key:
+            raise _refused(
+                where, f"the field {field[:80]!r} with an empty key", "join keys by single dots: a.b"
+            )
+        if any(character in '"\\' or character < " " for character in key) or not _is_text(key):
+            raise _refused(
+                where,
+                f"the field {field[:80]!r}",
+                "quotes, backslashes, control characters and lone surrogates cannot be asked for in keys",
+            )
+    if len(keys) > MAX_METADATA_DEPTH:
+        raise _refused(
+            where, f"a field of {len(keys)} keys", f"metadata has at most {MAX_METADATA_DEPTH} levels"
+        )
+    return tuple(keys)
+
+
+class _Parser:
+    """Counts what it has seen: the bounds are for a filter as a whole."""
+
+    def __init__(self) -> None:
+        self.conditions = 0
+        self.operands = 0
+        self._makers: dict[str, Callable[[Keys, object, str], Filter]] = {
+            "eq": lambda keys, operand, where: Equals(keys, (self._scalar(operand, where),)),
+            "ne": lambda keys, operand, where: Not(Equals(keys, (self._scalar(operand, where),))),
+            "gt": lambda keys, operand, where: Compares(keys, "gt", self._ordered(operand, where)),
+            "gte": lambda keys, operand, where: Compares(keys, "gte", self._ordered(operand, where)),
+            "lt": lambda keys, operand, where: Compares(keys, "lt", self._ordered(operand, where)),
+            "lte": lambda keys, operand, where: Compares(keys, "lte", self._ordered(operand, where)),
+            "in": lambda keys, operand, where: Equals(keys, self._scalars(operand, where)),
+            "nin": lambda keys, operand, where: Not(Equals(keys, self._scalars(operand, where))),
+            "exists": self._exists,
+        }
+
+    def filter(self, given: object, where: str, depth: int) -> Filter:
+        if depth == 0:
+            raise _refused(where, "more nesting", f"use at most {MAX_DEPTH} levels")
+        entries = _object(given, where, 'use an object such as {"year": {"gte": 1990}}')
+        if not entries:
+            raise _refused(where, "an empty object", "leave the filter out to have every document")
+        parts = [self._entry(key, entry, f"{where}.{key[:80]}", depth) for key, entry in entries.items()]
+        return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+    def _entry(self, key: str, entry: object, where: str, depth: int) -> Filter:
+        if key == "not":
+            return Not(self.filter(entry, where, depth - 1))
+        if key in ("and", "or"):
+            filters = cast("list[object]", entry) if isinstance(entry, list) else []
+            if not filters:
+                raise _refused(where, _shown(cast("object", entry)), "use a list of one or more filters")
+            parts = tuple(self.filter(part, f"{where}[{i}]", depth - 1) for i, part in enumerate(filters))
+            return All(parts) if key == "and" else Some(parts)
+        return self._conditions(parse_field(key, where), entry, where)
+
+    def _conditions(self, keys: Keys, entry: object, where: str) -> Filter:
+        names = ", ".join(self._makers)
+        allowed = f'use an object of conditions ({names}), such as {{"eq": 1}}'
+        conditions = _object(entry, where, allowed)
+        if not conditions:
+            raise _refused(where, "an empty object", allowed)
+        parts: list[Filter] = []
+        for name, operand in conditions.items():
+            if name not in self._makers:
+                raise _refused(
+                    where, f"the condition {name[:80]!r}", f"use one of {names}; nested keys are a.b"
+                )
+            self.conditions += 1
+            if self.conditions > MAX_CONDITIONS:
+                raise _refused(
+                    where, "more conditions", f"use at most {MAX_CONDITIONS} in a filter; in takes lists"
+                )
+            parts.append(self._makers[name](keys, operand, f"{where}.{name}"))
+        return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+    def _scalars(self, given: object, where: str) -> tuple[Scalar, ...]:
+        if not isinstance(given, list | tuple):
+            raise _refused(where, _shown(given), "use a list of strings, numbers, booleans or nulls")
+        elements = enumerate(cast("list[object]", given))
+        return tuple(self._scalar(element, f"{where}[{i}]") for i, element in elements)
+
+    def _scalar(self, given: object, where: str) -> Scalar:
+        self.operands += 1
+        if self.operands > MAX_OPERANDS:
+            raise _refused(where, "more operands", f"use at most {MAX_OPERANDS} in a filter")
+        if given is None or isinstance(given, bool):
+            return given
+        if isinstance(given, str):
+            if len(given) > MAX_OPERAND_CHARACTERS:
+                raise _refused(where, f"{len(given)} characters", f"use at most {MAX_OPERAND_CHARACTERS}")
+            if not _is_text(given):
+                raise _refused(where, "a lone surrogate", "use text; no document has one")
+            return given
+        if isinstance(given, int) and -(2**63) <= given < 2**63:
+            return given
+        if isinstance(given, float) and math.isfinite(given):
+            return given
+        raise _refused(
+            where, _shown(given), "use a string, a finite number (integers of 64 bits), a boolean or null"
+        )
+
+    def _ordered(self, given: object, where: str) -> str | int | float:
+        operand = self._scalar(given, where)
+        if operand is None or isinstance(operand, bool):
+            raise _refused(where, _shown(given), "only numbers and strings have an order")
+        return operand
+
+    def _exists(self, keys: Keys, operand: object, where: str) -> Filter:
+        if not isinstance(operand, bool):
+            raise _refused(where, _shown(operand), "use true or false")
+        return Exists(keys) if operand else Not(Exists(keys))
+
+
+def _object(given: object, where: str, allowed: str) -> dict[str, object]:
+    if not isinstance(given, dict):
+        raise _refused(where, _shown(given), allowed)
+    for key in cast("dict[object, object]", given):
+        if not isinstance(key, str):
+            raise _refused(where, f"the key {key!r:.80}", "JSON keys are strings")
+    return cast("dict[str, object]", given)
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _shown(given: object) -> str:
+    text = repr(given) if not isinstance(given, int) or abs(given) < 2**64 else "an integer of over 64 bits"
+    return text if len(text) <= 80 else text[:80] + "…"
+
+
+def _refused(where: str, given: str, allowed: str) -> InvalidRequest:
+    return InvalidRequest(f"{where}: {given}; {allowed}")

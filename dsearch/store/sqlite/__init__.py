@@ -1,0 +1,1 @@
+"""SQLite: connections, schema, journal, watermark."""

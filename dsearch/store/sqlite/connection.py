@@ -1,0 +1,194 @@
+"""Connections to `documents.db`: how they are set up, shared between threads, and how SQLite's errors read.
+
+Note for whoever reads the database file by other means: never `open()` documents.db in a process that has it
+open through SQLite. Closing such a file drops SQLite's POSIX locks (sqlite.org/howtocorrupt.html, section
+2.2).
+
+Rows into a table, many with one statement.
+
+A statement costs as much in Python and in the locks that it takes and gives as its row does in SQLite, and
+whoever waits for Python gets it between two statements. So rows go in by blocks.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from urllib.parse import quote
+
+from dsearch.errors import CorruptData, DsearchError, InsufficientStorage, Unavailable
+from dsearch.store.sqlite.schema import FILE_NAME, PAGE_BYTES
+
+_BUSY_TIMEOUT_S = 10.0
+_WAL_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+def connect(folder: Path, *, writer: bool, create: bool = False, file: str = FILE_NAME) -> sqlite3.Connection:
+    """Open a database of a collection folder in autocommit mode; transactions are begun explicitly.
+
+    A reader is opened read-write all the same, with `query_only` set: after a kill the first one to come must
+    be able to recover the write-ahead log, which SQLite denies to a connection opened read-only.
+    """
+    mode = "rwc" if create else "rw"
+    connection = sqlite3.connect(
+        f"file:{quote(str((folder / file).absolute()))}?mode={mode}",
+        uri=True,
+        timeout=_BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,  # the pool gives a connection to one thread at a time
+    )
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        if writer:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA fullfsync = ON")
+            connection.execute("PRAGMA checkpoint_fullfsync = ON")
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
+        else:
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class ReaderPool:
+    """Read connections, as many as there are readers at one time; a read is one transaction."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._idle: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more is read."""
+        return self._closed
+
+    @contextmanager
+    def reading(self) -> Generator[sqlite3.Connection]:
+        """Lend a connection inside a read transaction; raises CorruptData or Unavailable."""
+        with readable_errors(self._folder):
+            connection = self._take()
+            try:
+                connection.execute("BEGIN")
+                yield connection
+            finally:
+                self._give(connection)
+
+    def close(self) -> None:
+        """Close all idle connections; those in use are closed when they come back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._closed:
+                raise Unavailable(f"{self._folder} was closed; open it again")
+            if self._idle:
+                return self._idle.pop()
+        return connect(self._folder, writer=False)
+
+    def _give(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            connection.close()
+            return
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+Damaged = Callable[[str], CorruptData]
+"""What SQLite says of a damaged file → the error that names the way out."""
+
+
+@contextmanager
+def readable_errors(place: Path, damaged: Damaged | None = None) -> Generator[None]:
+    """Turn SQLite's errors into dsearch's, with what was found and what to do; see `translate`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error, place, damaged) from error
+    except UnicodeDecodeError as error:  # Python cannot read SQLite's own words about a damaged schema
+        raise (damaged or _documents_at(place))("its schema cannot be read") from error
+
+
+def is_full(error: sqlite3.Error) -> bool:
+    """Whether there was no room, be it for the index of the write-ahead log (-shm)."""
+    return (getattr(error, "sqlite_errorname", "") or "").startswith(("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"))
+
+
+def translate(error: sqlite3.Error, place: Path, damaged: Damaged | None = None) -> DsearchError:
+    """The dsearch error that says what an SQLite error means.
+
+    Args:
+        error: what SQLite says.
+        place: of what it says it: a file, or a collection's folder.
+        damaged: of a damaged file; the collection's documents when None.
+
+    Raises:
+        sqlite3.Error: the error itself, where it means none of these: a mistake of ours.
+    """
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if is_full(error):
+        return InsufficientStorage(
+            f"{place}: the disk is full; nothing of this write was kept. Free space and send it again; "
+            "until then writes are refused and searches go on"
+        )
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return Unavailable(f"{place}: another process holds the database; try again")
+    if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY")):
+        return Unavailable(
+            f"{place}: the database cannot be read or written ({error}); check disk and permissions"
+        )
+    corrupt = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "decode to UTF-8" in str(error)
+    # Such as a table that is not there, or a length that no row has.
+    if corrupt or isinstance(error, (sqlite3.OperationalError, sqlite3.DataError)):
+        return (damaged or _documents_at(place))(str(error))
+    raise error
+
+
+def _documents_at(folder: Path) -> Damaged:
+    def damaged(why: str) -> CorruptData:
+        return CorruptData(f"{folder}: documents.db is damaged ({why}); restore a backup, or index again")
+
+    return damaged
+
+
+_BLOCK_ROWS = 16
+
+
+def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[tuple[object, ...]]) -> None:
+    """Insert rows, each with as many values as there are columns; `into` is a table, or table and columns."""
+    if not rows:
+        return
+    whole = len(rows) - len(rows) % _BLOCK_ROWS
+    for start in range(0, whole, _BLOCK_ROWS):
+        values = chain.from_iterable(rows[start : start + _BLOCK_ROWS])
+        connection.execute(_statement(into, len(rows[0]), _BLOCK_ROWS), tuple(values))
+    if whole < len(rows):
+        connection.executemany(_statement(into, len(rows[0]), 1), rows[whole:])
+
+
+@cache
+def _statement(into: str, columns: int, rows: int) -> str:
+    row = f"({','.join('?' * columns)})"
+    return f"INSERT INTO {into} VALUES {','.join([row] * rows)}"

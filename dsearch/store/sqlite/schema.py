@@ -1,0 +1,215 @@
+"""The tables of `documents.db`, format 2.
+
+- `meta`       what the collection is: format, name, encoder, dimension; written once.
+- `state`      one row: the operation sequence and the set digest (digest.py), now and before the last commit,
+               counters, and the last row number given out. Rows are numbered from 1 and no number is given
+               twice.
+- `document`   one row per document *version*. `written` and `deleted` are operation numbers; `deleted` is
+               NULL while the version is live, and at most one version of an id is.
+- `embedding`  apart from the text, so that reading all embeddings reads nothing else. `written` is the
+               operation that made the row searchable, which may be later than the document's.
+- `passages`   of a document longer than the encoder's window: where its passages are in the text, and their
+               embeddings but for the first, which is its row of `embedding` (passages.py). Format 1 has no
+               such table: its collections are read and written as they are, and cut no document.
+- `pending`    live rows without an embedding: small, so that asking for them does not scan the collection.
+  Derived.
+- `generation`, `model`  what was built; `live` is a log, and the newest entry of a kind is what is live: one
+               committed row switches, and a rollback is one more row. An entry of kind `horizon` says up to
+               which operation deletions were purged (retention.py).
+
+Tables carry no foreign keys: `Store.verify` checks the relations together with the digests.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from dsearch.errors import CorruptData, UnsupportedFormat
+from dsearch.store.sqlite.digest import canonical_json, record_fact
+from dsearch.store.sqlite.watermark import Mark
+
+FILE_NAME = "documents.db"
+FORMAT = 2
+OLDEST_FORMAT = 1
+APPLICATION_ID = 0x64736561  # "dsea": tells `file` and us that the database is one of ours
+
+# 8,192 bytes hold five embeddings of 384 numbers; the default of 4,096 holds two and wastes a fifth.
+PAGE_BYTES = 8192
+
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE state (
+    one               INTEGER PRIMARY KEY CHECK (one = 1),
+    sequence          INTEGER NOT NULL,
+    digest            BLOB    NOT NULL,
+    previous_sequence INTEGER NOT NULL,
+    previous_digest   BLOB    NOT NULL,
+    last_row          INTEGER NOT NULL,
+    documents         INTEGER NOT NULL,
+    tombstones        INTEGER NOT NULL
+);
+
+CREATE TABLE document (
+    row      INTEGER PRIMARY KEY,
+    id       TEXT    NOT NULL,
+    title    TEXT    NOT NULL,
+    text     TEXT    NOT NULL,
+    metadata TEXT    NOT NULL,
+    value    TEXT,
+    digest   BLOB    NOT NULL,
+    written  INTEGER NOT NULL,
+    deleted  INTEGER
+);
+CREATE UNIQUE INDEX document_live ON document (id) WHERE deleted IS NULL;
+CREATE INDEX document_deleted ON document (deleted) WHERE deleted IS NOT NULL;
+
+CREATE TABLE embedding (
+    row     INTEGER PRIMARY KEY,
+    written INTEGER NOT NULL,
+    digest  BLOB    NOT NULL,
+    vector  BLOB    NOT NULL
+);
+CREATE INDEX embedding_written ON embedding (written);
+
+CREATE TABLE passages (
+    row     INTEGER PRIMARY KEY,
+    written INTEGER NOT NULL,
+    digest  BLOB    NOT NULL,
+    spans   BLOB    NOT NULL,
+    vectors BLOB    NOT NULL
+);
+
+CREATE TABLE pending (row INTEGER PRIMARY KEY, length INTEGER NOT NULL);
+
+CREATE TABLE generation (
+    number          INTEGER PRIMARY KEY,
+    manifest_digest TEXT    NOT NULL,
+    rows            INTEGER NOT NULL,
+    snapshot        INTEGER NOT NULL,
+    record          TEXT    NOT NULL,
+    written         INTEGER NOT NULL
+);
+CREATE TABLE model (
+    number  INTEGER PRIMARY KEY,
+    parent  INTEGER NOT NULL,
+    record  TEXT    NOT NULL,
+    written INTEGER NOT NULL
+);
+CREATE TABLE live (
+    written INTEGER NOT NULL,
+    kind    TEXT    NOT NULL,
+    number  INTEGER NOT NULL,
+    PRIMARY KEY (kind, written)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a collection is; written at its creation and never changed.
+
+    `passages` says how long documents are cut, None that they are not.
+    """
+
+    name: str
+    encoder: dict[str, Any]
+    dimension: int
+    passages: dict[str, Any] | None = None
+    format: int = FORMAT
+
+    @property
+    def fact(self) -> int:
+        """The part of the set digest that covers this."""
+        columns = [self.format, self.name, self.encoder, self.dimension]
+        return record_fact(b"meta", *columns, *([] if self.format == 1 else [self.passages]))
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The row of table `state`."""
+
+    sequence: int
+    digest: bytes
+    previous_sequence: int
+    previous_digest: bytes
+    last_row: int
+    documents: int
+    tombstones: int
+
+    @property
+    def marks(self) -> tuple[Mark, Mark]:
+        """What the watermark may say beside this: this operation, or, when it was cut off, the one before."""
+        return Mark(self.sequence, self.digest), Mark(self.previous_sequence, self.previous_digest)
+
+
+def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> None:
+    """Lay out an empty database in one transaction; `connection` is in autocommit mode."""
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in TABLES.split(";\n"):
+        connection.execute(statement)
+    connection.executemany(
+        "INSERT INTO meta VALUES (?, ?)",
+        [
+            ("format", str(FORMAT)),
+            ("name", meta.name),
+            ("encoder", canonical_json(meta.encoder)),
+            ("dimension", str(meta.dimension)),
+            ("passages", canonical_json(meta.passages)),
+        ],
+    )
+    connection.execute("INSERT INTO state VALUES (1, 0, ?, 0, ?, 0, 0, 0)", (digest, digest))
+    connection.execute("COMMIT")
+
+
+def read_meta(connection: sqlite3.Connection) -> Meta:
+    """Read what the collection is; raises UnsupportedFormat, and KeyError or sqlite3 errors."""
+    fields: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
+    version = fields.get("format", "unknown")
+    if not version.isascii() or not version.isdigit() or not OLDEST_FORMAT <= int(version) <= FORMAT:
+        raise UnsupportedFormat(
+            f"the collection has store format {version}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
+            "use the release that wrote it to export it, or a newer dsearch"
+        )
+    return Meta(
+        fields["name"],
+        json.loads(fields["encoder"]),
+        int(fields["dimension"]),
+        None if version == "1" else json.loads(fields["passages"]),
+        int(version),
+    )
+
+
+def read_state(connection: sqlite3.Connection) -> State:
+    """Read the row of table `state`; raises CorruptData where it is none."""
+    row = connection.execute(
+        "SELECT sequence, digest, previous_sequence, previous_digest, last_row, documents, tombstones"
+        " FROM state"
+    ).fetchone()
+    # One flipped bit in the header of SQLite's record makes a number NULL, or a text.
+    if row is None or [type(value) for value in row] != [int, bytes, int, bytes, int, int, int]:
+        raise CorruptData(
+            "documents.db is damaged: the row of its table `state` is not what was written; "
+            "restore a backup, or index again"
+        )
+    return State(*row)
+
+
+def write_state(connection: sqlite3.Connection, state: State) -> None:
+    """Write the row of table `state`; part of the operation's own transaction."""
+    connection.execute(
+        "UPDATE state SET sequence = ?, digest = ?, previous_sequence = ?, previous_digest = ?, last_row = ?,"
+        " documents = ?, tombstones = ?",
+        (
+            state.sequence,
+            state.digest,
+            state.previous_sequence,
+            state.previous_digest,
+            state.last_row,
+            state.documents,
+            state.tombstones,
+        ),
+    )

@@ -1,0 +1,289 @@
+"""The watermark: a small file beside the database that says which operation was acknowledged last.
+
+SQLite recovers its write-ahead log up to the first frame whose checksum fails. A flipped bit there silently
+drops every later transaction, acknowledged or not, and all digests inside the log agree with what is left.
+Only something that stands outside can tell. The file has two slots of 4,096 bytes (so that a torn sector
+never touches both), each
+
+    magic "dsearchW" · format u32 · zero u32 · sequence u64 · set digest [32] · SHA-256 of all that [32]
+
+and zeros to its end; integers little-endian. A write goes to the slot that does not hold the newest mark and
+is synced.
+
+Crash windows. Operation n is: (1) commit to SQLite, synced; (2) write mark n; (3) sync it; (4) acknowledge.
+
+| killed       | database | newest whole mark | on opening                                              |
+|--------------|----------|-------------------|--------------------------------------------------------------|
+| before 1     | n − 1    | n − 1             | equal: clean                                            |
+| between 1, 2 | n        | n − 1             | one ahead: durable, unacknowledged; the next writer marks it |
+| in 2         | n        | n − 1, other torn | the same                                                |
+| after 2      | n        | n, or as above    | clean                                                   |
+
+So a database is never behind its mark and never more than one ahead. Behind: acknowledged writes are missing.
+More than one ahead, or equal with another set digest: one of the two files is not of this history. Equal with
+the other slot torn: a mark was being written, so its operation had been committed, and the database does not
+have it. All of these are CorruptData. The file also carries the writer's lock (flock), so the writer is one,
+in all processes: of the documents for as long as it lives, of the feedback for one transaction.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsearch.errors import (
+    CorruptData,
+    DsearchError,
+    HomeLocked,
+    InsufficientStorage,
+    Unavailable,
+    UnsupportedFormat,
+)
+
+FORMAT = 1
+SLOT_BYTES = 4096
+_BODY = struct.Struct("<8sIIQ32s")
+_MAGIC = b"dsearchW"
+_ASKED_AGAIN_S = 0.002
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """What a watermark stands beside: its file, words for database and writes, the way on after a loss."""
+
+    file_name: str
+    database: str
+    written: str
+    remedy: str
+
+
+DOCUMENTS = Marked(
+    "watermark",
+    "the database",
+    "writes",
+    "restore a backup, or go on with what is there (dsearch recover COLLECTION) and index the rest again",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Operation `sequence` was acknowledged, and the facts of the collection then summed to `digest`."""
+
+    sequence: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What the slots hold: the newest whole mark, the slot it lies in, whether the other is whole too."""
+
+    newest: Mark
+    slot: int
+    other_is_whole: bool
+
+
+def create_watermark(folder: Path, mark: Mark, of: Marked = DOCUMENTS) -> None:
+    """Write a new file with `mark` in both slots and sync it (its folder is the caller's to sync)."""
+    with open(folder / of.file_name, "xb") as file:
+        file.write(_pack(mark) * 2)
+        file.flush()
+        sync_file(file.fileno())
+
+
+def read_watermark(folder: Path, of: Marked = DOCUMENTS) -> Marks:
+    """The marks of a collection folder; raises CorruptData when there is none that can be read."""
+    try:
+        content = (folder / of.file_name).read_bytes()
+    except FileNotFoundError:
+        raise CorruptData(
+            f"{folder / of.file_name} is missing, so acknowledged {of.written} may be as well; {of.remedy}"
+        ) from None
+    return _parse(content, folder, of)
+
+
+class Watermark:
+    """The writer's hold on the file: its lock, and the slot that is written next."""
+
+    def __init__(
+        self,
+        folder: Path,
+        of: Marked = DOCUMENTS,
+        *,
+        replace_unreadable: bool = False,
+        patience_s: float | None = None,
+    ) -> None:
+        """Open and lock the file; raises CorruptData, and HomeLocked when another writer has it.
+
+        With `replace_unreadable` a file that is missing or damaged in both slots counts as a mark of
+        operation 0, and `unreadable` says why. With `patience_s` another writer is waited for so long, then
+        Unavailable is raised.
+        """
+        self._folder, self._of = folder, of
+        self.unreadable: CorruptData | None = None
+        try:
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if replace_unreadable else 0)
+            self._file = os.open(folder / of.file_name, flags, 0o644)
+        except FileNotFoundError:
+            read_watermark(folder, of)
+            raise
+        try:
+            self._lock(patience_s)
+            try:
+                self.marks = _parse(os.pread(self._file, 2 * SLOT_BYTES, 0), folder, of)
+            except CorruptData as error:
+                if not replace_unreadable:
+                    raise
+                self.unreadable = error
+                self.marks = Marks(Mark(0, bytes(32)), slot=0, other_is_whole=False)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def write(self, mark: Mark) -> None:
+        """Write `mark` into the older slot and sync it.
+
+        After an OSError nothing may be acknowledged. InsufficientStorage (a full disk, on file systems that
+        never write in place) leaves the newest mark as it is; then the same mark may be written again.
+        """
+        slot = 1 - self.marks.slot
+        packed = _pack(mark)
+        try:
+            written = 0
+            while written < len(packed):  # a short write is followed by the error that cut it short
+                at = slot * SLOT_BYTES + written
+                written += os.pwrite(self._file, packed[written:], at) or _short(
+                    self._folder / self._of.file_name
+                )
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise unwritable(self._folder, error) from error
+        sync_file(self._file)
+        self.marks = Marks(mark, slot, other_is_whole=True)
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._file)
+
+    def _lock(self, patience_s: float | None) -> None:
+        deadline = time.monotonic() + (patience_s or 0.0)
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if patience_s is None:
+                    raise HomeLocked(
+                        f"{self._folder} is open for writing elsewhere; close that writer, or use "
+                        "readonly=True"
+                    ) from None
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"{self._folder / self._of.file_name}: another process is writing; try again"
+                    ) from None
+                time.sleep(_ASKED_AGAIN_S)
+            else:
+                return
+
+
+def check_database(
+    folder: Path, marks: tuple[Mark, Mark], *, before: Marks, after: Marks, of: Marked = DOCUMENTS
+) -> None:
+    """Hold a database's state against the watermark, read before and after it (a writer may be at work).
+
+    `marks` is what the database's last commit and the one before it are to be marked with. Raises
+    CorruptData for every state that the table in the module's docstring does not have.
+    """
+    present, previous = marks
+    oldest, newest = before.newest, after.newest
+    torn = present.sequence == oldest.sequence and not before.other_is_whole
+    if present.sequence < oldest.sequence or torn:
+        raise CorruptData(
+            f"{folder}: acknowledged {of.written} are missing: {of.database} ends at operation "
+            f"{present.sequence}, but its watermark shows that {oldest.sequence + torn} was committed; "
+            f"{of.remedy}"
+        )
+    if newest.sequence < previous.sequence:
+        raise CorruptData(
+            f"{folder}: {of.database} is at operation {present.sequence}, its watermark at "
+            f"{newest.sequence}: they are not of the same time; {of.remedy}"
+        )
+    if any(previous.sequence < seen.sequence < present.sequence for seen in (oldest, newest)):
+        raise CorruptData(
+            f"{folder}: {of.database} went from operation {previous.sequence} to {present.sequence} in one "
+            f"commit, but its watermark has one between: they are not of the same history; {of.remedy}"
+        )
+    expected = {mark.sequence: mark.digest for mark in (previous, present)}
+    for seen in (oldest, newest):
+        if expected.get(seen.sequence, seen.digest) != seen.digest:
+            raise CorruptData(
+                f"{folder}: at operation {seen.sequence} {of.database} holds other rows than its watermark "
+                f"acknowledged; {of.remedy}"
+            )
+
+
+def unwritable(place: Path, error: OSError) -> DsearchError:
+    """The error that says what it means that something could not be written."""
+    if error.errno in _FULL:
+        return InsufficientStorage(
+            f"{place}: the disk is full; this write is not acknowledged. Free space and send it again; until "
+            "then writes are refused and searches go on"
+        )
+    return Unavailable(f"{place}: cannot be written ({error}); check disk and permissions")
+
+
+def sync_file(file: int) -> None:
+    """Flush a file's content to the medium itself (macOS needs F_FULLFSYNC for that).
+
+    fdatasync where there is one: it leaves out the time of change, which costs a journal entry each time.
+    """
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        fcntl.fcntl(file, full)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(file)
+    else:
+        os.fsync(file)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _short(path: Path) -> int:
+    raise OSError(f"nothing was written to {path}")
+
+
+def _pack(mark: Mark) -> bytes:
+    body = _BODY.pack(_MAGIC, FORMAT, 0, mark.sequence, mark.digest)
+    return (body + hashlib.sha256(body).digest()).ljust(SLOT_BYTES, b"\0")
+
+
+def _parse(content: bytes, folder: Path, of: Marked) -> Marks:
+    found: list[tuple[Mark, int]] = []
+    for slot in range(2):
+        packed = content[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
+        body, checksum = packed[: _BODY.size], packed[_BODY.size : _BODY.size + 32]
+        if len(packed) != SLOT_BYTES or hashlib.sha256(body).digest() != checksum:
+            continue
+        magic, version, _, sequence, digest = _BODY.unpack(body)
+        if magic != _MAGIC or version != FORMAT:
+            raise UnsupportedFormat(
+                f"{folder / of.file_name} has format {version}; this release reads {FORMAT} to {FORMAT}"
+            )
+        found.append((Mark(sequence, digest), slot))
+    if not found:
+        raise CorruptData(f"{folder / of.file_name} is damaged in both slots; {of.remedy}")
+    newest, slot = max(found, key=lambda item: item[0].sequence)
+    return Marks(newest, slot, other_is_whole=len(found) == 2)

@@ -1,0 +1,1 @@
+"""Training data: judgements, clicks, self-supervision, values."""

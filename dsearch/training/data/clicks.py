@@ -1,0 +1,258 @@
+"""From pages and events to graded examples: clicks weighted by where they fell, thumbs above clicks.
+
+    grade(q, d) = Σ clicks of d for q, each with weight min(1 / θ_position, clip) · its action's grade
+                  as a share of the best document's
+
+Inverse propensity scoring makes that sum, over many pages, proportional to how often d attracts those who
+look at it, wherever it stood (Joachims, Swaminathan and Schnabel, WSDM 2017, eq. 6). The clip bounds its
+variance, and what a click from the depths can do.
+
+**Nobody counts for much.** Within a query a key has at most twice as many clicks as the median key there;
+over all queries at most a share of all clicks (contributors.py). With `MANY_KEYS` contributors or more a
+document counts for a query only when two of them agree, and then none for more than the others together:
+whatever a single key sends makes nothing relevant alone. A key that clicks what hardly anybody else does is
+left out altogether.
+
+**What people say outweighs what they click.** The newest thumb of a client counts. As many keys as are asked
+to agree make a document relevant above any click (more thumbs up than down), or take it out of the query
+(more down than up). Fewer: a thumb up is a click on the first position, a thumb down takes that key's own
+clicks back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median_low
+
+import numpy as np
+
+from dsearch.errors import InvalidRequest
+from dsearch.store import Event, Impression, Page
+from dsearch.training.data.actions import ACTIONS, factors_of, outsiders
+from dsearch.training.data.propensity import Propensities
+
+MANY_KEYS = 20
+_MOST_OF_ONE = 10  # clicks of a key that has a query for itself
+_MOST_WEIGHT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClickOptions:
+    """How clicks become grades.
+
+    Attributes:
+        clip: the largest weight of a click, in clicks on the first position.
+        key_share: the largest share of all clicks that one key may have.
+        quorum: keys that have to agree on a document of a query; 2 where there are `MANY_KEYS`, else 1, when
+            None.
+        floor: documents with less than this share of the best one's clicks are taken for noise.
+    """
+
+    clip: float = 10.0
+    key_share: float = 0.1
+    quorum: int | None = None
+    floor: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.clip < float("inf"):
+            raise InvalidRequest(f"clip={self.clip}; use a number of at least 1")
+        for name in ("key_share", "floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidRequest(f"{name}={getattr(self, name)}; use a number from 0 to 1")
+        if self.quorum is not None and self.quorum < 1:
+            raise InvalidRequest(f"quorum={self.quorum}; use an integer of at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """What the pages say.
+
+    Attributes:
+        texts: query → its words as they were first written; queries are one when they differ in case or
+            spaces alone.
+        grades: query → document → grade: up to 1 by clicks, 2 by thumbs.
+        weights: query → how much evidence there is, at most twice the median's.
+        shown: query → documents that pages with a reaction had.
+        clicks: that were counted.
+        keys: contributors.
+        quorum: as it was applied.
+        left_out: how much was not, by reason.
+    """
+
+    texts: dict[str, str]
+    grades: dict[str, dict[str, float]]
+    weights: dict[str, float]
+    shown: dict[str, set[str]]
+    clicks: int
+    keys: int
+    quorum: int
+    left_out: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Given:
+    """What one key did with one document of one query."""
+
+    mass: float = 0.0
+    clicks: int = 0
+    thumbs: dict[str, tuple[float, bool]] = field(default_factory=dict)  # client → (time, up)
+
+    @property
+    def up(self) -> int:
+        """1: this key calls it relevant, −1: not relevant, 0: says nothing or both alike."""
+        return int(np.sign(sum(1 if up else -1 for _, up in self.thumbs.values())))
+
+
+_Of = dict[str, dict[str, dict[str, _Given]]]  # query → document → key
+
+
+def graded_pages(
+    pages: Iterable[Page], propensities: Propensities, options: ClickOptions | None = None
+) -> Graded:
+    """Grades of all queries that somebody reacted to."""
+    options = options or ClickOptions()
+    left_out: Counter[str] = Counter()
+    texts: dict[str, str] = {}
+    given: _Of = defaultdict(lambda: defaultdict(lambda: defaultdict(_Given)))
+    shown: dict[str, set[str]] = defaultdict(set)
+    for page in pages:
+        name = query_name(page.impression.query)
+        shown[name].update(page.impression.ids)
+        written = texts.setdefault(name, page.impression.query)
+        texts[name] = min(written, page.impression.query)
+        _add_page(given[name], page, propensities, options.clip, left_out)
+    everyone = {key for of in given.values() for keys in of.values() for key in keys}
+    quorum = options.quorum or (2 if len(everyone) >= MANY_KEYS else 1)
+    if quorum > 1:
+        _leave_out_outsiders(given, left_out)
+    totals: Counter[str] = Counter()
+    for documents in given.values():
+        for key, (factor, clicks) in _within_query(documents).items():
+            for of in documents.values():
+                if key in of:
+                    of[key].mass *= factor
+            totals[key] += factor * clicks  # type: ignore[assignment]
+    share = factors_of(totals, options.key_share)
+    grades: dict[str, dict[str, float]] = {}
+    evidence: dict[str, float] = {}
+    for name, documents in given.items():
+        found, mass = _grades(documents, share, quorum, options.floor, left_out)
+        if found:
+            grades[name], evidence[name] = found, mass
+    middle = float(np.median(list(evidence.values()))) if evidence else 1.0
+    weights = {name: _MOST_WEIGHT * mass / (mass + middle) for name, mass in evidence.items()}
+    clicks = sum(one.clicks for of in given.values() for keys in of.values() for one in keys.values())
+    counted = {reason: count for reason, count in left_out.items() if count}
+    return Graded(
+        texts={name: texts[name] for name in grades},
+        grades=grades,
+        weights=weights,
+        shown={name: shown[name] for name in grades},
+        clicks=clicks,
+        keys=len(everyone),
+        quorum=quorum,
+        left_out=counted,
+    )
+
+
+def query_name(text: str) -> str:
+    """What queries have in common that differ in case and spaces alone."""
+    return " ".join(text.casefold().split())
+
+
+def _leave_out_outsiders(given: _Of, left_out: Counter[str]) -> None:
+    clicked = {
+        name: {document: [key for key, one in keys.items() if one.clicks] for document, keys in of.items()}
+        for name, of in given.items()
+    }
+    apart = outsiders(clicked)
+    left_out["keys that click what hardly anybody else does"] += len(apart)
+    for documents in given.values():
+        for keys in documents.values():
+            for key in apart & keys.keys():
+                left_out["clicks of these keys"] += keys[key].clicks
+                del keys[key]
+
+
+def _add_page(
+    documents: dict[str, dict[str, _Given]],
+    page: Page,
+    propensities: Propensities,
+    clip: float,
+    left_out: Counter[str],
+) -> None:
+    """Add a page's events: of a key's acts on one document the one with the highest grade."""
+    best: dict[tuple[str, str], float] = {}
+    for event in page.events:
+        action = ACTIONS.get(event.action)
+        if action is None:
+            left_out[f"events of unknown action {event.action!r}"] += 1
+        elif action.explicit:
+            thumbs = documents[event.object_id][event.key].thumbs
+            newest = max(thumbs.get(event.client_id, (event.time_s, False)), (event.time_s, action.grade > 0))
+            thumbs[event.client_id] = newest
+        elif (weight := _weight(event, page.impression, propensities, clip)) is None:
+            left_out["clicks without the page that they were on"] += 1
+        else:
+            at = (event.object_id, event.key)
+            best[at] = max(best.get(at, 0.0), weight * action.grade)
+    for (document, key), mass in best.items():
+        documents[document][key].mass += mass
+        documents[document][key].clicks += 1
+
+
+def _weight(event: Event, shown: Impression, propensities: Propensities, clip: float) -> float | None:
+    """1 / θ at the position that the document was shown at, which is not for the sender to say."""
+    position = shown.position_of(event.object_id)
+    if position is None:
+        return None
+    return min(1 / float(propensities.at(np.array([position]))[0]), clip)
+
+
+def _within_query(documents: dict[str, dict[str, _Given]]) -> dict[str, tuple[float, int]]:
+    """Each key's factor, so that it has at most twice the median key's clicks here; and its clicks."""
+    clicks: Counter[str] = Counter()
+    for keys in documents.values():
+        for key, one in keys.items():
+            clicks[key] += one.clicks
+    clicked = [count for count in clicks.values() if count]
+    most = 2 * median_low(clicked) if len(clicked) > 1 else _MOST_OF_ONE
+    return {key: (min(1.0, most / count) if count else 1.0, count) for key, count in clicks.items()}
+
+
+def _grades(
+    documents: dict[str, dict[str, _Given]],
+    share: dict[str, float],
+    quorum: int,
+    floor: float,
+    left_out: Counter[str],
+) -> tuple[dict[str, float], float]:
+    """Grades of one query's documents, and how much evidence they are."""
+    clicked: dict[str, float] = {}
+    said: dict[str, float] = {}
+    for document, keys in documents.items():
+        ups = sum(one.up > 0 for one in keys.values())
+        downs = sum(one.up < 0 for one in keys.values())
+        if ups > downs and ups >= quorum:
+            said[document] = ACTIONS["thumbs_up"].grade
+            continue
+        if downs > ups and downs >= quorum:
+            left_out["documents called not relevant"] += 1
+            continue
+        mass = {
+            key: share.get(key, 1.0) * one.mass + (one.up > 0)
+            for key, one in keys.items()
+            if one.up >= 0 and (one.mass or one.up)
+        }
+        if len(mass) >= quorum:
+            total = sum(mass[key] for key in sorted(mass))
+            clicked[document] = min(total, 2 * (total - max(mass.values()))) if quorum > 1 else total
+        elif mass:
+            left_out[f"documents of a query on which fewer than {quorum} keys agree"] += 1
+    most = max(clicked.values(), default=0.0)
+    noise = [document for document, mass in clicked.items() if mass < floor * most]
+    left_out["documents of a query with too few of its clicks"] += len(noise)
+    grades = {document: mass / most for document, mass in clicked.items() if document not in noise}
+    return grades | said, sum(clicked.values()) + len(said) * max(most, 1.0)

@@ -1,0 +1,218 @@
+"""`ValueExamples`: what is asked about, the values wanted for it, and the documents they are pooled from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Float32, Int64
+
+from dsearch.engine import Collection, Snapshot
+from dsearch.engine.indexing.ingest import is_given
+from dsearch.engine.search.predict import fields_of
+from dsearch.errors import InvalidRequest
+from dsearch.training.losses.values import NOT_EVIDENCE, ValueKind
+
+MIN_DOCUMENTS = 10  # with fewer there are no neighbours to speak of
+MAX_LABELS = 1000
+_READ_AT_A_TIME = 8192
+
+Value = int | float | bool | str | Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueExamples:
+    """Documents (or queries) with the value that attention should pool for them.
+
+    Attributes:
+        snapshot: the collection's state.
+        field: whose values.
+        kind: number, vector or label.
+        positions: the documents that have the field, ascending: the evidence.
+        values: theirs, in units of their standard deviation around their mean, or one-hot.
+        labels: what the columns of one-hot values are; empty for numbers.
+        scale: one standard deviation of each number, in the field's own units; empty for labels.
+        states: embeddings of what is asked about.
+        texts: its words; empty where the collection's embeddings are given and there are none.
+        wanted: the values that should come out.
+        own: the place in `positions` of what is asked about; −1 for a query that is no document.
+        left_out: documents that were not usable, by reason.
+        digest: SHA-256 over field and values: what the model was trained on.
+    """
+
+    snapshot: Snapshot
+    field: str
+    kind: ValueKind
+    positions: Int64[np.ndarray, " documents"]
+    values: Float32[np.ndarray, "documents value_dim"]
+    labels: tuple[str | bool, ...]
+    scale: Float32[np.ndarray, " numbers"]
+    states: Float32[np.ndarray, "examples encoder_dim"]
+    texts: list[str]
+    wanted: Float32[np.ndarray, "examples value_dim"]
+    own: Int64[np.ndarray, " examples"]
+    left_out: dict[str, int]
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+
+def value_examples(
+    collection: Collection, field: str, *, queries: Sequence[tuple[str, Value]] | None = None
+) -> ValueExamples:
+    """The documents of a collection that have a field, each asked about by its own embedding.
+
+    Args:
+        collection: whose documents.
+        field: metadata by a dotted path, or "value" for `Document.value`.
+        queries: texts with the value that is wanted for them, to learn from in place of the documents;
+            the documents then are the evidence alone.
+
+    Raises:
+        InvalidRequest: too few documents with the field, values of several kinds, a single label, more
+            labels than are sensible, a query's value of another kind.
+    """
+    snapshot = collection.snapshot
+    visible = snapshot.visible()
+    found: list[Any] = []
+    for start in range(0, len(visible), _READ_AT_A_TIME):
+        rows = snapshot.rows(visible[start : start + _READ_AT_A_TIME])
+        found += list(fields_of(collection.store, rows, field))
+    has = np.array([value is not None for value in found], bool)
+    present = [value for value in found if value is not None]
+    if len(present) < MIN_DOCUMENTS:
+        raise InvalidRequest(
+            f"{len(present)} documents of collection {collection.name!r} have the field {field!r}; "
+            f"at least {MIN_DOCUMENTS} are needed to learn from"
+        )
+    kind = _kind(present, field)
+    positions = visible[has].astype(np.int64)
+    labels: tuple[str | bool, ...] = ()
+    scale = np.zeros(0, np.float32)
+    if kind == "label":
+        labels = _labels(present, field)
+        values = _one_hot(present, labels)
+    else:
+        numbers = np.array(present, np.float64).reshape(len(present), -1)
+        spread = numbers.std(0)
+        if not spread.any():
+            raise InvalidRequest(f"every document has the same {field!r}; there is nothing to tell apart")
+        spread[spread == 0] = 1.0
+        values, scale = ((numbers - numbers.mean(0)) / spread).astype(np.float32), spread.astype(np.float32)
+    if queries is None:
+        states = snapshot.embeddings(positions)
+        texts = [] if is_given(collection.store) else _texts(collection, positions)
+        wanted, own = values, np.arange(len(positions))
+    else:
+        texts = [text for text, _ in queries]
+        states = collection.encoder.encode_queries(texts)
+        asked = [value for _, value in queries]
+        wanted = _wanted(
+            asked, kind, labels, None if kind == "label" else np.array(present, np.float64), scale
+        )
+        own = np.full(len(queries), NOT_EVIDENCE)
+    content = json.dumps([field, collection.store.ids(snapshot.rows(positions)), present, queries or []])
+    left_out = {"documents without the field": int((~has).sum())} if not has.all() else {}
+    return ValueExamples(
+        snapshot=snapshot,
+        field=field,
+        kind=kind,
+        positions=positions,
+        values=values,
+        labels=labels,
+        scale=scale,
+        states=states,
+        texts=texts,
+        wanted=wanted,
+        own=own.astype(np.int64),
+        left_out=left_out,
+        digest=hashlib.sha256(content.encode()).hexdigest(),
+    )
+
+
+def _texts(collection: Collection, positions: Int64[np.ndarray, " documents"]) -> list[str]:
+    found: list[str] = []
+    for start in range(0, len(positions), _READ_AT_A_TIME):
+        rows = collection.snapshot.rows(positions[start : start + _READ_AT_A_TIME])
+        found += collection.store.contents(rows)
+    return found
+
+
+def _kind(values: Sequence[Any], field: str) -> ValueKind:
+    """The one kind of all values."""
+    kinds: dict[tuple[ValueKind, int], Any] = {}
+    for value in values:
+        if isinstance(value, str | bool):
+            kinds.setdefault(("label", 0), value)
+        elif isinstance(value, int | float):
+            kinds.setdefault(("number", 0), value)
+        else:
+            kinds.setdefault(("vector", len(value)), value)
+    if len(kinds) > 1:
+        one, other, *_ = (repr(value)[:60] for value in kinds.values())
+        raise InvalidRequest(f"field {field!r} is {one} here and {other} there; make it of one kind")
+    return next(iter(kinds))[0]
+
+
+def _labels(values: Sequence[str | bool], field: str) -> tuple[str | bool, ...]:
+    labels = tuple(sorted(set(values), key=str))
+    if len(labels) < 2:
+        raise InvalidRequest(f"every document has the same {field!r}; there is nothing to tell apart")
+    if len(labels) > min(MAX_LABELS, len(values) // 2):
+        raise InvalidRequest(
+            f"{len(labels)} different {field!r} in {len(values)} documents; a label that is to be learned "
+            f"stands for several documents, and there are at most {MAX_LABELS}"
+        )
+    return labels
+
+
+def _one_hot(
+    values: Sequence[str | bool], labels: Sequence[str | bool]
+) -> Float32[np.ndarray, "documents labels"]:
+    column = {label: number for number, label in enumerate(labels)}
+    matrix = np.zeros((len(values), len(labels)), np.float32)
+    matrix[np.arange(len(values)), [column[value] for value in values]] = 1
+    return matrix
+
+
+def _wanted(
+    values: Sequence[Any],
+    kind: ValueKind,
+    labels: tuple[str | bool, ...],
+    numbers: Float[np.ndarray, "documents ..."] | None,
+    scale: Float32[np.ndarray, " numbers"],
+) -> Float32[np.ndarray, "examples value_dim"]:
+    """Queries' values as the documents' are."""
+    if kind == "label":
+        if unknown := sorted({str(value) for value in values} - {str(label) for label in labels}):
+            raise InvalidRequest(
+                f"queries with {unknown[0]!r}, which no document has; add such documents first"
+            )
+        return _one_hot(values, labels)
+    assert numbers is not None
+    mean = numbers.reshape(len(numbers), -1).mean(0)
+    try:
+        given = np.array(values, np.float64).reshape(len(values), -1)
+    except (TypeError, ValueError):
+        given = np.zeros((len(values), 0))
+    if given.shape[1] != len(mean):
+        raise InvalidRequest(f"a query's value that is no {kind} of {len(mean)}; give what documents have")
+    return ((given - mean) / scale).astype(np.float32)
+
+
+def described(examples: ValueExamples) -> Mapping[str, Any]:
+    """What was learned from, for the record."""
+    return {
+        "field": examples.field,
+        "kind": examples.kind,
+        "evidence": len(examples.positions),
+        "examples": len(examples),
+        "labels": len(examples.labels) or None,
+        "left_out": examples.left_out,
+        "data_sha256": examples.digest,
+    }

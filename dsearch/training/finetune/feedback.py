@@ -1,0 +1,242 @@
+"""Learning from feedback: `examples_from_feedback`, and `finetune_from_feedback` behind a trusted gate.
+
+Whoever can click can poison, and poison sits in held-out clicks as well as in those that are trained on. So a
+head that learned from clicks is judged by a slice that nobody else wrote: judgements, or the clicks of keys
+that are named as trusted (which are then not trained on). Without one the gate cannot tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection as Several
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection
+from dsearch.errors import InvalidRequest
+from dsearch.store import Page
+from dsearch.training.data.clicks import ClickOptions, Graded, graded_pages, query_name
+from dsearch.training.data.examples import Examples, examples_from_judgements
+from dsearch.training.data.propensity import Propensities, even_propensities, propensities_from_pages
+from dsearch.training.finetune.head import Trained, finetune
+from dsearch.training.gate.gate import Gate, GateReport, judge
+from dsearch.training.gate.held_out import Answers, Headroom
+from dsearch.training.loop.loop import OnTraining
+from dsearch.training.options import TrainingOptions, feedback_options
+from dsearch.training.ranking import DEPTH, Ranking, ndcg_at_10, without
+
+NO_TRUST = (
+    "trained from clicks, which anybody can poison, and no trusted slice to judge by; give judgements, or "
+    "name the keys whose clicks are trusted"
+)
+
+
+_CONDENSED_FROM = 100  # of a ranking, less what was never shown
+
+
+@dataclass(frozen=True, slots=True)
+class FromFeedback:
+    """Examples from feedback, and what they came from.
+
+    Attributes:
+        examples: graded and weighted.
+        propensities: that clicks were weighted by.
+        graded: what the pages said.
+        options: how.
+        rows: document → row in the store, of all that was shown.
+    """
+
+    examples: Examples
+    propensities: Propensities
+    graded: Graded
+    options: ClickOptions
+    rows: dict[str, int]
+
+    def shown_positions(self) -> list[Int64[np.ndarray, " _"]]:
+        """For each example, the positions of what pages with a reaction had."""
+        known = list(self.rows)
+        positions = self.examples.snapshot.positions_of(np.array([self.rows[id] for id in known], np.int64))
+        at = dict(zip(known, positions.tolist(), strict=True))
+        shown = [self.graded.shown[query_name(text)] for text in self.examples.texts]
+        return [np.array(sorted(at[id] for id in ids if id in at), np.int64) for ids in shown]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, for the model's file."""
+        return {
+            "clicks": self.graded.clicks,
+            "keys": self.graded.keys,
+            "quorum": self.graded.quorum,
+            "left_out": self.graded.left_out,
+            "propensities": self.propensities.to_dict(),
+            **asdict(self.options),
+        }
+
+    def to_text(self) -> str:
+        """A few lines for a terminal."""
+        theta = self.propensities
+        estimated = f"estimated from {theta.clicks} clicks on positions that a coin had decided"
+        assumed = (
+            f"assumed: {theta.clicks} clicks on such positions are too few; search with explore for more"
+        )
+        how = {"swaps": estimated, "assumed": assumed, "none": "not corrected for"}[theta.source]
+        lines = [
+            f"feedback: {self.graded.clicks} clicks of {self.graded.keys} keys",
+            f"{len(self.examples)} usable queries; keys that have to agree: {self.graded.quorum}",
+            f"position bias: {how}; θ = " + " ".join(f"{value:.2f}" for value in theta.values),
+        ]
+        return "\n".join([*lines, *(f"left out: {n} {why}" for why, n in self.graded.left_out.items())])
+
+
+def examples_from_feedback(
+    collection: Collection,
+    *,
+    options: ClickOptions | None = None,
+    propensities: Propensities | None = None,
+    correct: bool = True,
+    only: Several[str] | None = None,
+    without: Several[str] = (),
+) -> FromFeedback:
+    """Queries that people reacted to, their documents graded by clicks and thumbs.
+
+    Args:
+        collection: whose feedback.
+        options: how clicks become grades.
+        propensities: of positions; estimated from all of the feedback when None.
+        correct: False: every click weighs the same (naive).
+        only: keys whose events count; all when None.
+        without: keys whose events do not.
+
+    Raises:
+        InvalidRequest: there is no feedback to learn from.
+        CorruptData: it is damaged.
+    """
+    options = options or ClickOptions()
+    pages = list(_of_keys(collection.feedback.pages(), only, without))
+    if not correct:
+        propensities = even_propensities()
+    elif propensities is None:
+        propensities = propensities_from_pages(pages, key_share=options.key_share)
+    graded = graded_pages(pages, propensities, options)
+    if not graded.grades:
+        why = "; ".join(f"{count} {reason}" for reason, count in graded.left_out.items()) or "there is none"
+        raise InvalidRequest(
+            f"no feedback of {collection.name!r} to learn from: {why}. Send events to "
+            f"POST /v1/collections/{collection.name}/feedback"
+        )
+    examples = examples_from_judgements(collection, graded.texts, graded.grades)
+    weights = np.array([graded.weights[query_name(text)] for text in examples.texts], np.float32)
+    weights /= weights.mean()
+    digest = hashlib.sha256(examples.digest.encode() + weights.tobytes()).hexdigest()
+    rows = collection.store.rows_of(sorted(set().union(*graded.shown.values())))
+    examples = replace(examples, weights=weights, digest=digest, source="clicks")
+    return FromFeedback(examples, propensities, graded, options, dict(rows))
+
+
+def finetune_from_feedback(
+    source: FromFeedback,
+    trusted: Examples | FromFeedback | None,
+    options: TrainingOptions | None = None,
+    *,
+    gate: Gate | None = None,
+    start: Head | None = None,
+    live: Head | None = None,
+    device: str = "cpu",
+    on_headroom: Callable[[Headroom], None] | None = None,
+    on_epoch: OnTraining | None = None,
+) -> Trained:
+    """Train a head on feedback, all epochs, and judge it by the trusted slice; nothing is published.
+
+    The trusted slice is a sample of what is asked: queries that others clicked on as well, and queries that
+    nobody else asked. What answers now has learned from none of it either, so the two are compared directly.
+
+    Args:
+        source: what to learn from; without the trusted keys' events.
+        trusted: judgements, or the feedback of trusted keys alone.
+        options: how (`feedback_options` when None); nothing of the feedback is held out.
+        gate: what is asked.
+        start: what training starts from, as for `finetune`.
+        live: what answers now and is to be beaten; `start` when None.
+        device: where the arithmetic runs.
+        on_headroom: told what is left to gain, before training.
+        on_epoch: told the stage and the epoch.
+
+    Raises:
+        TrainingDiverged: NaN or infinity in the loss.
+    """
+    options = replace(options or feedback_options(), folds=0, tune=False)
+    start = Head(source.examples.states.shape[1]).eval() if start is None else start
+    trained = finetune(
+        source.examples,
+        options,
+        gate=gate,
+        start=start,
+        device=device,
+        on_headroom=on_headroom,
+        on_epoch=on_epoch,
+    )
+    report = judged_by_trusted(source.examples, trusted, live or start, trained.head, gate, options)
+    report = replace(report, canary_overlap=trained.gate.canary_overlap)
+    record = {**trained.record, "feedback": source.to_dict(), "gate": report.to_dict()}
+    judging = trusted.examples if isinstance(trusted, FromFeedback) else trusted
+    record["trusted_queries"] = 0 if judging is None else len(judging)
+    return replace(trained, gate=report, record=record)
+
+
+def judged_by_trusted(
+    examples: Examples,
+    trusted: Examples | FromFeedback | None,
+    before: Head,
+    after: Head,
+    gate: Gate | None = None,
+    options: TrainingOptions | None = None,
+) -> GateReport:
+    """The gate's verdict by the trusted slice alone; "cannot tell" without one.
+
+    Its slices are of queries: "seen" those that others clicked on as well, "unseen" those that nobody else
+    asked. They come as they are asked; a slice of too few is not judged by itself.
+
+    Clicks are on what was shown, by what answered then; whatever else a new head finds would count as not
+    relevant. So with clicks the gain is that of rankings without what was never shown (condensed lists:
+    Sakai, SIGIR 2007), and the whole rankings, where somebody might have lifted just such documents, may
+    not fall by more than the margin.
+    """
+    if trusted is None:
+        return replace(judge(None, None, gate), reason=NO_TRUST)
+    options, gate = options or TrainingOptions(), gate or Gate()
+    judging = trusted.examples if isinstance(trusted, FromFeedback) else trusted
+    asked = {query_name(text) for text in examples.texts}
+    seen = np.array([query_name(text) in asked for text in judging.texts])
+    ranking = Ranking(judging, keywords=options.keywords)
+
+    def answers(head: Head, shown: list[Int64[np.ndarray, " _"]] | None = None) -> Answers:
+        depth = DEPTH if shown is None else _CONDENSED_FROM
+        top = ranking.top(head, depth, hop_strength=head.hop_strength.item())
+        if shown is not None:
+            pairs = zip(top, shown, strict=True)
+            top = without(top, np.stack([~np.isin(found, known) for found, known in pairs]))
+        values = ndcg_at_10(top[:, :DEPTH], judging.relevant)
+        return Answers(values, seen, np.where(seen, np.nan, values))
+
+    if not isinstance(trusted, FromFeedback):
+        return judge(answers(before), answers(after), gate, need_slices=False, seed=options.seed)
+    shown = trusted.shown_positions()
+    report = judge(answers(before, shown), answers(after, shown), gate, need_slices=False, seed=options.seed)
+    now, then = answers(before).all.mean(), answers(after).all.mean()
+    if report.verdict == "refused" or now - then <= gate.margin:
+        return report
+    reason = f"with documents that were never shown nDCG@10 falls from {now:.4f} to {then:.4f}"
+    return replace(report, verdict="refused", reason=reason)
+
+
+def _of_keys(pages: Iterable[Page], only: Several[str] | None, without: Several[str]) -> Iterator[Page]:
+    for page in pages:
+        events = tuple(
+            event for event in page.events if event.key not in without and (only is None or event.key in only)
+        )
+        if events:
+            yield Page(page.impression, events)

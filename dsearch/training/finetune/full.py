@@ -1,0 +1,256 @@
+"""`finetune_full`: train both encoders without a part of the queries, and say by that part whether it helped.
+
+A training of the encoders costs minutes to hours, so it is done once: a part of the queries is held out, the
+model is trained on the rest, every document is encoded by it, and the gate judges this very model, exactly as
+it would be served. (A head costs seconds: `finetune` trains one for each fold, and one on all queries.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+import numpy as np
+import torch
+
+from dsearch.attention.head import Head
+from dsearch.encoder import LearningEncoder
+from dsearch.engine import Collection, EncodedDocuments, Snapshot
+from dsearch.engine.indexing.chunking import Cutting, encode
+from dsearch.engine.models.training_record import query_statistics
+from dsearch.errors import InvalidRequest
+from dsearch.store import Passages
+from dsearch.training.data.examples import STRENGTHS, Examples, with_query_keys
+from dsearch.training.finetune.head import Trained
+from dsearch.training.gate.gate import Gate, judge
+from dsearch.training.gate.held_out import MOST, Answers, Headroom, HeldOut, headroom, split_folds
+from dsearch.training.gate.selection import (
+    KEYWORD_FACTORS,
+    CrossFitted,
+    FoldAnswers,
+    Served,
+    cross_fitted,
+    reweighed,
+)
+from dsearch.training.loop.distributed import Processes
+from dsearch.training.loop.loop import Epoch, OnTraining, TrainingDiverged, Watch
+from dsearch.training.loop.moving_index import MovingIndex
+from dsearch.training.loop.run_folder import ReadingStage, RunFolder
+from dsearch.training.loop.student import Student
+from dsearch.training.losses.passages import FurtherPassages
+from dsearch.training.scopes.full import FullOptions, train_full
+from dsearch.types import Progress
+
+_ENCODED_AT_A_TIME = 256
+
+
+def finetune_full(
+    collection: Collection,
+    examples: Examples,
+    options: FullOptions | None = None,
+    *,
+    gate: Gate | None = None,
+    start: Head | None = None,
+    processes: Processes | None = None,
+    on_headroom: Callable[[Headroom], None] | None = None,
+    on_epoch: OnTraining | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    run: RunFolder | None = None,
+) -> Trained:
+    """Train a copy of the collection's encoder, of queries and documents; nothing is published.
+
+    Args:
+        collection: whose encoder and documents.
+        examples: queries and their documents.
+        options: how.
+        gate: what is asked of the model.
+        start: an untrained head with a tuned keyword weight and hop strength, to start from and to be
+            compared with; the untrained one when None.
+        processes: those that train together.
+        on_headroom: told what is left to gain, before training.
+        on_epoch: told the stage ("train") and the epoch.
+        on_progress: told the stage ("train", then "encode") and its steps.
+        cancelled: asked before each step.
+        run: where checkpoints and metrics go; a run that was killed goes on from there.
+
+    Raises:
+        TrainingDiverged, Cancelled: as for `finetune`.
+        InvalidRequest: an encoder that cannot be trained.
+
+    Long documents learn by their first passage, which is what fits the encoder; all passages are encoded at
+    the end, judged by, and served.
+    """
+    options, processes = options or FullOptions(), processes or Processes()
+    started = time.monotonic()
+    start = Head(examples.states.shape[1]).eval() if start is None else start
+    examples = examples.weighed(start)
+    room = headroom(examples, start, keywords=options.keywords)
+    if on_headroom is not None:
+        on_headroom(room)
+    part: list[int] = []
+    if options.held_out:
+        part = split_folds(examples, options.held_out, options.seed)[0]
+    training = examples.subset(sorted(set(range(len(examples))) - set(part)))
+    if not len(training):
+        raise InvalidRequest(f"{len(examples)} examples, of which {len(part)} are held out; give more")
+    ranked = part
+    if len(part) > MOST:
+        ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
+    held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords) if part else None
+    before = None if held_out is None else held_out.answers(start)
+    stage = None if run is None else run.stage("train")
+    keeper = None if stage is None else stage if processes.first else ReadingStage(stage)
+    if stage is not None and processes.first:
+        stage.forget_unfinished_metrics()
+
+    def told(epoch: Epoch, student: Student, index: MovingIndex, staleness: float) -> bool:
+        if held_out is not None and before is not None:
+            states = student.states(held_out.examples)
+            answers = held_out.answers(student.head, states, index.embeddings)
+            epoch = replace(epoch, before=before.means(), after=answers.means())
+        if stage is not None and processes.first:
+            stage.add_metrics(epoch, student, staleness=staleness)
+        if on_epoch is not None:
+            on_epoch("train", epoch)
+        return True
+
+    def stop() -> bool:
+        return processes.agree(cancelled is not None and cancelled())
+
+    state = examples.snapshot
+    try:
+        trained = train_full(
+            training,
+            lambda at: collection.store.contents(state.rows(at)),
+            options,
+            encoder=collection.encoder,
+            start=start,
+            watch=Watch("train", on_progress, stop, keeper),
+            processes=processes,
+            on_epoch=told,
+        )
+    except TrainingDiverged as error:
+        if run is not None and error.kept and processes.first:
+            error.add_note(
+                f"the head after epoch {error.kept} is in {run.keep_last_good(error.student.head)}"
+            )
+        raise
+    student, index = trained.student, trained.index
+    assert student.encoder is not None
+    documents = _encoded(collection, state, student.encoder, index, on_progress)
+    learned = student.states(training)
+
+    def keyed(strength: float) -> EncodedDocuments:
+        return with_query_keys(
+            documents, collection.store, training, learned, strength=strength, seed=options.seed
+        )
+
+    crossed, served = None, Served(1.0, student.head.hop_strength.item())
+    if held_out is not None and before is not None:
+        crossed = _served(held_out, before, student, keyed, options)
+        served = crossed.kept.served or served
+        student.head = reweighed(student.head, served.keywords)
+    # Both in the order of the halves: query is compared with query.
+    now, after = (None, None) if crossed is None else (crossed.now, crossed.after)
+    gated = judge(now, after, gate, seed=options.seed)
+    seconds = time.monotonic() - started
+    record = {
+        "scope": "full",
+        "options": asdict(options),
+        "epochs": options.epochs,
+        "keyword_factor": served.keywords,
+        "query_keys": served.query_keys,
+        "examples": len(training),
+        "held_out": len(part),
+        "left_out": examples.left_out,
+        "data_sha256": examples.digest,
+        "training_queries": query_statistics(learned),
+        "headroom": room.to_dict(),
+        "gate": gated.to_dict(),
+        "processes": processes.count,
+        "seconds": round(seconds, 2),
+    }
+    if run is not None and processes.first:
+        run.finish()
+    return Trained(
+        student.head,
+        options.epochs,
+        room,
+        gated,
+        seconds,
+        record,
+        student.change,
+        keyed(served.query_keys),
+        keyword_factor=served.keywords,
+    )
+
+
+def _served(
+    held_out: HeldOut,
+    before: Answers,
+    student: Student,
+    keyed: Callable[[float], EncodedDocuments],
+    options: FullOptions,
+) -> CrossFitted:
+    """How much to weigh keywords and training queries, by the queries held out: each half by the other.
+
+    The encoder came to know the answers to the training queries, so that training trusts keywords too little
+    for other documents; see shrinkage.py. There is no way back to where it began: it is one checkpoint.
+
+    Args:
+        held_out: the queries.
+        before: by what answers now.
+        student: what was trained.
+        keyed: the documents by it, with query keys of this strength.
+        options: how.
+    """
+    head, hop = student.head, student.head.hop_strength.item()
+    factors = KEYWORD_FACTORS if options.keywords else (1.0,)
+    heads, states = [reweighed(head, factor) for factor in factors], student.states(held_out.examples)
+    served: dict[Served, Answers] = {}
+    for strength in STRENGTHS if options.query_keys else (0.0,):
+        documents = keyed(strength)
+        corpus, further = torch.as_tensor(documents.embeddings), further_of(documents)
+        answers = held_out.answers_of_alike(heads, [hop], states, corpus, further)
+        served |= {
+            Served(1.0, hop, factor, strength): of[hop] for factor, of in zip(factors, answers, strict=True)
+        }
+    whole = served[Served(1.0, hop)]
+    return cross_fitted([FoldAnswers(before, whole, [whole], served)], checkpoints=1, seed=options.seed)
+
+
+def _encoded(
+    collection: Collection,
+    state: Snapshot,
+    encoder: LearningEncoder,
+    index: MovingIndex,
+    on_progress: Callable[[Progress], None] | None,
+) -> EncodedDocuments:
+    """Every document by what was trained; of long ones every passage, cut as the collection's were."""
+    if state.passages is None:
+        index.renew(encoder, on_progress)
+        return EncodedDocuments(state, index.embeddings.numpy())
+    started, visible = time.monotonic(), state.visible()
+    embeddings = np.zeros((state.positions, index.embeddings.shape[1]), np.float32)
+    further: dict[int, Passages] = {}
+    for start in range(0, len(visible), _ENCODED_AT_A_TIME):
+        some = visible[start : start + _ENCODED_AT_A_TIME]
+        documents = collection.store.documents(state.rows(some))
+        embeddings[some], found = encode(encoder, documents, Cutting.of(collection.store))
+        further |= {int(some[place]): passages for place, passages in found.items()}
+        if on_progress is not None:
+            elapsed_s = time.monotonic() - started
+            on_progress(Progress("encode", start + len(some), len(visible), elapsed_s))
+    return EncodedDocuments(state, embeddings, further)
+
+
+def further_of(documents: EncodedDocuments) -> FurtherPassages | None:
+    """The further passages as they are ranked by."""
+    if not documents.further:
+        return None
+    places = sorted(documents.further)
+    embeddings = np.concatenate([documents.further[at].embeddings for at in places])
+    owners = np.repeat(places, [len(documents.further[at].embeddings) for at in places])
+    return FurtherPassages(torch.as_tensor(embeddings), torch.as_tensor(owners.astype(np.int64)))

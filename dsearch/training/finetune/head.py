@@ -1,0 +1,335 @@
+"""`finetune`: see on held-out queries how training goes, train on all, and say whether it helped.
+
+`lessons_of`: what each training query pulled at, kept with the model for `explain` (engine/lessons.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from dsearch.attention.fusion_gate import keyword_part
+from dsearch.attention.head import Head
+from dsearch.encoder import EncoderChange, TextEncoder
+from dsearch.engine import EncodedDocuments
+from dsearch.engine.models.training_record import Lessons, query_statistics
+from dsearch.errors import InvalidRequest
+from dsearch.products import product
+from dsearch.training.data.examples import Examples
+from dsearch.training.finetune.training import Trainings, checkpoints_of
+from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates, overlap_of_canaries
+from dsearch.training.gate.held_out import Headroom, headroom
+from dsearch.training.gate.selection import CrossFitted, Served, cross_fitted, part_of_the_way, reweighed
+from dsearch.training.loop.loop import OnTraining
+from dsearch.training.loop.run_folder import RunFolder
+from dsearch.training.loop.student import Student
+from dsearch.training.losses.passages import FurtherPassages
+from dsearch.training.options import TrainingOptions
+from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
+from dsearch.training.scopes.head import MakeTask, new_head
+from dsearch.training.tune import MIN_QUERIES, Choice, Trials, Tuned, head_of, setting_of
+from dsearch.types import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A trained head and what is known of it.
+
+    Attributes:
+        head: trained on all examples.
+        epochs: how many were kept.
+        headroom: what was left to gain.
+        gate: what held-out queries say.
+        seconds: of all trainings.
+        record: all of this as JSON, for the model's file.
+        encoder: what was changed of the encoder, in the scopes query and full.
+        documents: encoded by it, in scope full.
+        tuned: the untrained search that training started from, where it is another one than answers now: a
+            candidate of its own, with what the gate says of it.
+        lessons: in scope head, what each training query pulled at, for `explain`.
+        share: of what was learned, that the head has (shrinkage.py).
+        keyword_factor: of the keyword weight that was learned, that the head has.
+    """
+
+    head: Head
+    epochs: int
+    headroom: Headroom
+    gate: GateReport
+    seconds: float
+    record: dict[str, Any]
+    encoder: EncoderChange | None = None
+    documents: EncodedDocuments | None = None
+    tuned: Tuned | None = None
+    lessons: Lessons | None = None
+    share: float = 1.0
+    keyword_factor: float = 1.0
+
+    @property
+    def goes_live(self) -> Literal["head", "tuned"] | None:
+        """What should answer from now on; None: what answers now."""
+        if self.gate.passed:
+            return "head"
+        return "tuned" if self.tuned is not None and self.tuned.gate.passed else None
+
+    @property
+    def verdict(self) -> tuple[bool, str]:
+        """Whether it should go live, and why in words."""
+        return self.gate.passed, self.gate.reason
+
+
+def finetune(
+    examples: Examples,
+    options: TrainingOptions | None = None,
+    *,
+    gate: Gate | None = None,
+    start: Head | None = None,
+    encoder: TextEncoder | None = None,
+    device: str = "cpu",
+    on_headroom: Callable[[Headroom], None] | None = None,
+    on_epoch: OnTraining | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    run: RunFolder | None = None,
+    task: MakeTask | None = None,
+) -> Trained:
+    """Train a head, in scope query the query encoder with it, on examples; nothing is published.
+
+    First without the queries of a fold, to see how they are answered at each checkpoint, and so on fold by
+    fold until `ENOUGH` queries were held out once. Then, with all examples, on the same schedule, up to the
+    last epoch or to an earlier checkpoint that was clearly better.
+
+    Each training starts from the keyword weight, k1 and b, and hop strength that tuning chooses on its own
+    queries, never on those held out for it (`options.tune`; else from `start`). It learns without a hop;
+    which hop strength serves the trained head best, held-out queries say. So there are two candidates, the
+    tuned search and the head: see candidates.py for what is asked of each.
+
+    The gate scores each fold at the checkpoint and hop strength that the *other* folds would choose (a single
+    fold: each half of it): what is chosen on the queries that it is judged by looks better than it is.
+
+    Args:
+        examples: queries and their documents.
+        options: how.
+        gate: what is asked of the head.
+        start: an untrained head with a keyword weight and a hop strength: what answers now, to start from
+            and to be compared with; the untrained one when None.
+        encoder: the collection's, for scope query; a copy of it learns.
+        device: where the arithmetic runs.
+        on_headroom: told what is left to gain, before training.
+        on_epoch: told the stage ("validate", "train") and the epoch.
+        on_progress: told the stage and its steps.
+        cancelled: asked before each step.
+        run: where checkpoints and metrics go; a run that was killed goes on from there.
+        task: makes the steps, over documents that lie elsewhere (dsearch.cluster.training.finetune).
+
+    Raises:
+        TrainingDiverged: NaN or infinity in the loss; the head of the last whole epoch is its `student`'s,
+            and lies in the run's folder.
+        Cancelled: `cancelled` said so.
+        InvalidRequest: scope query without an encoder, or with one that cannot be trained.
+    """
+    start = Head(examples.states.shape[1]).eval() if start is None else start
+    options = options or TrainingOptions()
+    if options.scope == "query" and encoder is None:
+        raise InvalidRequest("scope='query' trains the query encoder; give encoder=collection.encoder")
+    started = time.monotonic()
+    examples = examples.remembering()
+    trainings = Trainings(
+        examples,
+        options,
+        start,
+        encoder if options.scope == "query" else None,
+        device,
+        run,
+        on_epoch,
+        on_progress,
+        cancelled,
+        task,
+    )
+    room = headroom(examples, start, keywords=options.keywords)
+    if on_headroom is not None:
+        on_headroom(room)
+    trials = _trials(examples, options, start, on_progress)
+    choice = None if trials is None else trials.choose()
+    begin = start if choice is None else head_of(choice.setting, examples.states.shape[1])
+    checkpoints = checkpoints_of(options.epochs)
+    folds = trainings.held_out_folds(checkpoints, trials)
+    crossed = cross_fitted(folds, checkpoints=len(checkpoints), seed=options.seed)
+    epochs, served = [0, *checkpoints][crossed.kept.checkpoint], crossed.kept.served
+
+    student = trainings.on_all(epochs, begin)
+    if served is not None:
+        student.head = _as_served(student.head, new_head(examples.states.shape[1], options, begin), served)
+    tuned, gated = _judged(examples, student, start, crossed, trials, choice, gate, options.seed)
+    seconds = time.monotonic() - started
+    share, factor = (1.0, 1.0) if served is None else (served.share, served.keywords)
+    record = {
+        "scope": options.scope,
+        "options": asdict(options),
+        "epochs": epochs,
+        "share": share,
+        "keyword_factor": factor,
+        "hop_strength": student.head.hop_strength.item(),
+        "examples": len(examples),
+        "left_out": examples.left_out,
+        "data_sha256": examples.digest,
+        "training_queries": query_statistics(student.states(examples)),
+        "headroom": room.to_dict(),
+        "tuned": None if tuned is None else tuned.record,
+        "gate": gated.to_dict(),
+        "seconds": round(seconds, 2),
+    }
+    if run is not None:
+        run.finish()
+    return Trained(
+        student.head,
+        epochs,
+        room,
+        gated,
+        seconds,
+        record,
+        student.change,
+        tuned=tuned,
+        lessons=lessons_of(examples, begin, options) if options.scope == "head" and epochs else None,
+        share=share,
+        keyword_factor=factor,
+    )
+
+
+def _as_served(head: Head, beginning: Head, served: Served) -> Head:
+    """What was trained from `beginning`, as held-out queries would have it."""
+    head = reweighed(part_of_the_way(beginning, head, served.share), served.keywords)
+    with torch.no_grad():
+        head.hop_strength.fill_(served.hop)
+    return head
+
+
+def _judged(
+    examples: Examples,
+    student: Student,
+    start: Head,
+    crossed: CrossFitted,
+    trials: Trials | None,
+    choice: Choice | None,
+    gate: Gate | None,
+    seed: int,
+) -> tuple[Tuned | None, GateReport]:
+    """The tuned search, where it is another one than `start`, and what the gate says of the head."""
+    overlap = None
+    if student.encoder is None:  # canaries are stored embeddings: they say nothing of an encoder that changed
+        overlap = overlap_of_canaries(examples.snapshot, start, student.head, seed=seed)
+    if trials is None or choice is None or choice.setting == trials.start:
+        return None, judge(crossed.now, crossed.after, gate, canary_overlap=overlap, seed=seed)
+    of_tuned, of_head = judge_candidates(
+        trials.judged(choice, gate),
+        crossed.now,
+        crossed.before,
+        crossed.after,
+        gate,
+        canary_overlap=overlap,
+        seed=seed,
+    )
+    return trials.tuned(choice, of_tuned), of_head
+
+
+def _trials(
+    examples: Examples,
+    options: TrainingOptions,
+    start: Head,
+    on_progress: Callable[[Progress], None] | None,
+) -> Trials | None:
+    """Settings to start from; None where none are to be tried, or too few queries are there to choose by."""
+    if not (options.tune and options.keywords) or len(examples) < MIN_QUERIES:
+        return None
+    started = time.monotonic()
+
+    def told(done: int, of: int) -> None:
+        if on_progress is not None:
+            on_progress(Progress("tune", done, of, time.monotonic() - started))
+
+    return Trials.of(examples, start=setting_of(start), seed=options.seed, on_setting=told)
+
+
+MOST = 10_000  # queries that are kept, drawn where there are more: 30 MB at 384 numbers
+_AT_A_TIME = 32
+
+
+@torch.no_grad()
+def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> Lessons:
+    """The pull of each example at the head that training started from.
+
+    r_i = w_i Σ_d (p_i(d) − a_i(d)) e_d, with a_i over what the objective's softmax is over: the whole corpus,
+    or what any example judges for "judged". Of long documents the first passage stands for e_d. The pairwise
+    and in-batch objectives pull alike at the first step, though not by the same amounts.
+
+    Args:
+        examples: what was trained on.
+        start: where from.
+        options: how.
+    """
+    if len(examples) > MOST:
+        drawn = np.random.default_rng(options.seed).choice(len(examples), MOST, replace=False)
+        examples = examples.subset(np.sort(drawn).tolist())
+    examples = examples.weighed(start)
+    corpus = corpus_embeddings(examples.snapshot)
+    further = FurtherPassages.of(examples.snapshot, corpus)
+    keyword = KeywordScores(examples) if options.keywords else None
+    positions, grades = padded(examples.relevant)
+    target = torch.as_tensor(grades / grades.sum(1, keepdims=True))
+    out = _outside(examples, positions, options)
+    pulls = torch.zeros(len(examples), corpus.shape[1])
+    for first in range(0, len(examples), _AT_A_TIME):
+        batch = torch.arange(first, min(first + _AT_A_TIME, len(examples)))
+        folded = start.fold(start.queries(torch.as_tensor(examples.states[batch.numpy()])))
+        scores = product(folded, corpus)
+        if further is not None:
+            scores, _ = further.taken(folded, scores)
+        if keyword is not None:
+            weights = start.keyword_weights(len(batch), keyword.features(batch, start))
+            scores = scores + keyword_part(weights, keyword(batch))
+        logits = (scores / start.temperature).masked_fill(_hidden(examples, out, batch), -torch.inf)
+        attention = (start.mixture[:, None] * logits.softmax(-1)).sum(1)
+        at = torch.as_tensor(np.maximum(positions[batch.numpy()], 0))
+        moved = torch.zeros_like(attention).scatter_add_(1, at, target[batch]).sub_(attention)
+        pulls[batch] = product(moved, corpus.T)
+    if examples.weights is not None:
+        pulls *= torch.as_tensor(examples.weights)[:, None]
+    owners, places = np.nonzero(grades > 0)
+    return Lessons(
+        examples.states,
+        pulls.numpy(),
+        owners.astype(np.int64),
+        examples.snapshot.rows(positions[owners, places]),
+        grades[owners, places],
+        examples.texts if examples.source == "judgements" else None,
+    )
+
+
+def _outside(
+    examples: Examples, positions: Int64[np.ndarray, "queries longest"], options: TrainingOptions
+) -> Bool[Tensor, " documents"]:
+    """Documents that no softmax of the objective is over."""
+    out = np.zeros(examples.snapshot.positions, bool)
+    if options.objective == "judged":
+        out[:] = True
+        out[positions[positions >= 0]] = False
+    if examples.snapshot.excluded is not None:
+        out |= examples.snapshot.excluded
+    return torch.as_tensor(out)
+
+
+def _hidden(
+    examples: Examples, out: Bool[Tensor, " documents"], batch: Int64[Tensor, " batch"]
+) -> Bool[Tensor, "batch one documents"]:
+    hidden = out.expand(len(batch), -1)
+    if examples.hidden is not None:
+        hidden = hidden.clone()
+        for line, number in enumerate(batch.tolist()):
+            hidden[line, torch.as_tensor(examples.hidden[number])] = True
+    return hidden[:, None]

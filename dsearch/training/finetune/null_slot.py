@@ -1,0 +1,248 @@
+"""Learning "nothing fits" from judged queries that no document answers.
+
+The slot's two numbers are fitted to a head that has been trained already, by the evidence Z of the served
+search itself (attention/null_slot.py): the ranking is untouched, and the fit has one optimum. A head knows
+the queries it was trained on, and finds more for them than for others. So Z of those is taken from heads that
+were trained without them, fold by fold; queries that nothing answers were in no training.
+
+What is told of the slot is cross-fitted once more: each fold by the slot that the others would give. One that
+tells no more than the share of unanswerable queries does is not opened.
+
+A head trained once more as another was, without some of its examples.
+
+What is fitted to a head's scores (a null slot, an overlay) is fitted and judged on queries that the head did
+not learn from; the one that answers learned from all of them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32
+
+from dsearch.attention import fit_null_slot, slot_evidence
+from dsearch.attention.head import Head
+from dsearch.engine import Snapshot
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.errors import InvalidRequest
+from dsearch.evaluation.calibration import Answerability, answerability
+from dsearch.training.data.examples import Examples
+from dsearch.training.finetune.head import Trained
+from dsearch.training.gate.selection import part_of_the_way, reweighed
+from dsearch.training.loop.loop import Watch
+from dsearch.training.options import TrainingOptions
+from dsearch.training.scopes.head import new_head, train_student
+
+if TYPE_CHECKING:
+    from dsearch.encoder import TextEncoder
+
+
+FOLDS = 3
+MIN_UNANSWERABLE = 10
+_AT_A_TIME = 64
+
+TrainWithout = Callable[[list[int]], Head]
+"""Indices of examples → a head that was trained without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NullSlot:
+    """A slot, and what cross-fitting says of it.
+
+    Attributes:
+        level: n; the slot's logit against a Z of 0.
+        slope: s.
+        told: calibration and ranking of unanswerable queries, each fold by the slot of the others.
+        gain: mean log likelihood, in nats a query, over always saying the share of unanswerable queries.
+        opened: whether it says more than that share.
+    """
+
+    level: float
+    slope: float
+    told: Answerability
+    gain: float
+    opened: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, for the model's record."""
+        numbers = {"level": self.level, "slope": self.slope, "gain_nats": self.gain, "opened": self.opened}
+        return {**numbers, **self.told.to_dict()}
+
+    def to_text(self) -> str:
+        """A line for a terminal."""
+        kept = "null slot" if self.opened else "null slot left out: it says no more than the share of queries"
+        return f"{kept}: {self.told.to_text()}"
+
+
+def unanswerable_queries(
+    queries: Mapping[str, str], qrels: Mapping[str, Mapping[str, float]]
+) -> dict[str, str]:
+    """Queries that were judged, and nothing answers: every grade of theirs is 0 or less."""
+    found = {
+        query: queries.get(query, "").strip()
+        for query, grades in qrels.items()
+        if grades and max(grades.values()) <= 0
+    }
+    return {query: text for query, text in found.items() if text}
+
+
+def learn_null_slot(
+    head: Head,
+    examples: Examples,
+    unanswerable: Sequence[str],
+    states: Float32[np.ndarray, "unanswerable encoder_dim"],
+    *,
+    train_without: TrainWithout | None = None,
+    seed: int = 0,
+) -> tuple[Head, NullSlot]:
+    """A copy of the head with a slot, if that says anything, and what is known of it.
+
+    Args:
+        head: as it will answer.
+        examples: answerable queries.
+        unanswerable: texts of queries that nothing answers.
+        states: their embeddings.
+        train_without: trains a head like this one without some of the examples; None where it was not
+            trained on them.
+        seed: of the folds.
+
+    Raises:
+        InvalidRequest: fewer than `MIN_UNANSWERABLE` queries of one of the two kinds.
+    """
+    if min(len(unanswerable), len(examples)) < MIN_UNANSWERABLE:
+        raise InvalidRequest(
+            f"{len(unanswerable)} judged queries that nothing answers and {len(examples)} that something "
+            f"does; a null slot needs at least {MIN_UNANSWERABLE} of both (grade 0 says that a document does "
+            "not answer)"
+        )
+    count = len(examples) + len(unanswerable)
+    fold = np.random.default_rng(seed).permutation(count) % FOLDS
+    wrong = np.arange(count) >= len(examples)
+    texts = [*examples.texts, *unanswerable]
+    every = np.concatenate([examples.states, states])
+    evidence = np.zeros(count)
+    for number in range(FOLDS):
+        part = np.flatnonzero(fold == number)
+        asked = head
+        if train_without is not None:
+            asked = train_without(part[part < len(examples)].tolist())
+        evidence[part] = evidence_of(asked, examples.snapshot, [texts[i] for i in part], every[part])
+    crossed = np.zeros(count)
+    for number in range(FOLDS):
+        part = fold == number
+        crossed[part] = _weights(_fit(evidence[~part], wrong[~part]), evidence[part])
+    level, slope = _fit(evidence, wrong)
+    gain = _likelihood(crossed, wrong) - _likelihood(np.full(count, wrong.mean()), wrong)
+    told = answerability(crossed, wrong)
+    slot = NullSlot(level, slope, told, gain, opened=gain > 0 and slope > 0)
+    slotted = copy.deepcopy(head)
+    if slot.opened:
+        slotted.open_null_slot(level, slope)
+    return slotted, slot
+
+
+@torch.inference_mode()
+def evidence_of(
+    head: Head,
+    snapshot: Snapshot,
+    texts: Sequence[str],
+    states: Float32[np.ndarray, "queries encoder_dim"],
+) -> Float[np.ndarray, " queries"]:
+    """Z of each query as a hybrid search finds it."""
+    layer = SearchLayer(snapshot, head)
+    parts: list[Float[np.ndarray, " some"]] = []
+    for start in range(0, len(texts), _AT_A_TIME):
+        part = slice(start, start + _AT_A_TIME)
+        found = layer(torch.as_tensor(states[part]), list(texts[part]))
+        mask = torch.as_tensor(found.positions != NONE)
+        raw = found.dense + found.keyword
+        parts.append(slot_evidence(raw, mask, head.temperature, head.mixture).double().numpy())
+    return np.concatenate([*parts, np.zeros(0)])
+
+
+def with_null_slot(
+    trained: Trained,
+    examples: Examples,
+    options: TrainingOptions,
+    unanswerable: Sequence[str],
+    encoder: TextEncoder,
+    *,
+    device: str = "cpu",
+    cancelled: Callable[[], bool] | None = None,
+) -> tuple[Trained, NullSlot]:
+    """What was trained, with a slot where that says anything; the record says what is known of it.
+
+    Args:
+        trained: by scope head.
+        examples: what it was trained on.
+        options: how.
+        unanswerable: texts of queries that nothing answers.
+        encoder: the collection's.
+        device: where the arithmetic of training runs.
+        cancelled: asked before each step of the trainings without a fold.
+
+    Raises:
+        InvalidRequest: another scope; too few queries of one of the two kinds.
+    """
+    if options.scope != "head":
+        raise InvalidRequest(f"a null slot with scope={options.scope!r}; use scope head")
+
+    def without(held_out: list[int]) -> Head:
+        watch = Watch("null slot", cancelled=cancelled)
+        return trained_without(trained, examples, held_out, options, device=device, watch=watch)[0]
+
+    states = encoder.encode_queries(list(unanswerable))
+    head, slot = learn_null_slot(
+        trained.head, examples, unanswerable, states, train_without=without, seed=options.seed
+    )
+    record = {**trained.record, "null_slot": slot.to_dict()}
+    return replace(trained, head=head, record=record), slot
+
+
+def _fit(evidence: Float[np.ndarray, " queries"], wrong: Bool[np.ndarray, " queries"]) -> tuple[float, float]:
+    return fit_null_slot(torch.as_tensor(evidence), torch.as_tensor(wrong))
+
+
+def _weights(
+    slot: tuple[float, float], evidence: Float[np.ndarray, " queries"]
+) -> Float[np.ndarray, " queries"]:
+    logits = torch.as_tensor(slot[0] - slot[1] * evidence)
+    return torch.sigmoid(logits).numpy()
+
+
+def _likelihood(weights: Float[np.ndarray, " queries"], wrong: Bool[np.ndarray, " queries"]) -> float:
+    right = np.where(wrong, weights, 1 - weights)
+    return float(np.log(np.clip(right, 1e-12, 1)).mean())
+
+
+def trained_without(
+    trained: Trained,
+    examples: Examples,
+    held_out: Sequence[int],
+    options: TrainingOptions,
+    *,
+    device: str = "cpu",
+    watch: Watch | None = None,
+) -> tuple[Head, Examples]:
+    """A head of the same keyword start, hop, epochs, share and keyword factor, and what it learned from.
+
+    Args:
+        trained: by scope head.
+        examples: what it was trained on.
+        held_out: indices of those to leave out.
+        options: how it was trained.
+        device: where the arithmetic runs.
+        watch: who follows.
+    """
+    rest = examples.subset(sorted(set(range(len(examples))) - set(held_out)))
+    start = reweighed(trained.head, 1 / trained.keyword_factor)
+    student = train_student(rest, options, start=start, epochs=trained.epochs, device=device, watch=watch)
+    beginning = new_head(examples.states.shape[1], options, start)
+    head = part_of_the_way(beginning, student.head, trained.share)
+    return reweighed(head, trained.keyword_factor), rest

@@ -1,0 +1,189 @@
+"""The trainings that one run is made of: without each fold, whose queries then say how it goes, and on all.
+
+Every held-out query is answered at each checkpoint, and after the last in each way that the head may be
+served (selection.py): only `finetune` sees those answers together and chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dsearch.attention.head import Head
+from dsearch.encoder import TextEncoder
+from dsearch.training.data.examples import Examples
+from dsearch.training.gate.held_out import ENOUGH, MOST, Answers, HeldOut, split_folds
+from dsearch.training.gate.selection import (
+    KEYWORD_FACTORS,
+    SHARES,
+    FoldAnswers,
+    Served,
+    part_of_the_way,
+    reweighed,
+)
+from dsearch.training.loop.loop import Epoch, OnTraining, TrainingDiverged, Watch
+from dsearch.training.loop.run_folder import RunFolder, Stage
+from dsearch.training.loop.student import Student
+from dsearch.training.options import TrainingOptions
+from dsearch.training.scopes.head import MakeTask, new_head, train_student
+from dsearch.training.tune import HOP_STRENGTHS, Trials, head_of
+from dsearch.types import Progress
+
+MIN_HELD_OUT = 10  # with fewer, held-out queries say nothing; all epochs are run
+_SERVED = "served"  # what answers in each way of serving are kept as
+_CHECKPOINTS = 10  # of a training run, at which held-out queries are ranked
+
+
+@dataclass(frozen=True, slots=True)
+class Trainings:
+    """The trainings of one run.
+
+    Attributes:
+        examples: queries and their documents.
+        options: how.
+        start: what answers now.
+        encoder: learns too where it is given.
+        device: where the arithmetic runs.
+        run: where checkpoints, answers and metrics go; a run that was killed goes on from there.
+        on_epoch: told the stage ("validate", "train") and the epoch.
+        on_progress: told the stage and its steps.
+        cancelled: asked before each step.
+        task: makes the steps, over documents that lie elsewhere.
+    """
+
+    examples: Examples
+    options: TrainingOptions
+    start: Head
+    encoder: TextEncoder | None
+    device: str
+    run: RunFolder | None
+    on_epoch: OnTraining | None
+    on_progress: Callable[[Progress], None] | None
+    cancelled: Callable[[], bool] | None
+    task: MakeTask | None = None
+
+    def held_out_folds(self, checkpoints: list[int], trials: Trials | None) -> list[FoldAnswers]:
+        """How each fold is answered by trainings without it, until enough queries were held out once.
+
+        Args:
+            checkpoints: epochs after which it is ranked.
+            trials: settings to start from, chosen without the fold; `start` when None.
+        """
+        examples, options = self.examples, self.options
+        if options.folds == 0 or len(examples) < MIN_HELD_OUT:
+            return []
+        folds: list[FoldAnswers] = []
+        for number, part in enumerate(split_folds(examples, options.folds, options.seed)):
+            if sum(len(fold.before) for fold in folds) >= ENOUGH:
+                break
+            folds.append(self._fold(number, part, checkpoints, trials))
+        return folds
+
+    def on_all(self, epochs: int, start: Head) -> Student:
+        """What is trained on all examples, for so many epochs of the schedule."""
+        stage = None if self.run is None else self.run.stage("train")
+
+        def told(epoch: Epoch, student: Student) -> bool:
+            return self._tell("train", stage, epoch, student)
+
+        return self._train(self.examples, "train", stage, epochs, start, told)
+
+    def _fold(
+        self, number: int, part: list[int], checkpoints: list[int], trials: Trials | None
+    ) -> FoldAnswers:
+        examples, options = self.examples, self.options
+        training = examples.subset(sorted(set(range(len(examples))) - set(part)))
+        ranked = part
+        if len(part) > MOST:
+            ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
+        held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords)
+        stage = None if self.run is None else self.run.stage(f"fold-{number}")
+        now = before = held_out.answers(self.start)
+        start, strength = self.start, self.start.hop_strength.item()
+        hops = [strength]
+        if trials is not None:
+            setting = trials.choose(without=part).setting
+            start, strength = head_of(setting, examples.states.shape[1]), setting.hop_strength
+            before = held_out.answers(start)
+            hops = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
+        # An encoder that learned is served whole: its head alone would not lead back.
+        shares = SHARES if self.encoder is None else (1.0,)
+        factors = (1.0,) if self.encoder is not None or trials is None else KEYWORD_FACTORS
+        after: dict[int, Answers] = {}
+        served: dict[Served, Answers] = {}
+        if stage is not None:  # what is there of before the run was interrupted
+            after = stage.several_answers({epoch: f"epoch-{epoch}" for epoch in checkpoints})
+            kept = stage.answers_in(_SERVED)
+            served = {Served(*map(float, label.split())): answers for label, answers in kept.items()}
+        beginning = new_head(examples.states.shape[1], options, start)
+
+        def told(epoch: Epoch, student: Student) -> bool:
+            if epoch.number not in checkpoints:
+                return self._tell("validate", stage, epoch, student)
+            states = student.states(held_out.examples)
+            if epoch.number == checkpoints[-1]:
+                for share in shares:
+                    head = part_of_the_way(beginning, student.head, share)
+                    heads = [reweighed(head, factor) for factor in factors]
+                    for factor, by_hop in zip(
+                        factors, held_out.answers_of_alike(heads, hops, states), strict=True
+                    ):
+                        served.update({Served(share, hop, factor): of for hop, of in by_hop.items()})
+                answers = served[Served(1.0, strength)]
+            else:
+                answers = held_out.answers(student.head, states)
+            after[epoch.number] = answers
+            if stage is not None:
+                stage.keep_answers(f"epoch-{epoch.number}", answers)
+                if served:
+                    labels = {" ".join(map(repr, of)): kept for of, kept in served.items()}
+                    stage.keep_answers_in(_SERVED, labels)
+            epoch = replace(epoch, before=now.means(), after=answers.means())
+            return self._tell("validate", stage, epoch, student)
+
+        self._train(training, "validate", stage, None, start, told)
+        return FoldAnswers(now, before, [after[epoch] for epoch in checkpoints], served)
+
+    def _train(
+        self,
+        examples: Examples,
+        name: str,
+        stage: Stage | None,
+        epochs: int | None,
+        start: Head,
+        told: Callable[[Epoch, Student], bool],
+    ) -> Student:
+        if stage is not None:
+            stage.forget_unfinished_metrics()
+        try:
+            return train_student(
+                examples,
+                self.options,
+                encoder=self.encoder,
+                start=start,
+                epochs=epochs,
+                device=self.device,
+                watch=Watch(name, self.on_progress, self.cancelled, stage),
+                on_epoch=told,
+                task=self.task,
+            )
+        except TrainingDiverged as error:
+            if self.run is not None and error.kept:
+                path = self.run.keep_last_good(error.student.head)
+                error.add_note(f"the head after epoch {error.kept} is in {path}")
+            raise
+
+    def _tell(self, name: str, stage: Stage | None, epoch: Epoch, student: Student) -> bool:
+        if stage is not None:
+            stage.add_metrics(epoch, student)
+        if self.on_epoch is not None:
+            self.on_epoch(name, epoch)
+        return True
+
+
+def checkpoints_of(epochs: int) -> list[int]:
+    """Some ten epochs, the last among them."""
+    count = min(epochs, _CHECKPOINTS)
+    return sorted({round(epochs * (step + 1) / count) for step in range(count)})

@@ -1,0 +1,270 @@
+"""`finetune_values`: learn to predict a field, see on held-out documents whether it helped, and say so.
+
+A held-out document is no evidence either, for training or for the others: it is asked about as a new one
+would be, and what it is predicted from are the documents that were trained on. What is asked of the head by
+them is in value_gate.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Float32, Int64
+
+from dsearch.attention.head import Head
+from dsearch.training.data.examples import Examples
+from dsearch.training.data.values import ValueExamples, described
+from dsearch.training.gate.gate import Gate, GateReport, overlap_of_canaries
+from dsearch.training.gate.held_out import ENOUGH, MOST
+from dsearch.training.gate.selection import kept_checkpoint
+from dsearch.training.gate.values import ValueScores, judge_values, search_by
+from dsearch.training.loop.loop import Epoch, OnTraining, Watch
+from dsearch.training.loop.run_folder import RunFolder, Stage
+from dsearch.training.loop.student import Student
+from dsearch.training.options import ValueOptions
+from dsearch.training.scopes.values import (
+    Evidence,
+    ValueData,
+    measures_of_values,
+    scores_of_values,
+    train_on_values,
+)
+from dsearch.types import Progress
+
+_CHECKPOINTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedValues:
+    """A head that predicts a field, and what is known of it.
+
+    Attributes:
+        head: trained on all documents.
+        epochs: how many were kept.
+        gate: what held-out documents say.
+        before: accuracy and log loss, or R² and root mean squared error, of what answers now.
+        after: the same of the trained head; both cross-fitted, None where nothing was held out.
+        seconds: of all trainings.
+        record: all of this as JSON, for the model's file.
+    """
+
+    head: Head
+    epochs: int
+    gate: GateReport
+    before: dict[str, float] | None
+    after: dict[str, float] | None
+    seconds: float
+    record: dict[str, Any]
+
+    def to_text(self) -> str:
+        """The gate's report, and the measures before and after."""
+        if self.before is None or self.after is None:
+            return self.gate.to_text()
+        pairs = [f"{name} {self.before[name]:.4f} → {self.after[name]:.4f}" for name in self.before]
+        return f"{self.gate.to_text()}\n  held-out documents: {', '.join(pairs)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    """Held-out examples, their predictions untrained and after each checkpoint, scores of knowing nothing."""
+
+    asked: Int64[np.ndarray, " asked"]
+    nothing: Float[np.ndarray, " asked"]
+    scores: Float[np.ndarray, "checkpoints asked"]
+    predicted: list[Float32[np.ndarray, "asked value_dim"]]
+
+
+def finetune_values(
+    examples: ValueExamples,
+    options: ValueOptions | None = None,
+    *,
+    gate: Gate | None = None,
+    start: Head | None = None,
+    judged: Examples | None = None,
+    device: str = "cpu",
+    on_epoch: OnTraining | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    run: RunFolder | None = None,
+) -> TrainedValues:
+    """Train a head to predict a field; nothing is published.
+
+    Args:
+        examples: documents with their values.
+        options: how.
+        gate: what is asked of the head.
+        start: what answers now, an untrained head perhaps with a tuned keyword weight; the untrained one
+            when None.
+        judged: queries that say what becomes of search; not learned from.
+        device: where the arithmetic runs.
+        on_epoch: told the stage ("validate", "train") and the epoch.
+        on_progress: told the stage and its steps.
+        cancelled: asked before each step.
+        run: where checkpoints and metrics go; a run that was killed goes on from there.
+
+    Raises:
+        TrainingDiverged: NaN or infinity in the loss.
+        Cancelled: `cancelled` said so.
+    """
+    options, gate = options or ValueOptions(), gate or Gate()
+    start = Head(examples.states.shape[1]).eval() if start is None else start
+    examples = replace(examples, snapshot=examples.snapshot.weighed(start.keyword_weighting))
+    started = time.monotonic()
+    data = ValueData(examples, keywords=options.keywords, device=device)
+    session = _Session(data, options, start, run, on_epoch, on_progress, cancelled)
+    checkpoints = sorted({round(options.epochs * (step + 1) / _CHECKPOINTS) for step in range(_CHECKPOINTS)})
+    checkpoints = [epoch for epoch in checkpoints if epoch]
+    folds = session.folds(checkpoints)
+    epochs, before, after = options.epochs, None, None
+    measure = "log share of the right label" if examples.kind == "label" else "R²"
+    first, last, nothing = (np.zeros(0) for _ in range(3))
+    if folds:
+        kept = _kept(folds)
+        epochs = [0, *checkpoints][kept]
+        if len(folds) == 1:
+            folds = _halves(folds[0], options.seed)
+        chosen = [_kept(folds[:i] + folds[i + 1 :]) for i in range(len(folds))]
+        asked = np.concatenate([fold.asked for fold in folds])
+        first = np.concatenate([fold.scores[0] for fold in folds])
+        last = np.concatenate([fold.scores[at] for fold, at in zip(folds, chosen, strict=True)])
+        nothing = np.concatenate([fold.nothing for fold in folds])
+        predicted = [fold.predicted[at] for fold, at in zip(folds, chosen, strict=True)]
+        before = measures_of_values(examples, asked, np.concatenate([fold.predicted[0] for fold in folds]))
+        after = measures_of_values(examples, asked, np.concatenate(predicted))
+    head = session.train_on_all(epochs)
+    overlap = overlap_of_canaries(examples.snapshot, start, head, seed=options.seed)
+    searched = None if judged is None else search_by(judged, start, head)
+    report = judge_values(
+        ValueScores(first, last, nothing) if folds else None,
+        gate,
+        measures=None if before is None or after is None else (before, after),
+        searched=searched,
+        canary_overlap=overlap,
+        measure=measure,
+        seed=options.seed,
+    )
+    seconds = time.monotonic() - started
+    record = {
+        "scope": "head",
+        "objective": "value",
+        "options": asdict(options),
+        "epochs": epochs,
+        **described(examples),
+        "values": {"before": before, "after": after},
+        "search": None if searched is None else {"before": searched[0], "after": searched[1]},
+        "gate": report.to_dict(),
+        "seconds": round(seconds, 2),
+    }
+    if run is not None:
+        run.finish()
+    return TrainedValues(head, epochs, report, before, after, seconds, record)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """The trainings of one run: without each fold, and on all."""
+
+    data: ValueData
+    options: ValueOptions
+    start: Head
+    run: RunFolder | None
+    on_epoch: OnTraining | None
+    on_progress: Callable[[Progress], None] | None
+    cancelled: Callable[[], bool] | None
+
+    def folds(self, checkpoints: list[int]) -> list[_Fold]:
+        options, count = self.options, len(self.data.examples)
+        if options.folds == 0 or count < 2 * options.folds:
+            return []
+        order = np.random.default_rng(options.seed).permutation(count)
+        found: list[_Fold] = []
+        for number in range(options.folds):
+            if sum(len(fold.asked) for fold in found) >= ENOUGH:
+                break
+            found.append(self._fold(number, np.sort(order[number :: options.folds]), checkpoints))
+        return found
+
+    def train_on_all(self, epochs: int) -> Head:
+        return self._train("train", "train", None, None, epochs, None)
+
+    def _fold(self, number: int, part: Int64[np.ndarray, " part"], checkpoints: list[int]) -> _Fold:
+        data, examples = self.data, self.data.examples
+        own = examples.own[part]
+        others = np.setdiff1d(np.arange(len(examples)), part)
+        evidence = np.setdiff1d(np.arange(len(examples.positions)), own[own >= 0])
+        pooled = Evidence(data, evidence)
+        asked = part[:MOST] if len(part) <= MOST else _drawn(part, self.options.seed)
+        predicted = {0: pooled.served(self.start.to(data.device), asked)}
+        self.start.cpu()
+        folder = None if self.run is None else self.run.stage(f"fold-{number}").folder
+
+        def told(epoch: Epoch, head: Head) -> None:
+            if epoch.number in checkpoints:
+                predicted[epoch.number] = pooled.served(head, asked)
+                if folder is not None:
+                    np.save(folder / f"epoch-{epoch.number}.npy", predicted[epoch.number])
+
+        for epoch in checkpoints:  # of before the run was interrupted
+            if folder is not None and (folder / f"epoch-{epoch}.npy").is_file():
+                predicted[epoch] = np.load(folder / f"epoch-{epoch}.npy")
+        self._train("validate", f"fold-{number}", others, evidence, None, told)
+        kept = [predicted[epoch] for epoch in (0, *checkpoints)]
+        scores = np.stack([scores_of_values(examples, asked, one) for one in kept])
+        always = np.tile(examples.values[evidence].mean(0), (len(asked), 1))
+        return _Fold(asked, scores_of_values(examples, asked, always), scores, kept)
+
+    def _train(
+        self,
+        name: str,
+        folder: str,
+        asked: Int64[np.ndarray, " asked"] | None,
+        evidence: Int64[np.ndarray, " documents"] | None,
+        epochs: int | None,
+        told: Callable[[Epoch, Head], None] | None,
+    ) -> Head:
+        stage: Stage | None = None if self.run is None else self.run.stage(folder)
+        if stage is not None:
+            stage.forget_unfinished_metrics()
+
+        def tell(epoch: Epoch, head: Head) -> None:
+            if told is not None:
+                told(epoch, head)
+            if stage is not None:
+                stage.add_metrics(epoch, Student(head))
+            if self.on_epoch is not None:
+                self.on_epoch(name, epoch)
+
+        return train_on_values(
+            self.data,
+            self.options,
+            asked=asked,
+            evidence=evidence,
+            start=self.start,
+            epochs=epochs,
+            watch=Watch(name, self.on_progress, self.cancelled, stage),
+            on_epoch=tell,
+        )
+
+
+def _drawn(part: Int64[np.ndarray, " part"], seed: int) -> Int64[np.ndarray, " drawn"]:
+    return np.sort(np.random.default_rng(seed).choice(part, MOST, replace=False))
+
+
+def _kept(folds: list[_Fold]) -> int:
+    """The checkpoint to keep by these folds, 0 for the untrained head."""
+    scores = np.concatenate([fold.scores for fold in folds], axis=1)
+    return kept_checkpoint(scores, np.zeros(scores.shape[1], bool))
+
+
+def _halves(fold: _Fold, seed: int) -> list[_Fold]:
+    order = np.random.default_rng(seed).permutation(len(fold.asked))
+    return [
+        _Fold(
+            fold.asked[half], fold.nothing[half], fold.scores[:, half], [one[half] for one in fold.predicted]
+        )
+        for half in (np.sort(order[::2]), np.sort(order[1::2]))
+    ]

@@ -1,0 +1,96 @@
+"""The gradient of a loss over many texts with the memory of few: gradient caching.
+
+    1  encode all texts, chunk by chunk, without a graph                 E = f(x; θ)
+    2  the loss as a function of the embeddings alone                    G = ∂L/∂E
+    3  encode each chunk again, with a graph, and pass its part of G     ∂L/∂θ = Σ_c (∂E_c/∂θ)ᵀ G_c
+
+Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
+(arXiv:2101.06983), section 3.2, eq. 5–8. Exact: the chain rule, not an approximation, for one more forward.
+Where one process has no more texts of each list than a chunk holds, there is nothing to save: one pass does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
+
+from dsearch.encoder import LearningEncoder
+from dsearch.encoder.encoder import Role
+from dsearch.training.loop.distributed import Processes
+
+Texts = tuple[Sequence[str], Role]
+
+
+def cached_backward(
+    encoder: LearningEncoder,
+    texts: Sequence[Texts],
+    loss: Callable[[list[Tensor]], Tensor],
+    *,
+    chunk: int,
+    processes: Processes | None = None,
+) -> Float[Tensor, ""]:
+    """Leave the gradients of a loss in the encoder's parameters, and in whatever else the loss depends on.
+
+    Args:
+        encoder: what encodes.
+        texts: lists of texts, each with its role; the same in every process.
+        loss: of the embeddings of each list, [texts, encoder_dim].
+        chunk: texts of a list encoded with a graph at a time: what memory depends on.
+        processes: those that share the work.
+
+    Returns:
+        The loss.
+    """
+    processes = processes or Processes()
+    if processes.count == 1 and all(0 < len(list_) <= chunk for list_, _ in texts):
+        value = loss([encoder.embed(list_, role) for list_, role in texts])
+        value.backward()
+        return value.detach()
+    shares = [processes.share(len(list_)) for list_, _ in texts]
+    embedded: list[Tensor] = []
+    for (list_, role), share in zip(texts, shares, strict=True):
+        mine = encoded(encoder, list_[share], role, chunk)
+        embedded.append(processes.gathered(mine, len(list_)).requires_grad_())
+    value = loss(embedded)
+    value.backward()
+    for (list_, role), share, embedding in zip(texts, shares, embedded, strict=True):
+        if embedding.grad is None:
+            continue
+        mine, gradient = list_[share], embedding.grad[share]
+        for at in _chunks(mine, chunk):
+            again = encoder.embed([mine[i] for i in at], role)
+            again.backward(gradient[torch.as_tensor(at, device=gradient.device)].to(again))
+    processes.add_gradients(encoder.learning())
+    return value.detach()
+
+
+@torch.no_grad()
+def encoded(
+    encoder: LearningEncoder, texts: Sequence[str], role: Role, chunk: int
+) -> Float[Tensor, "texts encoder_dim"]:
+    """Embeddings without a graph, in the very chunks of the second pass."""
+    out: Tensor | None = None
+    for at in _chunks(texts, chunk):
+        part = encoder.embed([texts[i] for i in at], role)
+        if out is None:
+            out = part.new_zeros(len(texts), part.shape[1])
+        out[torch.as_tensor(at, device=part.device)] = part
+    return encoder.embed([], role) if out is None else out
+
+
+def encoded_by_all(
+    encoder: LearningEncoder, texts: Sequence[str], role: Role, *, chunk: int, processes: Processes
+) -> Float32[np.ndarray, "texts encoder_dim"]:
+    """`encoded`, each process its share, known to all."""
+    mine = encoded(encoder, texts[processes.share(len(texts))], role, chunk)
+    return processes.gathered(mine, len(texts)).float().cpu().numpy()
+
+
+def _chunks(texts: Sequence[str], chunk: int) -> Iterator[list[int]]:
+    """Texts of like length together: a chunk is padded to its longest."""
+    order = sorted(range(len(texts)), key=lambda i: (len(texts[i]), i))
+    return (order[start : start + chunk] for start in range(0, len(order), chunk))

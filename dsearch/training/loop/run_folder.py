@@ -1,0 +1,242 @@
+"""`RunFolder`: what a training run leaves behind while it goes on, and what it goes on from.
+
+run.json           what is trained, on what data, by which options; whether it is finished
+metrics.jsonl      a line for each epoch of each stage
+tensorboard/       the same, where TensorBoard is installed
+fold-0/, train/    a stage's checkpoint, and its answers to held-out queries; gone when the run is finished
+last-good.safetensors   the head of the last epoch before the loss became NaN
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from safetensors.numpy import load_file
+from safetensors.numpy import save as save_arrays
+from safetensors.torch import save
+
+from dsearch.attention.head import Head
+from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.index.durable import sync_file, sync_folder
+from dsearch.training.gate.held_out import Answers
+from dsearch.training.loop.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from dsearch.training.loop.loop import Epoch
+from dsearch.training.loop.student import Student
+
+FORMAT = 2
+Key = TypeVar("Key")
+_PARTS, _ALONE = ("all", "seen", "unseen"), "answers"
+_RUN, _METRICS, _CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
+
+
+class RunFolder:
+    """One run.
+
+    Args:
+        path: its folder, made when it is not there.
+        described: everything that decides the run, as JSON: scope, options, digest of the data.
+        resume: go on with the run that lies there.
+
+    Raises:
+        InvalidRequest: a run lies there and `resume` was not asked for; none does and it was; another run
+            than the described one does, or one that is finished.
+        CorruptData: its description cannot be read.
+    """
+
+    def __init__(self, path: Path, described: dict[str, Any], *, resume: bool = False):
+        self.path = path
+        described = json.loads(json.dumps({"format": FORMAT, **described}))
+        file = path / _RUN
+        if resume:
+            self._require_same(described)
+        elif file.exists() or (path.exists() and any(path.iterdir())):
+            raise InvalidRequest(
+                f"{path} is not empty; add --resume to go on with the run in it, or give another folder"
+            )
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+            self._write_run({**described, "finished": False})
+        self._board: Any = None
+
+    def stage(self, name: str) -> Stage:
+        """The part of the run called `name`: "fold-0", "train"."""
+        return Stage(self, name)
+
+    def add_metrics(self, stage: str, epoch: int, **values: float | None) -> None:
+        """Append a line; NaN and what is None are null."""
+        clean = {key: None if value is None or value != value else value for key, value in values.items()}
+        with (self.path / _METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"stage": stage, "epoch": epoch, **clean}) + "\n")
+        if self._board is None:
+            self._board = _board(self.path)
+        for key, value in clean.items():
+            if value is not None and self._board:
+                self._board.add_scalar(f"{stage}/{key}", value, epoch)
+        if self._board:
+            self._board.flush()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines so far; the last one is left out if a kill cut it off."""
+        file = self.path / _METRICS
+        lines: list[dict[str, Any]] = []
+        for line in file.read_text("utf-8").splitlines() if file.is_file() else []:
+            try:
+                lines.append(json.loads(line))
+            except ValueError:
+                break
+        return lines
+
+    def forget_metrics_after(self, stage: str, epoch: int) -> None:
+        """Drop the lines of epochs that will be trained again."""
+        kept = [line for line in self.metrics() if line["stage"] != stage or line["epoch"] <= epoch]
+        unfinished = self.path / f".{_METRICS}.writing"
+        unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+        os.replace(unfinished, self.path / _METRICS)
+
+    def keep_last_good(self, head: Head) -> Path:
+        """Write the head of the last epoch that ended well."""
+        path = self.path / "last-good.safetensors"
+        path.write_bytes(
+            save({name: tensor.detach().cpu().clone() for name, tensor in head.state_dict().items()})
+        )
+        return path
+
+    def finish(self) -> None:
+        """The run is done: its metrics stay, its checkpoints go."""
+        described = json.loads((self.path / _RUN).read_text("utf-8"))
+        self._write_run({**described, "finished": True})
+        for folder in self.path.iterdir():
+            if (folder / _CHECKPOINT).is_file() or folder.name.startswith("fold-"):
+                shutil.rmtree(folder)
+        if self._board:
+            self._board.close()
+
+    def _require_same(self, described: dict[str, Any]) -> None:
+        file = self.path / _RUN
+        if not file.is_file():
+            raise InvalidRequest(f"{self.path} holds no run to go on with; leave --resume out to start one")
+        try:
+            there = json.loads(file.read_text("utf-8"))
+        except ValueError as error:
+            raise CorruptData(
+                f"{file}: cannot be read ({error}); delete the folder and train again"
+            ) from error
+        if there.pop("finished", False):
+            raise InvalidRequest(f"the run in {self.path} is finished; give another folder for a new one")
+        differing = [key for key in {*described, *there} if described.get(key) != there.get(key)]
+        if differing:
+            told = "; ".join(
+                f"{key} is {there.get(key)!r} there, {described.get(key)!r} here" for key in sorted(differing)
+            )
+            raise InvalidRequest(f"{self.path} holds another run: {told}. Repeat its command, or start anew")
+
+    def _write_run(self, content: dict[str, Any]) -> None:
+        unfinished = self.path / f".{_RUN}.writing"
+        unfinished.write_text(json.dumps(content, indent=1), "utf-8")
+        sync_file(unfinished)
+        os.replace(unfinished, self.path / _RUN)
+        sync_folder(self.path)
+
+
+class Stage:
+    """One training of a run: of a fold, or of all examples."""
+
+    def __init__(self, run: RunFolder, name: str):
+        self.run, self.name = run, name
+        self.folder = run.path / name
+        self.folder.mkdir(exist_ok=True)
+
+    def add_metrics(self, epoch: Epoch, student: Student, **more: float | None) -> None:
+        """The line of an epoch; what held-out queries say is null where there are none."""
+        held_out = epoch.after or {"all": None, "seen": None, "unseen": None}
+        self.run.add_metrics(
+            self.name,
+            epoch.number,
+            loss=epoch.loss,
+            retention=epoch.retention,
+            **{f"ndcg_at_10_{name}": value for name, value in held_out.items()},
+            temperature=student.head.temperature.item(),
+            keyword_weight=student.head.keyword_weight.mean().item(),
+            seconds=round(epoch.elapsed_s, 3),
+            **more,
+        )
+
+    def forget_unfinished_metrics(self) -> None:
+        """Drop the lines of epochs after the checkpoint: they will be trained, and told, again."""
+        found = self.checkpoint()
+        self.run.forget_metrics_after(self.name, 0 if found is None else found[1]["epoch"] - 1)
+
+    def checkpoint(self) -> Checkpoint | None:
+        """What to go on from; None at the start."""
+        return read_checkpoint(self.folder / _CHECKPOINT)
+
+    def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Put it in the place of the one before."""
+        write_checkpoint(self.folder / _CHECKPOINT, *checkpoint)
+
+    def answers(self, name: str) -> Answers | None:
+        """Answers that were kept under this name."""
+        return self.answers_in(name).get(_ALONE)
+
+    def several_answers(self, names: Mapping[Key, str]) -> dict[Key, Answers]:
+        """Those of them that were kept, by key."""
+        found = {key: self.answers(name) for key, name in names.items()}
+        return {key: of for key, of in found.items() if of is not None}
+
+    def answers_in(self, name: str) -> dict[str, Answers]:
+        """Answers that were kept together under this name, by label; none where it is not there."""
+        path = self.folder / f"{name}.safetensors"
+        if not path.is_file():
+            return {}
+        arrays = load_file(path)
+        return {
+            label: Answers(*(arrays[f"{label}/{part}"] for part in _PARTS))
+            for label in {key.rpartition("/")[0] for key in arrays}
+        }
+
+    def keep_answers(self, name: str, answers: Answers) -> None:
+        """Keep answers to held-out queries, at once or not at all."""
+        self.keep_answers_in(name, {_ALONE: answers})
+
+    def keep_answers_in(self, name: str, answers: Mapping[str, Answers]) -> None:
+        """Keep several together, by labels without a slash."""
+        path = self.folder / f"{name}.safetensors"
+        unfinished = path.with_name(f".{path.name}.writing")
+        arrays = {
+            f"{label}/{part}": np.ascontiguousarray(getattr(one, part))
+            for label, one in answers.items()
+            for part in _PARTS
+        }
+        unfinished.write_bytes(save_arrays(arrays))
+        sync_file(unfinished)
+        os.replace(unfinished, path)
+        sync_folder(self.folder)
+
+
+class ReadingStage:
+    """A stage whose checkpoint another process keeps: it is read, and nothing is written."""
+
+    def __init__(self, stage: Stage):
+        self._stage = stage
+
+    def checkpoint(self) -> Checkpoint | None:
+        """What to go on from."""
+        return self._stage.checkpoint()
+
+    def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """The other process does."""
+
+
+def _board(path: Path) -> Any:
+    """TensorBoard's writer, or False where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return False
+    return SummaryWriter(str(path / "tensorboard"))

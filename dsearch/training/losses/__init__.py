@@ -1,0 +1,1 @@
+"""Losses and exact partition functions."""

@@ -1,0 +1,303 @@
+"""What a head is trained to do: `OBJECTIVES` by name, each a function of a `Batch`, and retention.
+
+Which documents stand in the denominator decides what happens to those that nobody judged:
+
+    listwise      graded cross-entropy over the whole corpus: the most for judged documents
+    judged        the same over the documents that any training query has: leaves the others alone
+    in-batch      InfoNCE over the documents of the batch's queries, known positives not against each other
+    marginal      marginal likelihood over the whole corpus: one relevant document is enough
+    approx-ndcg   smooth nDCG over the whole corpus
+    teacher       listwise divergence from a teacher's scores, over the documents that it scored
+    margin        squared error of their differences (margin-MSE), over the same
+    reinforce     reward of documents drawn from the attention over the whole corpus; the reward is anybody's
+
+The losses themselves are in losses.py. No negatives are sampled. For the whole corpus, with l the logits,
+Z = log Σ_d exp(l_d), and p the target distribution:
+
+    listwise cross-entropy     −Σ_d p_d log softmax(l)_d = Z − Σ_d p_d l_d         p_d = grade_d / Σ grades
+    retention                  KL(π₀ ‖ π) = Σ_d π₀_d (log π₀_d − log π_d)          π₀ frozen, π trained
+
+Cao et al. 2007, "Learning to Rank: From Pairwise Approach to Listwise Approach", with graded targets in place
+of their permutation model. A full softmax also pushes down every document that nobody judged; the retention
+term, with stored documents as queries, holds the ranking of those in place (distillation from the untrained
+model: Hinton et al. 2015, arXiv:1503.02531; to keep what was known: Li and Hoiem 2016, arXiv:1606.09282).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from dsearch.attention import Exact, exact_attention, reinforce_loss, sample
+from dsearch.attention.fusion_gate import keyword_part
+from dsearch.attention.head import START_TEMPERATURE, Head
+from dsearch.products import product
+from dsearch.training.losses import losses
+from dsearch.training.losses.partition import biased_partition, whole_partition
+from dsearch.training.losses.passages import FurtherPassages
+
+_FROZEN_AT_A_TIME = 512
+REWARD_SAMPLES = 32  # documents drawn for a query and step; the noise falls like their number
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some training queries, as every objective takes them.
+
+    Attributes:
+        head: what is trained.
+        states: query embeddings.
+        keyword: b(q, d) for every document, or None for a dense search.
+        corpus: the stored embeddings.
+        relevant: positions of each query's positives; padding may point anywhere.
+        target: the grades' shares, rows summing to 1; 0 at padding.
+        judged: every document that is relevant to some training query, ascending.
+        scored: positions of the documents that a teacher scored; padding may point anywhere.
+        teacher: its scores.
+        mask: where they are, not padding.
+        further: the further passages of long documents; None when no document is long.
+        features: of the queries' words, which a head with a fusion gate needs where keywords have a part.
+        reward: what showing documents [batch, samples] to the batch's queries is worth; the grades' shares
+            when None.
+        generator: draws the documents that are shown.
+    """
+
+    head: Head
+    states: Float[Tensor, "batch encoder_dim"]
+    keyword: Float[Tensor, "batch documents"] | None
+    corpus: Float[Tensor, "documents encoder_dim"]
+    relevant: Int64[Tensor, "batch positives"]
+    target: Float[Tensor, "batch positives"]
+    judged: Int64[Tensor, " judged"]
+    scored: Int64[Tensor, "batch scored"]
+    teacher: Float[Tensor, "batch scored"]
+    mask: Bool[Tensor, "batch scored"]
+    further: FurtherPassages | None = None
+    features: Float[Tensor, "batch features"] | None = None
+    reward: Callable[[Int64[Tensor, "batch samples"]], Float[Tensor, "batch samples"]] | None = None
+    generator: torch.Generator | None = None
+
+    def log_weights(self, pool: Int64[Tensor, " pool"]) -> Float[Tensor, "batch pool"]:
+        """log Σ_h m_h softmax(l_h) of every query over the same documents."""
+        keyword = None if self.keyword is None else self.keyword[:, pool]
+        folded = self.head.fold(self.head.queries(self.states))
+        scores = folded @ self.corpus[pool].T
+        if self.further is not None:
+            scores, _ = self.further.among(pool).taken(folded, scores)
+        return self._mixed(scores, keyword)
+
+    def log_weights_of_scored(self) -> Float[Tensor, "batch scored"]:
+        """The same for the documents that the teacher scored, each query's own."""
+        keyword = None if self.keyword is None else self.keyword.gather(1, self.scored)
+        folded = self.head.fold(self.head.queries(self.states))
+        if self.further is None:
+            scores = torch.einsum("bhd,bsd->bhs", folded, self.corpus[self.scored])
+        else:
+            every, _ = self.further.taken(folded, folded @ self.corpus.T)
+            scores = every.gather(2, self.scored[:, None].expand(-1, folded.shape[1], -1))
+        return self._mixed(scores, keyword, self.mask)
+
+    def target_over(self, pool: Int64[Tensor, " pool"]) -> Float[Tensor, "batch pool"]:
+        """The targets as a matrix over documents that hold all positives, ascending."""
+        at = torch.searchsorted(pool, self.relevant).clamp_max(len(pool) - 1)
+        return self.target.new_zeros(len(self.target), len(pool)).scatter_add_(1, at, self.target)
+
+    def whole(self) -> Int64[Tensor, " documents"]:
+        """Every document."""
+        return torch.arange(len(self.corpus), device=self.corpus.device)
+
+    def of_batch(self) -> Int64[Tensor, " pool"]:
+        """The documents of these queries, ascending."""
+        return self.relevant[self.target > 0].unique()
+
+    def grades_of(self, shown: Int64[Tensor, "batch samples"]) -> Float[Tensor, "batch samples"]:
+        """The share of the grades at each of these positions."""
+        same = shown[:, :, None] == self.relevant[:, None, :]
+        return (same * self.target[:, None, :]).sum(-1)
+
+    def _mixed(
+        self,
+        scores: Float[Tensor, "batch heads pool"],
+        keyword: Float[Tensor, "batch pool"] | None,
+        mask: Bool[Tensor, "batch pool"] | None = None,
+    ) -> Float[Tensor, "batch pool"]:
+        if keyword is not None:
+            weights = self.head.keyword_weights(len(keyword), self.features)
+            scores = scores + keyword_part(weights, keyword)
+        logits = scores / self.head.temperature
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None], -1e30)
+        return (self.head.mixture.log()[:, None] + logits.log_softmax(-1)).logsumexp(1)
+
+
+Objective = Callable[[Batch], Float[Tensor, ""]]
+
+
+def listwise_cross_entropy(
+    head: Head,
+    states: Float[Tensor, "batch encoder_dim"],
+    keyword: Float[Tensor, "batch documents"] | None,
+    corpus: Float[Tensor, "documents encoder_dim"],
+    relevant: Int64[Tensor, "batch positives"],
+    target: Float[Tensor, "batch positives"],
+    further: FurtherPassages | None = None,
+    features: Float[Tensor, "batch features"] | None = None,
+) -> Float[Tensor, ""]:
+    """Mean over the batch of −Σ_d p_d log Σ_h m_h softmax(l_h)_d; exact over the corpus.
+
+    Args:
+        head: what is trained.
+        states: query embeddings.
+        keyword: b(q, d) for every document, or None for a dense search.
+        corpus: the stored embeddings.
+        relevant: positions of each query's positives; padding may point anywhere.
+        target: p_d, rows summing to 1; 0 at padding.
+        further: the further passages of long documents, which are scored by the best one.
+        features: of the queries' words; see `Batch`.
+    """
+    folded = head.fold(head.queries(states))
+    weights = None if keyword is None else head.keyword_weights(len(keyword), features)
+    if further is not None:
+        log_heads = _log_heads_of_best(head, folded, keyword, weights, corpus, relevant, further)
+        log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
+        return -(target * log_weights).sum(-1).mean()
+    logits = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant])
+    if keyword is not None and weights is not None:
+        logits = logits + keyword_part(weights, keyword.gather(1, relevant))
+    whole = whole_partition(folded, corpus, head.temperature, keyword, weights)
+    log_heads = logits / head.temperature - whole.unsqueeze(-1)
+    log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
+    return -(target * log_weights).sum(-1).mean()
+
+
+def _log_heads_of_best(
+    head: Head,
+    folded: Float[Tensor, "batch heads encoder_dim"],
+    keyword: Float[Tensor, "batch documents"] | None,
+    weights: Float[Tensor, "batch heads"] | None,
+    corpus: Float[Tensor, "documents encoder_dim"],
+    relevant: Int64[Tensor, "batch positives"],
+    further: FurtherPassages,
+) -> Float[Tensor, "batch heads positives"]:
+    """log softmax(l_h) at the positives, over documents of which the best passage counts.
+
+    The partition is that over all passages with every one but its document's best at −∞: exact, and in blocks
+    where the logits are too many to be kept.
+    """
+    batch, heads, _ = folded.shape
+    passages, owners = further.beside(corpus), further.numbered(len(corpus))
+    with torch.no_grad():
+        _, best = further.taken(folded, product(folded, corpus))
+        bias = folded.new_full((batch, heads, len(passages)), -torch.inf).scatter_(2, best, 0.0)
+    if keyword is not None and weights is not None:
+        weighted = keyword_part(weights, keyword) / head.temperature
+        bias = bias + weighted[..., owners]
+    at = best.gather(2, relevant[:, None].expand(-1, heads, -1))
+    logits = torch.einsum("bhd,bhpd->bhp", folded, passages[at]) / head.temperature
+    logits = logits + bias.gather(2, at)
+    return logits - biased_partition(folded, passages, bias, head.temperature).unsqueeze(-1)
+
+
+class FrozenAttention:
+    """The untrained attention π₀ of stored documents over the corpus: contexts and log partitions.
+
+    Args:
+        corpus: the stored embeddings.
+        draws: how many documents will be asked for; from the size of the corpus on, each is computed once.
+    """
+
+    def __init__(self, corpus: Float[Tensor, "documents encoder_dim"], draws: int):
+        self._corpus = corpus
+        self._known: Exact | None = None
+        if draws >= len(corpus):
+            parts = [self._of(documents) for documents in corpus.split(_FROZEN_AT_A_TIME)]
+            self._known = Exact(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def __call__(self, drawn: Int64[Tensor, " batch"]) -> Exact:
+        """Context and log partition of the documents at these positions."""
+        if self._known is None:
+            return self._of(self._corpus[drawn])
+        return Exact(self._known.context[drawn], self._known.log_partition[drawn])
+
+    @torch.no_grad()
+    def _of(self, documents: Float[Tensor, "batch encoder_dim"]) -> Exact:
+        return exact_attention(documents, self._corpus, temperature=START_TEMPERATURE)
+
+
+def retention(
+    head: Head,
+    documents: Float[Tensor, "batch encoder_dim"],
+    corpus: Float[Tensor, "documents encoder_dim"],
+    frozen: Exact | None = None,
+) -> Float[Tensor, ""]:
+    """Mean KL(π₀ ‖ π_h) over stored documents as queries, and over heads; dense, at the first temperature.
+
+    No [batch, documents] matrix is kept: logits are linear in the stored embeddings, so Σ_d π₀_d l_d is the
+    product of the folded query with the context of the frozen attention. That one may be given.
+    """
+    if frozen is None:
+        with torch.no_grad():
+            frozen = exact_attention(documents, corpus, temperature=START_TEMPERATURE)
+    context = frozen.context
+    expected_frozen = (documents * context).sum(-1) / START_TEMPERATURE
+    folded = head.fold(head.queries(documents))
+    trained = whole_partition(folded, corpus, folded.new_tensor(START_TEMPERATURE))
+    expected = torch.einsum("bhd,bd->bh", folded, context) / START_TEMPERATURE
+    return ((expected_frozen - frozen.log_partition)[:, None] - (expected - trained)).mean()
+
+
+def _over(
+    pool: Callable[[Batch], Int64[Tensor, " pool"]], loss: Callable[[Tensor, Tensor], Tensor]
+) -> Objective:
+    def objective(batch: Batch) -> Float[Tensor, ""]:
+        documents = pool(batch)
+        return loss(batch.log_weights(documents), batch.target_over(documents))
+
+    return objective
+
+
+def _by_teacher(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Objective:
+    return lambda batch: loss(batch.log_weights_of_scored(), batch.teacher, batch.mask)
+
+
+def by_rewards(batch: Batch) -> Float[Tensor, ""]:
+    """−E[reward] of showing a document drawn from the attention; its gradient alone means something.
+
+    Williams 1992 (REINFORCE) with the leave-one-out baseline of Kool et al. 2019, see
+    dsearch/attention/sampled.py. For rewards that nobody can differentiate, or of which nobody knows more
+    than what was earned. With judgements at hand, `marginal` is their exact and far quieter form.
+    """
+    log_weights = batch.log_weights(batch.whole())
+    shown = sample(log_weights.exp(), REWARD_SAMPLES, batch.generator)
+    rewards = batch.grades_of(shown) if batch.reward is None else batch.reward(shown)
+    return reinforce_loss(log_weights, shown, rewards.to(log_weights)).mean()
+
+
+DEFAULT_OBJECTIVE = "listwise"
+OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
+    {
+        DEFAULT_OBJECTIVE: lambda batch: listwise_cross_entropy(
+            batch.head,
+            batch.states,
+            batch.keyword,
+            batch.corpus,
+            batch.relevant,
+            batch.target,
+            batch.further,
+            batch.features,
+        ),
+        "judged": _over(lambda batch: batch.judged, losses.cross_entropy),
+        "in-batch": _over(Batch.of_batch, losses.info_nce),
+        "marginal": _over(Batch.whole, losses.marginal_likelihood),
+        "approx-ndcg": _over(Batch.whole, losses.approx_ndcg),
+        "teacher": _by_teacher(losses.teacher_divergence),
+        "margin": _by_teacher(losses.margin_mse),
+        "reinforce": by_rewards,
+    }
+)
+NEED_TEACHER = frozenset({"teacher", "margin"})

@@ -1,0 +1,162 @@
+"""log Σ_d exp(l_d) over the whole corpus with its gradient, worked out in the same pass as the value.
+
+    l_d = q · e_d / t + (w / t) b_d      p = softmax(l)      c = Σ_d p_d e_d      m = Σ_d p_d b_d
+
+    ∂Z/∂q = c / t        ∂Z/∂w = m / t        ∂Z/∂t = −(q · c + w m) / t²
+
+The gradient needs c and m alone, so nothing of the size of the corpus outlives the forward pass: one buffer
+holds logits, then weights. Left to autograd, the same numbers took half as long again, in passes over
+matrices that each say one thing of them. Where the logits are too many for one buffer, sums over parts of
+the corpus are merged, each with its largest logit taken out, as in flash attention (Dao et al. 2022,
+algorithm 1); but nothing is computed again for the gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dsearch.attention import log_partition
+from dsearch.attention.fusion_gate import keyword_part
+from dsearch.products import product
+
+# Up to this many logits one matrix is faster than blocks where autograd keeps them: keeping costs less than
+# computing twice.
+_PLAIN_LOGITS = 1 << 25
+_BLOCK_LOGITS = 1 << 22  # and where nothing is kept, blocks of so many: a CPU's caches hold them
+_CARD_LOGITS = 1 << 27  # and on a card: with fewer, launches take longer than their work
+
+
+def whole_partition(
+    queries: Float[Tensor, "batch heads dim"],
+    corpus: Float[Tensor, "documents dim"],
+    temperature: Float[Tensor, ""],
+    keyword: Float[Tensor, "batch documents"] | None = None,
+    keyword_weights: Float[Tensor, "batch heads"] | None = None,
+) -> Float[Tensor, "batch heads"]:
+    """Z for each query and head, exact; in blocks where the logits are too many to be held.
+
+    Args:
+        queries: folded, so that stored embeddings are their keys.
+        corpus: the stored embeddings.
+        temperature: t.
+        keyword: b of each query for every document; None for a dense search.
+        keyword_weights: w of each query and head, where `keyword` is given.
+
+    Gradients reach queries, temperature and keyword weights, once; stored embeddings and keyword scores that
+    want some have them from autograd, at its price.
+    """
+    frozen = not (corpus.requires_grad or (keyword is not None and keyword.requires_grad))
+    if frozen:
+        return _WholePartition.apply(queries, corpus, temperature, keyword, keyword_weights)  # pyright: ignore
+    bias = None
+    if keyword is not None and keyword_weights is not None:
+        bias = keyword_part(keyword_weights, keyword) / temperature
+    return biased_partition(queries, corpus, bias, temperature)
+
+
+def biased_partition(
+    queries: Float[Tensor, "batch heads dim"],
+    corpus: Float[Tensor, "documents dim"],
+    bias: Float[Tensor, "batch heads documents"] | None,
+    temperature: Float[Tensor, ""],
+) -> Float[Tensor, "batch heads"]:
+    """The same with any logits to add, −∞ among them; gradients reach those too."""
+    if _fit(queries, corpus):
+        logits = queries @ corpus.T / temperature
+        return (logits if bias is None else logits + bias).logsumexp(-1)
+    flat = None if bias is None else bias.flatten(0, 1)
+    whole = log_partition(queries.flatten(0, 1), corpus, bias=flat, temperature=temperature)
+    return whole.unflatten(0, queries.shape[:2])
+
+
+def _fit(queries: Float[Tensor, "batch heads dim"], corpus: Float[Tensor, "documents dim"]) -> bool:
+    return queries.shape[:2].numel() * len(corpus) <= _PLAIN_LOGITS
+
+
+class _Sums(NamedTuple):
+    """Over some documents, of w_d = exp(l_d − most): Σ w_d, Σ w_d e_d, Σ w_d b_d; the last two if asked."""
+
+    most: Float[Tensor, "batch heads 1"]
+    mass: Float[Tensor, "batch heads 1"]
+    context: Float[Tensor, "batch heads dim"] | None
+    shared: Float[Tensor, "batch heads 1"] | None
+
+    @classmethod
+    def over(
+        cls,
+        queries: Float[Tensor, "batch heads dim"],
+        corpus: Float[Tensor, "documents dim"],
+        keyword: Float[Tensor, "batch documents"] | None,
+        keyword_weights: Float[Tensor, "batch heads"] | None,
+        *,
+        pooled: bool,
+    ) -> _Sums:
+        """Queries and keyword weights are divided by the temperature already."""
+        weights = product(queries, corpus)
+        if keyword is not None and keyword_weights is not None:
+            weights.addcmul_(keyword[:, None], keyword_weights[:, :, None])
+        most = weights.amax(-1, keepdim=True)
+        mass = weights.sub_(most).exp_().sum(-1, keepdim=True)
+        if not pooled:
+            return cls(most, mass, None, None)
+        context = product(weights, corpus.T)
+        return cls(most, mass, context, None if keyword is None else weights @ keyword[:, :, None])
+
+    def with_(self, other: _Sums) -> _Sums:
+        """The sums over the documents of both."""
+        most = torch.maximum(self.most, other.most)
+        mine, theirs = (self.most - most).exp(), (other.most - most).exp()
+
+        def both(one: Tensor | None, another: Tensor | None) -> Tensor | None:
+            return None if one is None or another is None else one * mine + another * theirs
+
+        mass = self.mass * mine + other.mass * theirs
+        return _Sums(most, mass, both(self.context, other.context), both(self.shared, other.shared))
+
+
+class _WholePartition(torch.autograd.Function):
+    """The equations at the top of this file."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        corpus: Tensor,
+        temperature: Tensor,
+        keyword: Tensor | None,
+        keyword_weights: Tensor | None,
+    ) -> Tensor:
+        scaled, weight = queries / temperature, None
+        if keyword_weights is not None:
+            weight = keyword_weights / temperature
+        pooled = any(ctx.needs_input_grad)
+        most = _BLOCK_LOGITS if queries.device.type == "cpu" else _CARD_LOGITS
+        at_once = max(most // queries.shape[:2].numel(), 1)
+        sums: _Sums | None = None
+        for start in range(0, len(corpus), at_once):
+            part = slice(start, start + at_once)
+            of_part = None if keyword is None else keyword[:, part]
+            more = _Sums.over(scaled, corpus[part], of_part, weight, pooled=pooled)
+            sums = more if sums is None else sums.with_(more)
+        assert sums is not None  # there is a document
+        if sums.context is not None:
+            shared = None if sums.shared is None else (sums.shared / sums.mass).squeeze(-1)
+            ctx.save_for_backward(queries, temperature, keyword_weights, sums.context / sums.mass, shared)
+        return (sums.most + sums.mass.log()).squeeze(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        queries, temperature, keyword_weights, context, shared = ctx.saved_tensors
+        along = (queries * context).sum(-1)
+        of_weights = None
+        if shared is not None:
+            along = along + keyword_weights * shared
+            of_weights = gradient * shared / temperature
+        of_temperature = -(gradient * along).sum() / temperature.square()
+        return gradient[..., None] * context / temperature, None, of_temperature, None, of_weights

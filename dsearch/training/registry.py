@@ -1,0 +1,137 @@
+"""Where a training starts, and what becomes of it: a version, which answers if the gate lets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsearch.attention.head import Head
+from dsearch.encoder import EncoderChange
+from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
+from dsearch.engine.models.training_record import Lessons
+from dsearch.training.tune import SCOPE, Tuned, head_of, setting_from
+
+if TYPE_CHECKING:
+    from dsearch.training.finetune.head import Trained
+    from dsearch.training.finetune.values import TrainedValues
+
+TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
+TOLD_OF_TUNING = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What became of a training.
+
+    Attributes:
+        version: what was trained.
+        live: the version that answers from now on: that one, or the tuned search that training started from;
+            None: what answered before still does.
+        parent: the version that training started from.
+        reason: why, in words.
+    """
+
+    version: str
+    live: str | None
+    parent: str
+    reason: str
+
+    @property
+    def model(self) -> str:
+        """The version to look at: what answers now, else what was trained."""
+        return self.live or self.version
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: `live` says whether `model` answers."""
+        return {
+            "model": self.model,
+            "live": self.live is not None,
+            "trained": self.version,
+            "parent": self.parent,
+            "reason": self.reason,
+        }
+
+
+def starting_version(collection: Collection) -> str:
+    """What training starts from: the live model where that was tuned, else the untrained one.
+
+    A trained one is none: it knows the queries that would be held out.
+    """
+    live = collection.live_model
+    if live == UNTRAINED or collection.store.model(live).record.get("scope") != SCOPE:
+        return UNTRAINED
+    return live
+
+
+def register_trained(
+    collection: Collection,
+    trained: Trained | TrainedValues | Tuned,
+    *,
+    promote: bool = True,
+    accept: bool = False,
+    parent: str = UNTRAINED,
+) -> Registered:
+    """`register` for what a training in this process gave; some heads have fewer parts."""
+    return register(
+        collection,
+        trained.head,
+        trained.record,
+        passed=trained.gate.passed,
+        reason=trained.gate.reason,
+        promote=promote,
+        accept=accept,
+        parent=parent,
+        encoder=getattr(trained, "encoder", None),
+        documents=getattr(trained, "documents", None),
+        lessons=getattr(trained, "lessons", None),
+    )
+
+
+def register(
+    collection: Collection,
+    head: Head,
+    record: Mapping[str, Any],
+    *,
+    passed: bool,
+    reason: str,
+    promote: bool = True,
+    accept: bool = False,
+    parent: str = UNTRAINED,
+    encoder: EncoderChange | None = None,
+    documents: EncodedDocuments | None = None,
+    lessons: Lessons | None = None,
+) -> Registered:
+    """Register what was trained; let it answer if it may, else the tuned search of its record if that may.
+
+    Args:
+        collection: of the model.
+        head: what was trained.
+        record: what is known of it, as JSON.
+        passed: whether the gate lets it answer.
+        reason: what the gate says.
+        promote: False: nothing answers that did not before.
+        accept: it answers, whatever the gate says.
+        parent: the version that training started from.
+        encoder: what was changed of the encoder.
+        documents: encoded by it.
+        lessons: what it was taught, for `explain`.
+    """
+    record = {**record, "verdict": reason, "accepted": accept}
+    version = collection.add_model(
+        head, record, parent=parent, encoder=encoder, documents=documents, lessons=lessons
+    )
+    if accept or (promote and passed):
+        collection.promote(version)
+        return Registered(version, version, parent, reason)
+    tuned = record.get("tuned")
+    if not promote or tuned is None or tuned["gate"]["verdict"] != "passed":
+        return Registered(version, None, parent, reason)
+    why = f"the tuned search does: {tuned['gate']['reason']}"
+    live = collection.add_model(
+        head_of(setting_from(tuned), collection.store.dimension),
+        {**tuned, "verdict": tuned["gate"]["reason"], "accepted": False, "started": version},
+        parent=parent,
+    )
+    collection.promote(live)
+    return Registered(version, live, parent, f"{reason}; {why}")

@@ -1,0 +1,1 @@
+"""Training scopes: head, full, values."""

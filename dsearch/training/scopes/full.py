@@ -1,0 +1,326 @@
+"""Scope `full`: one encoder of queries and documents learns; documents are encoded anew within each step.
+
+    pool      the batch's known answers and hard negatives of each query, if any; each document once
+    logits    q_h · k_d / t over the pool, by the model's own head
+    loss      InfoNCE without false negatives (losses.py): known answers never stand against each other
+
+Keywords have no part in it, though they have in what is served: beside them the encoder learns only what they
+leave open, and comes to rank worse by itself and no better with them (SciFact's training queries, a fold held
+out: dense .680 → .658 with keywords in the logits, → .695 without; hybrid then .761 and .770). How much they
+weigh is chosen afterwards, by queries held out (finetune_full.py).
+
+The gradient of the whole batch is exact at the memory of a chunk (gradcache.py), and the same for any number
+of processes (processes.py). Negatives come from an index that moves with the encoder (moving_index.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from dsearch.attention.head import Head
+from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
+from dsearch.errors import InvalidRequest
+from dsearch.training.data.examples import Examples, mined_negatives
+from dsearch.training.loop.distributed import Processes
+from dsearch.training.loop.gradcache import cached_backward, encoded_by_all
+from dsearch.training.loop.loop import Course, Epoch, TrainingDiverged, Watch, run_course
+from dsearch.training.loop.moving_index import Contents, MovingIndex
+from dsearch.training.loop.student import Student
+from dsearch.training.losses.losses import info_nce
+from dsearch.training.options import require_at_least_one, require_rates
+from dsearch.training.ranking import padded
+
+_STALENESS_QUERIES = 16  # each asks for fifty documents to be encoded again
+
+
+@dataclass(frozen=True, slots=True)
+class FullOptions:
+    """How both encoders are trained.
+
+    The defaults are those of sentence-transformers' trainer, for one epoch: few queries a step, since small
+    data make few steps.
+
+    Attributes:
+        epochs: passes over the queries.
+        batch_size: queries a step; memory does not depend on it.
+        chunk: texts encoded with a graph at a time; memory depends on it.
+        encoder_learning_rate: Adam.
+        learning_rate: of the temperature.
+        negatives: hard ones of each query; each costs as much as an answer.
+        depth: hard negatives are drawn from so many nearest documents.
+        margin: see negatives.py.
+        steps_a_round: the index is encoded anew once in so many steps; 0 leaves it as it is.
+        encoder_method: "all" weights, or "lora".
+        lora_rank: see `TrainingOptions`.
+        keywords: whether keywords have a part in what is judged and served.
+        query_keys: whether training queries may become further keys of their answers: how strong, the
+            queries held out choose; see query_keys.py.
+        held_out: a part of one in so many queries is held out to judge by; 0 for none.
+        precision: "float32", or "bfloat16" for autocast.
+        compiled: run the transformer through torch.compile.
+        seed: of every random choice.
+    """
+
+    epochs: int = 1
+    batch_size: int = 8
+    chunk: int = 16
+    encoder_learning_rate: float = 5e-5
+    learning_rate: float = 1e-3
+    negatives: int = 0
+    depth: int = 50
+    margin: float = 0.95
+    steps_a_round: int = 100
+    encoder_method: str = "all"
+    lora_rank: int = 16
+    keywords: bool = True
+    query_keys: bool = True
+    held_out: int = 5
+    precision: str = "float32"
+    compiled: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_at_least_one(self, "epochs", "batch_size", "chunk", "depth")
+        for name in ("negatives", "steps_a_round"):
+            if getattr(self, name) < 0:
+                raise InvalidRequest(f"{name}={getattr(self, name)}; use an integer of at least 0")
+        require_rates(self, "encoder_learning_rate", "learning_rate")
+        if not self.margin > 0:
+            raise InvalidRequest(f"margin={self.margin}; use a number above 0")
+        if not (self.held_out == 0 or self.held_out >= 2):
+            raise InvalidRequest(f"held_out={self.held_out}; use 2 or more, or 0 to hold nothing out")
+        if self.precision not in ("float32", "bfloat16"):
+            raise InvalidRequest(f"precision={self.precision!r}; use float32 or bfloat16")
+        EncoderTraining(self.encoder_method, self.lora_rank)
+
+
+@dataclass(frozen=True, slots=True)
+class FullyTrained:
+    """What came out: head and encoder, and every document encoded by it.
+
+    Attributes:
+        student: head and encoder.
+        index: the documents; `renew` was not called yet.
+    """
+
+    student: Student
+    index: MovingIndex
+
+
+OnFull = Callable[[Epoch, Student, MovingIndex, float], bool]
+
+
+def train_full(
+    examples: Examples,
+    contents: Contents,
+    options: FullOptions,
+    *,
+    encoder: TextEncoder,
+    start: Head | None = None,
+    watch: Watch | None = None,
+    processes: Processes | None = None,
+    on_epoch: OnFull | None = None,
+) -> FullyTrained:
+    """Train a copy of the encoder on queries and documents alike.
+
+    Args:
+        examples: queries and their documents.
+        contents: gives the documents' texts.
+        options: how.
+        encoder: of the collection; it stays as it is.
+        start: keyword weight, k1, b and hop strength are taken from it; both projections stay the identity.
+        watch: who follows, and where checkpoints are kept; in every process the same.
+        processes: those that train together.
+        on_epoch: told the epoch, what is trained, its index, and the index's staleness (`MovingIndex`).
+
+    Raises:
+        TrainingDiverged: NaN or infinity in the loss; its `student` is as it was after the last whole epoch.
+        Cancelled: the watch said so.
+        InvalidRequest: an encoder that has no weights to train.
+    """
+    processes, examples = processes or Processes(), examples.weighed(start)
+    head = Head(examples.states.shape[1], seed=options.seed)
+    if start is not None:
+        head.start_from(start)
+    how = EncoderTraining(options.encoder_method, options.lora_rank, 2 * options.lora_rank)
+    student = Student(head, LearningEncoder(encoder, how, seed=options.seed))
+    assert student.encoder is not None
+    head.to(next(student.encoder.parameters()).device)
+    task = FullTask(examples, contents, options, student, processes)
+    course = Course(len(examples), options.batch_size, options.epochs, options.seed)
+
+    def told(epoch: Epoch) -> bool:
+        return on_epoch is None or on_epoch(epoch, student, task.index, task.staleness())
+
+    try:
+        run_course(task, course, watch=watch, on_epoch=told)
+    except TrainingDiverged as error:
+        error.student = _finished(student)
+        raise
+    return FullyTrained(_finished(student), task.index)
+
+
+def _finished(student: Student) -> Student:
+    student.head.cpu()
+    return student.eval()
+
+
+class FullTask:
+    """The `Task` of scope full."""
+
+    def __init__(
+        self,
+        examples: Examples,
+        contents: Contents,
+        options: FullOptions,
+        student: Student,
+        processes: Processes,
+    ):
+        assert student.encoder is not None
+        self.trained, self._encoder = student, student.encoder
+        self._examples, self._contents, self._options = examples, contents, options
+        self._processes, self._chunk = processes, options.chunk
+        snapshot = examples.snapshot
+        self._stored = snapshot.embeddings(np.arange(snapshot.positions))
+        self.index = MovingIndex(
+            self._stored,
+            snapshot.visible(),
+            contents,
+            steps_a_round=options.steps_a_round,
+            chunk=options.chunk,
+            processes=processes,
+        )
+        if options.compiled:
+            _compile(self._encoder)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The encoder and the temperature; the projections stay."""
+        head = self.trained.head
+        for parameter in head.parameters():
+            parameter.requires_grad_(parameter is head.log_temperature)
+        return [
+            {"params": self._encoder.learning(), "lr": self._options.encoder_learning_rate},
+            {"params": [head.log_temperature], "lr": self._options.learning_rate},
+        ]
+
+    def step(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, " losses"]:
+        """Mine, then the exact gradient of the batch."""
+        with self._precision():
+            if self._options.negatives:  # nobody else asks the index
+                self.index.step(self._encoder)
+            pool = self.pool(batch, generator)
+            value = self.backward(batch, pool)
+        torch.nn.utils.clip_grad_norm_(self._encoder.learning(), 1.0)
+        return torch.stack([value, torch.zeros_like(value), value])
+
+    def pool(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Int64[np.ndarray, " pool"]:
+        """Positions of the batch's answers and hard negatives, ascending."""
+        examples, options = self._examples, self._options
+        which = batch.tolist()
+        answers = [examples.relevant[i][0] for i in which]
+        if not options.negatives:
+            return np.unique(np.concatenate(answers))
+        queries = encoded_by_all(
+            self._encoder,
+            [examples.texts[i] for i in which],
+            "query",
+            chunk=self._chunk,
+            processes=self._processes,
+        )
+        candidates = self.index.nearest(torch.as_tensor(queries), options.depth)
+        start = examples.states[which]
+        scores = np.einsum("bd,bkd->bk", start, self._stored[candidates])
+        pairs = zip(answers, start, strict=True)
+        best = np.array([(self._stored[at] @ query).max() for at, query in pairs], np.float32)
+        mined = mined_negatives(
+            candidates,
+            scores,
+            self._no_negatives(which),
+            best,
+            count=options.negatives,
+            margin=options.margin,
+            generator=generator,
+        )
+        return np.unique(np.concatenate([*answers, *mined]))
+
+    def backward(self, batch: Int64[Tensor, " batch"], pool: Int64[np.ndarray, " pool"]) -> Float[Tensor, ""]:
+        """Leave the gradient of the batch over this pool; the loss."""
+        examples = self._examples
+        which = batch.tolist()
+        relevant, grades = padded([examples.relevant[i] for i in which])
+        target = np.zeros((len(which), len(pool)), np.float32)
+        at = np.minimum(np.searchsorted(pool, relevant), len(pool) - 1)
+        np.add.at(target, (np.arange(len(which))[:, None], at), grades)
+        target /= target.sum(1, keepdims=True)
+        head = self.trained.head
+
+        def loss(embedded: list[Tensor]) -> Tensor:
+            queries, documents = (part.to(head.log_temperature.device) for part in embedded)
+            scores = head.fold(head.queries(queries)) @ documents.T
+            log_heads = (scores / head.temperature).log_softmax(-1)
+            mixed = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
+            return info_nce(mixed, torch.as_tensor(target).to(mixed))
+
+        texts = [([examples.texts[i] for i in which], "query"), (self._contents(pool), "document")]
+        return cached_backward(self._encoder, texts, loss, chunk=self._chunk, processes=self._processes)
+
+    def staleness(self) -> float:
+        """Of the index, by some of the queries."""
+        with self._precision():
+            queries = encoded_by_all(
+                self._encoder,
+                self._examples.texts[:_STALENESS_QUERIES],
+                "query",
+                chunk=self._chunk,
+                processes=self._processes,
+            )
+            return self.index.staleness(self._encoder, torch.as_tensor(queries))
+
+    def lessen(self) -> str | None:
+        """Texts in smaller chunks; several processes would no longer be at the same one."""
+        if self._chunk == 1 or self._processes.count > 1:
+            return None
+        self._chunk = -(-self._chunk // 2)
+        return f"{self._chunk} texts at a time from now on"
+
+    def more_state(self) -> dict[str, Tensor]:
+        """The index."""
+        return self.index.state()
+
+    def load_more_state(self, state: dict[str, Tensor]) -> None:
+        """Put the index back."""
+        self.index.load_state(state)
+
+    def _no_negatives(self, which: list[int]) -> list[np.ndarray]:
+        """Known answers, and what is hidden from a query."""
+        hidden = self._examples.hidden
+        nothing = np.zeros(0, np.int64)
+        return [
+            np.concatenate([self._examples.relevant[i][0], nothing if hidden is None else hidden[i]])
+            for i in which
+        ]
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self._options.precision == "float32":
+            return nullcontext()
+        device = next(self._encoder.parameters()).device.type
+        return torch.autocast(device, dtype=torch.bfloat16)
+
+
+def _compile(encoder: LearningEncoder) -> None:
+    """Compile the transformer inside; texts have any length, so shapes are dynamic."""
+    model = getattr(encoder.encoder, "model", None)
+    inner = getattr(model[0], "auto_model", None) if model is not None else None
+    if inner is None:
+        raise InvalidRequest(
+            f"encoder {encoder.identity.name!r} has no transformer to compile; leave compiled out"
+        )
+    inner.compile(dynamic=True)

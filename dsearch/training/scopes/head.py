@@ -1,0 +1,309 @@
+"""Training with frozen documents: a head, and in scope `query` the query encoder with it.
+
+Every step has the exact softmax over the stored embeddings (objectives.py) and the retention term; the loop
+is in loop.py. It knows neither qrels nor models on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from dsearch.attention.head import Head
+from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
+from dsearch.errors import InvalidRequest
+from dsearch.training.data.examples import Examples
+from dsearch.training.loop.loop import (
+    Course,
+    Epoch,
+    NothingFurther,
+    Task,
+    TrainingDiverged,
+    Watch,
+    run_course,
+)
+from dsearch.training.loop.student import Student
+from dsearch.training.losses.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
+from dsearch.training.losses.passages import FurtherPassages
+from dsearch.training.options import HeadOptions, TrainingOptions
+from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
+
+__all__ = ["Epoch", "MakeTask", "OnEpoch", "OnStudent", "TrainingDiverged", "train_head", "train_student"]
+
+_SCALARS_LEARN_FASTER = 3.0
+_NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+OnEpoch = Callable[[Epoch, Head], bool]
+OnStudent = Callable[[Epoch, Student], bool]
+MakeTask = Callable[[Examples, TrainingOptions, Student, str], Task]
+"""(examples, options, what learns, device) → a step of it, where the documents lie elsewhere."""
+
+
+def train_head(
+    examples: Examples,
+    options: TrainingOptions,
+    *,
+    start: Head | None = None,
+    epochs: int | None = None,
+    device: str = "cpu",
+    on_epoch: OnEpoch | None = None,
+) -> Head:
+    """Train a head from the identity; equal examples and options give an equal head on the same machine.
+
+    Args:
+        examples: queries and their documents.
+        options: how.
+        start: keyword weight, k1 and b, and hop strength are taken from it; only the first learns.
+        epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.
+        device: where the arithmetic runs; the corpus' embeddings are moved there.
+        on_epoch: told after each epoch; training stops when it returns False.
+
+    Raises:
+        TrainingDiverged: NaN or infinity in the loss.
+        InvalidRequest: an objective that learns from a teacher, without a teacher's scores.
+    """
+
+    def told(epoch: Epoch, student: Student) -> bool:
+        return on_epoch is None or on_epoch(epoch, student.head)
+
+    return train_student(examples, options, start=start, epochs=epochs, device=device, on_epoch=told).head
+
+
+def train_student(
+    examples: Examples,
+    options: TrainingOptions,
+    *,
+    encoder: TextEncoder | None = None,
+    start: Head | None = None,
+    epochs: int | None = None,
+    device: str = "cpu",
+    watch: Watch | None = None,
+    on_epoch: OnStudent | None = None,
+    task: MakeTask | None = None,
+) -> Student:
+    """`train_head`, and where an encoder is given a copy of it that learns with the head.
+
+    Args:
+        examples: queries and their documents.
+        options: how.
+        encoder: of the queries; it stays as it is. The stored query embeddings are used when None.
+        start: keyword weight, k1 and b, and hop strength are taken from it; only the first learns.
+        epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.
+        device: where the arithmetic of the head runs; an encoder's runs where the encoder is.
+        watch: who follows, and where checkpoints are kept.
+        on_epoch: told after each epoch; training stops when it returns False.
+        task: makes the steps, over documents that lie elsewhere; those of the snapshot, here, when None.
+
+    Raises:
+        TrainingDiverged: NaN or infinity in the loss; its `student` is as it was after the last whole epoch.
+        Cancelled: the watch said so.
+        InvalidRequest: an objective that learns from a teacher, without a teacher's scores; an encoder that
+            has no weights to train.
+    """
+    if options.objective in NEED_TEACHER and examples.teacher is None:
+        raise InvalidRequest(
+            f"objective={options.objective!r} learns from a teacher's scores, and there are none; give them "
+            "(dsearch train --teacher FILE), or use another objective"
+        )
+    examples = examples.weighed(start)
+    student = _new_student(examples, options, encoder, start, device)
+    steps = (task or _FrozenDocuments)(examples, options, student, device)
+    course = Course(len(examples), options.batch_size, options.epochs, options.seed, epochs)
+
+    def told(epoch: Epoch) -> bool:
+        return on_epoch is None or on_epoch(epoch, student)
+
+    try:
+        run_course(steps, course, watch=watch, on_epoch=told)
+    except TrainingDiverged as error:
+        error.student = _finished(student)
+        raise
+    return _finished(student)
+
+
+def new_head(encoder_dim: int, options: HeadOptions, start: Head | None) -> Head:
+    """The head that a training begins with: the identity, and what `start` knows of keywords and hops."""
+    head = Head(
+        encoder_dim,
+        heads=options.heads,
+        seed=options.seed,
+        query_side=options.query_side,
+        fusion=options.fusion,
+    )
+    if start is not None:
+        head.start_from(start)
+    return head
+
+
+def _finished(student: Student) -> Student:
+    student.head.cpu()
+    return student.eval()
+
+
+def _new_student(
+    examples: Examples,
+    options: TrainingOptions,
+    encoder: TextEncoder | None,
+    start: Head | None,
+    device: str,
+) -> Student:
+    head = new_head(examples.states.shape[1], options, start).to(device)
+    if encoder is None:
+        return Student(head)
+    how = EncoderTraining(options.encoder_method, options.lora_rank, 2 * options.lora_rank)
+    return Student(head, LearningEncoder(encoder, how, seed=options.seed))
+
+
+class _FrozenDocuments(NothingFurther):
+    """The `Task` of the scopes head and query."""
+
+    def __init__(self, examples: Examples, options: TrainingOptions, student: Student, device: str):
+        self.trained = student
+        self._examples, self._options = examples, options
+        self._corpus = examples.once("corpus", lambda: corpus_embeddings(examples.snapshot)).to(device)
+        self._further = FurtherPassages.of(examples.snapshot, self._corpus)
+        # What retention holds in place: every passage, as a document of its own.
+        self._kept = self._corpus if self._further is None else self._further.beside(self._corpus)
+        self._batches = _Batches(examples, device)
+        self._objective = OBJECTIVES[options.objective]
+        self._keyword = KeywordScores(examples, device) if options.keywords else None
+        self._at_once = options.batch_size
+        steps = -(-len(examples) // options.batch_size) * options.epochs
+        draws = steps * options.retention_batch if options.retention else 0
+        whole = draws >= len(self._kept)
+        self._frozen = examples.once(("frozen", device, whole), lambda: FrozenAttention(self._kept, draws))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The head's, and the encoder's at a rate of its own."""
+        groups = head_groups(self.trained.head, self._options)
+        if self.trained.encoder is not None:
+            groups.append(
+                {"params": self.trained.encoder.learning(), "lr": self._options.encoder_learning_rate}
+            )
+        return groups
+
+    def step(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, " losses"]:
+        """Objective, retention and decay; see objectives.py."""
+        options, head = self._options, self.trained.head
+        if len(batch) <= self._at_once:
+            loss = self._loss(batch, generator)
+        else:
+            loss = torch.zeros((), device=self._corpus.device)
+            for part in batch.split(self._at_once):
+                of_part = self._loss(part, generator) * (len(part) / len(batch))
+                of_part.backward()
+                loss += of_part.detach()
+        drawn = torch.randint(len(self._kept), (options.retention_batch,), generator=generator)
+        kept = torch.zeros((), device=self._corpus.device)
+        if options.retention:
+            kept = retention(head, self._kept[drawn], self._kept, self._frozen(drawn))
+        losses = descend(loss, kept, head, options)
+        if self.trained.encoder is not None:
+            torch.nn.utils.clip_grad_norm_(self.trained.encoder.learning(), 1.0)
+        return losses
+
+    def lessen(self) -> str | None:
+        """Queries in halves: every objective but one is a mean over them."""
+        if self._at_once == 1 or self._options.objective == "in-batch":
+            return None
+        self._at_once = -(-self._at_once // 2)
+        return f"{self._at_once} queries at a time from now on"
+
+    def _loss(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, ""]:
+        head, corpus = self.trained.head, self._corpus
+        states = None
+        if self.trained.encoder is not None:
+            states = self.trained.embed([self._examples.texts[i] for i in batch.tolist()]).to(corpus.device)
+        keyword = self._keyword and self._keyword(batch)
+        examples = self._batches.of(head, corpus, batch, keyword, states, generator)
+        features = self._keyword and self._keyword.features(batch, head)
+        return self._objective(replace(examples, further=self._further, features=features))
+
+
+def descend(
+    loss: Float[Tensor, ""], kept: Float[Tensor, ""], head: Head, options: HeadOptions
+) -> Float[Tensor, " losses"]:
+    """Leave the gradients of objective, retention and decay; (objective, retention, all of it)."""
+    total = loss + options.retention * kept + options.decay * head.distance_from_identity()
+    total.backward()
+    return torch.stack([loss, kept, total]).detach()
+
+
+def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
+    """What learns, and how fast; values and hops have no part in this objective."""
+    fusion: list[nn.Parameter] = [head.log_temperature]
+    if options.keywords:
+        fusion += [head.keyword_weight, *([] if head.fusion_gate is None else head.fusion_gate.parameters())]
+    if options.heads > 1:
+        fusion.append(head.mixture_logits)
+    keys = [head.key_delta] if options.train_keys else []
+    groups: list[dict[str, Any]] = [
+        {"params": head.query_parameters() + keys, "lr": options.learning_rate},
+        {"params": fusion, "lr": options.learning_rate * _SCALARS_LEARN_FASTER},
+    ]
+    learning = {id(parameter) for group in groups for parameter in group["params"]}
+    for parameter in head.parameters():
+        parameter.requires_grad_(id(parameter) in learning)
+    return groups
+
+
+class _Batches:
+    """Examples as tensors, once, and any of them as a `Batch`."""
+
+    def __init__(self, examples: Examples, device: str):
+        relevant, grades = padded(examples.relevant)
+        target = grades / grades.sum(1, keepdims=True)
+        if examples.weights is not None:
+            target = target * examples.weights[:, None]  # losses linear in the target are weighted by it
+        scored, teacher = padded(examples.teacher or [_NOTHING] * len(examples))
+        self._states, self._relevant, self._target, self._scored, self._teacher, self._mask = (
+            torch.as_tensor(array).to(device)
+            for array in (
+                examples.states,
+                np.maximum(relevant, 0),
+                target,
+                np.maximum(scored, 0),
+                teacher,
+                scored >= 0,
+            )
+        )
+        self._judged = torch.as_tensor(np.unique(relevant[relevant >= 0])).to(device)
+        self._examples = examples
+
+    def of(
+        self,
+        head: Head,
+        corpus: Tensor,
+        which: Tensor,
+        keyword: Tensor | None,
+        states: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Batch:
+        """The examples at these indices, with other query embeddings where those are given."""
+        return Batch(
+            head=head,
+            states=self._states[which] if states is None else states,
+            keyword=keyword,
+            corpus=corpus,
+            relevant=self._relevant[which],
+            target=self._target[which],
+            judged=self._judged,
+            scored=self._scored[which],
+            teacher=self._teacher[which],
+            mask=self._mask[which],
+            reward=self._rewards_of(which),
+            generator=generator,
+        )
+
+    def _rewards_of(self, which: Tensor) -> Callable[[Tensor], Tensor] | None:
+        reward = self._examples.reward
+        if reward is None:
+            return None
+        texts = [self._examples.texts[i] for i in which.tolist()]
+        return lambda shown: torch.as_tensor(reward(texts, shown.cpu().numpy())).to(shown.device)

@@ -1,0 +1,236 @@
+"""Training a head on values: the `Task` of loop.py, and how well a head predicts what was held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from dsearch.attention.head import Head
+from dsearch.engine.options import CANDIDATES
+from dsearch.training.data.values import ValueExamples
+from dsearch.training.loop.loop import Course, Epoch, NothingFurther, Watch, run_course
+from dsearch.training.loop.student import Student
+from dsearch.training.losses.objectives import FrozenAttention, retention
+from dsearch.training.losses.passages import FurtherPassages
+from dsearch.training.losses.values import NOT_EVIDENCE, log_loss, loss_of_values, pooled_values
+from dsearch.training.options import ValueOptions
+from dsearch.training.ranking import corpus_embeddings
+from dsearch.training.scopes.head import descend, head_groups, new_head
+
+_KEPT_KEYWORD_BYTES = 1 << 30  # keyword scores of all examples, kept up to this size
+_AT_A_TIME = 128
+
+OnHead = Callable[[Epoch, Head], None]
+
+
+class ValueData:
+    """Examples as tensors, once, for all folds.
+
+    Args:
+        examples: what is asked about, and the evidence.
+        keywords: whether shared words have a part.
+        device: where the arithmetic runs.
+    """
+
+    def __init__(self, examples: ValueExamples, *, keywords: bool, device: str = "cpu"):
+        self.examples, self.device = examples, device
+        every = corpus_embeddings(examples.snapshot)
+        at = torch.as_tensor(examples.positions)
+        further = FurtherPassages.of(examples.snapshot, every)
+        self.corpus = every[at].to(device)
+        self.further = None if further is None else further.among(at).to(torch.device(device))
+        self.values, self.states, self.wanted = (
+            torch.as_tensor(array).to(device) for array in (examples.values, examples.states, examples.wanted)
+        )
+        self.keywords = keywords and bool(examples.texts)
+        size = 4 * len(examples) * examples.snapshot.positions
+        self._features: Float[Tensor, "examples features"] | None = None
+        self._kept: Float32[np.ndarray, "examples documents"] | None = None
+        if self.keywords and size <= _KEPT_KEYWORD_BYTES:
+            self._kept = self._keyword_scores(np.arange(len(examples)))
+
+    def keyword(self, asked: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch documents"]:
+        """b(q, d) of these examples for all of the evidence."""
+        return self._keyword_scores(asked) if self._kept is None else self._kept[asked]
+
+    def features(self, asked: Int64[Tensor, " batch"], head: Head) -> Float[Tensor, "batch features"] | None:
+        """φ(q) of these examples, where the head has a gate; None where it has none."""
+        if head.fusion_gate is None:
+            return None
+        if self._features is None:
+            every = self.examples.snapshot.query_features(self.examples.texts)
+            self._features = torch.as_tensor(every).to(self.device)
+        return self._features[asked.to(self.device)]
+
+    def _keyword_scores(self, asked: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch documents"]:
+        texts = [self.examples.texts[i] for i in asked.tolist()]
+        return self.examples.snapshot.all_keyword_scores(texts)[:, self.examples.positions]
+
+
+class Evidence:
+    """Some of the documents, from which values are pooled.
+
+    Args:
+        data: all of them.
+        which: places among the evidence, ascending; all when None.
+    """
+
+    def __init__(self, data: ValueData, which: Int64[np.ndarray, " documents"] | None = None):
+        self._data, self._which = data, which
+        at = None if which is None else torch.as_tensor(which).to(data.device)
+        self.corpus = data.corpus if at is None else data.corpus[at]
+        self.values = data.values if at is None else data.values[at]
+        self.further = data.further if at is None or data.further is None else data.further.among(at)
+        own = data.examples.own
+        if which is not None:
+            place = np.full(len(data.corpus) + 1, NOT_EVIDENCE)  # the last is that of −1
+            place[which] = np.arange(len(which))
+            own = place[own]
+        self._own = torch.as_tensor(own)
+
+    def predict(
+        self, head: Head, asked: Int64[Tensor, " batch"], *, nearest: int | None = None
+    ) -> Float[Tensor, "batch value_dim"]:
+        """The values that are pooled for the examples at these indices, each without itself."""
+        data, keyword, features = self._data, None, None
+        if data.keywords:
+            features = data.features(asked, head)
+            scores = data.keyword(asked.numpy())
+            scores = scores if self._which is None else scores[:, self._which]
+            keyword = torch.as_tensor(scores).to(data.device)
+        at = asked.to(data.device)
+        return pooled_values(
+            head,
+            data.states[at],
+            self.corpus,
+            self.values,
+            self._own[asked].to(data.device),
+            keyword=keyword,
+            features=features,
+            further=self.further,
+            nearest=nearest,
+        )
+
+    @torch.inference_mode()
+    def served(
+        self, head: Head, asked: Int64[np.ndarray, " asked"]
+    ) -> Float32[np.ndarray, "asked value_dim"]:
+        """What `predict` of a collection would answer, from as many candidates."""
+        parts = torch.as_tensor(asked).split(_AT_A_TIME)
+        found = [self.predict(head, part, nearest=CANDIDATES).cpu() for part in parts]
+        return torch.cat([*found, torch.zeros(0, self.values.shape[1])]).numpy()
+
+
+def scores_of_values(
+    examples: ValueExamples,
+    asked: Int64[np.ndarray, " asked"],
+    predicted: Float32[np.ndarray, "asked value_dim"],
+) -> Float[np.ndarray, " asked"]:
+    """More is better: 1 − squared error / variance of numbers (its mean is R²), log p̃ of the right label."""
+    wanted = torch.as_tensor(examples.wanted[asked])
+    loss = loss_of_values(examples.kind, torch.as_tensor(predicted), wanted)
+    scores = -loss if examples.kind == "label" else 1 - loss
+    return scores.double().numpy()
+
+
+def measures_of_values(
+    examples: ValueExamples,
+    asked: Int64[np.ndarray, " asked"],
+    predicted: Float32[np.ndarray, "asked value_dim"],
+) -> dict[str, float]:
+    """What people look at: R² and root mean squared error in the field's units; accuracy and log loss."""
+    wanted = examples.wanted[asked]
+    if examples.kind == "label":
+        loss = log_loss(torch.as_tensor(predicted), torch.as_tensor(wanted))
+        right = predicted.argmax(1) == wanted.argmax(1)
+        return {"accuracy": float(right.mean()), "log_loss": float(loss.mean())}
+    errors = (predicted - wanted) ** 2
+    own_units = (errors * examples.scale**2).mean()
+    return {"r2": float(1 - errors.mean()), "rmse": float(np.sqrt(own_units))}
+
+
+def train_on_values(
+    data: ValueData,
+    options: ValueOptions,
+    *,
+    asked: Int64[np.ndarray, " asked"] | None = None,
+    evidence: Int64[np.ndarray, " documents"] | None = None,
+    start: Head | None = None,
+    epochs: int | None = None,
+    watch: Watch | None = None,
+    on_epoch: OnHead | None = None,
+) -> Head:
+    """Train a head from the identity to predict values; equal arguments give an equal head.
+
+    Args:
+        data: documents and values.
+        options: how.
+        asked: the examples to learn from; all, or as many as `most_examples`, when None.
+        evidence: places of the documents that have a part at all; all when None.
+        start: its keyword weight is taken.
+        epochs: stop after so many, on the schedule of `options.epochs`.
+        watch: who follows, and where checkpoints are kept.
+        on_epoch: told after each epoch.
+
+    Raises:
+        TrainingDiverged: NaN or infinity in the loss.
+        Cancelled: the watch said so.
+    """
+    asked = np.arange(len(data.examples)) if asked is None else asked
+    if len(asked) > options.most_examples:
+        drawn = np.random.default_rng(options.seed).choice(asked, options.most_examples, replace=False)
+        asked = np.sort(drawn)
+    head = new_head(data.states.shape[1], options, start).to(data.device)
+    with torch.no_grad():
+        head.hop_strength.zero_()  # documents are asked once
+    task = _ValuesOfDocuments(data, Evidence(data, evidence), asked, options, Student(head))
+    course = Course(len(asked), options.batch_size, options.epochs, options.seed, epochs)
+
+    def told(epoch: Epoch) -> bool:
+        if on_epoch is not None:
+            on_epoch(epoch, head)
+        return True
+
+    run_course(task, course, watch=watch, on_epoch=told)
+    return head.cpu().eval()
+
+
+class _ValuesOfDocuments(NothingFurther):
+    """The `Task`."""
+
+    def __init__(
+        self,
+        data: ValueData,
+        evidence: Evidence,
+        asked: Int64[np.ndarray, " asked"],
+        options: ValueOptions,
+        student: Student,
+    ):
+        self.trained = student
+        self._data, self._evidence, self._options = data, evidence, options
+        self._asked = torch.as_tensor(asked)
+        steps = -(-len(asked) // options.batch_size) * options.epochs
+        draws = steps * options.retention_batch if options.retention else 0
+        self._frozen = FrozenAttention(evidence.corpus, draws)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The head's."""
+        return head_groups(self.trained.head, self._options)
+
+    def step(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, " losses"]:
+        """Error of the pooled values, retention and decay; see values.py."""
+        options, head, data = self._options, self.trained.head, self._data
+        asked = self._asked[batch]
+        predicted = self._evidence.predict(head, asked)
+        loss = loss_of_values(data.examples.kind, predicted, data.wanted[asked.to(data.device)]).mean()
+        corpus = self._evidence.corpus
+        drawn = torch.randint(len(corpus), (options.retention_batch,), generator=generator)
+        kept = torch.zeros((), device=corpus.device)
+        if options.retention:
+            kept = retention(head, corpus[drawn], corpus, self._frozen(drawn))
+        return descend(loss, kept, head, options)

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Count what makes the package readable, and fail where a bound is exceeded.
+
+    python scripts/tools/house.py              the table
+    python scripts/tools/house.py --check      only what exceeds its bound; exit code 1 if anything does
+    python scripts/tools/house.py --entered    also the files that one search and one training enter (slow)
+
+Imports count wherever they stand: at the top of a file, under TYPE_CHECKING, inside a function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "dsearch"
+RELATIVE_CLAUSE = re.compile(r"(What|Whether|Who|Whose|How|Of|Which|Where|When)\b")
+REPEATS_CLASS_NAMES = ("integrations",)  # adapters carry the names of their frameworks
+
+LARGEST_FOLDER = 15
+LONGEST_MODULE = 450
+README_WORDS = 1_300
+SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One count, its bound (None: none), and what it counts."""
+
+    name: str
+    count: int
+    bound: int | None
+    items: tuple[str, ...] = ()
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the count is above its bound."""
+        return self.bound is not None and self.count > self.bound
+
+
+class Modules:
+    """The package's modules: their syntax trees and the imports between them."""
+
+    def __init__(self, package: Path) -> None:
+        self.paths = {self._name(path, package): path for path in sorted(package.rglob("*.py"))}
+        self.trees = {name: ast.parse(path.read_text("utf-8")) for name, path in self.paths.items()}
+        self.imports = {name: set(self._imported(name)) - {name} for name in self.trees}
+
+    @staticmethod
+    def _name(path: Path, package: Path) -> str:
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    def _imported(self, name: str) -> Iterator[str]:
+        for node in ast.walk(self.trees[name]):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names if alias.name in self.trees)
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module in self.trees:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    yield inner if inner in self.trees else node.module
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one module (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    components: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in imports[name]:
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            component = stack[at:]
+            del stack[at:]
+            if len(component) > 1:
+                components.append(sorted(component))
+
+    sys.setrecursionlimit(10_000)
+    for name in imports:
+        if name not in index:
+            visit(name)
+    return components
+
+
+def folders(modules: Modules) -> dict[str, int]:
+    """Modules of each folder, without `__init__.py`."""
+    sizes: dict[str, int] = defaultdict(int)
+    for path in modules.paths.values():
+        if path.name != "__init__.py":
+            sizes[str(path.parent.relative_to(ROOT))] += 1
+    return sizes
+
+
+def repeated_classes(modules: Modules) -> dict[str, list[str]]:
+    """Public class names that stand in more than one module."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for name, tree in modules.trees.items():
+        if name.split(".")[1:2] and name.split(".")[1] in REPEATS_CLASS_NAMES:
+            continue
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(name)
+    return {name: found for name, found in sorted(places.items()) if len(found) > 1}
+
+
+def relative_docstrings(modules: Modules) -> list[str]:
+    """Docstrings whose first line begins with a relative clause."""
+    found = []
+    for name, tree in modules.trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text and RELATIVE_CLAUSE.match(text):
+                    found.append(f"{name}:{getattr(node, 'lineno', 1)}")
+    return found
+
+
+def lines_of(path: Path) -> tuple[int, int]:
+    """All lines of a file, and those with code: neither blank, comment nor docstring."""
+    source = path.read_text("utf-8")
+    code = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in (
+            tokenize.COMMENT,
+            tokenize.NL,
+            tokenize.NEWLINE,
+            tokenize.INDENT,
+            tokenize.DEDENT,
+            tokenize.ENDMARKER,
+        ):
+            code.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            code.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return source.count("\n"), len(code)
+
+
+def rows() -> list[Row]:
+    """Every count of the table."""
+    modules = Modules(PACKAGE)
+    loops = circles(modules.imports)
+    sizes = folders(modules)
+    classes = repeated_classes(modules)
+    clauses = relative_docstrings(modules)
+    counts = {name: lines_of(path) for name, path in modules.paths.items()}
+    long = [f"{name} ({counts[name][0]})" for name in counts if counts[name][0] > LONGEST_MODULE]
+    large = [f"{folder} ({size})" for folder, size in sizes.items() if size > LARGEST_FOLDER]
+    words = len((ROOT / "README.md").read_text("utf-8").split())
+    return [
+        Row("files in import circles", sum(map(len, loops)), 0, tuple(" ⇄ ".join(loop) for loop in loops)),
+        Row("modules in the largest folder", max(sizes.values()), LARGEST_FOLDER, tuple(large)),
+        Row("public class names in several modules", len(classes), 0, tuple(classes)),
+        Row(f"modules of more than {LONGEST_MODULE} lines", len(long), 0, tuple(long)),
+        Row("docstrings that begin with a relative clause", len(clauses), 0, tuple(clauses)),
+        Row("words in README", words, README_WORDS),
+        Row("modules", len(modules.paths), None),
+        Row("lines", sum(total for total, _ in counts.values()), None),
+        Row("lines of code", sum(code for _, code in counts.values()), None),
+    ]
+
+
+def main() -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--all", action="store_true", help="name everything that is counted")
+    options = parser.parse_args()
+    table = rows()
+    bad = [row for row in table if row.exceeded]
+    for row in bad if options.check else table:
+        bound = "" if row.bound is None else f"  (at most {row.bound})"
+        print(f"{row.name}: {row.count:,}{bound}")
+        shown = row.items if options.all else row.items[:SHOWN]
+        for item in shown if row.exceeded or options.all else ():
+            print(f"    {item}")
+        if row.exceeded and len(shown) < len(row.items):
+            print(f"    … {len(row.items) - len(shown)} more; --all names them")
+    return 1 if options.check and bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,607 @@
+"""The fused operators give what the written-out path gives: on this CPU, and on a GPU where there is one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+from dsearch.attention import Exact, Partial, exact_attention, log_partition, merge
+from dsearch.attention.fused import fused_block, fused_block_backward
+from dsearch.attention.fused_passes import choose_fused
+
+CPU = torch.device("cpu")
+F64 = torch.float64
+quick = settings(deadline=None, max_examples=40)
+
+
+def drawn(seed: int, *shapes: tuple[int, ...], dtype: torch.dtype = F64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=generator, dtype=dtype) for shape in shapes]
+
+
+def gradients(outputs, inputs):
+    """Gradients of a loss that weighs every output differently, those of −inf left out."""
+    loss = sum(
+        (
+            out.masked_fill(out == -math.inf, 0.0) * torch.linspace(-1, 2, out.numel()).to(out).view_as(out)
+        ).sum()
+        for out in outputs
+    )
+    return torch.autograd.grad(loss, inputs, materialize_grads=True)
+
+
+def compare(ours, reference, **tolerance):
+    for a, b in zip(ours, reference, strict=True):
+        torch.testing.assert_close(a, b, **tolerance)
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Counts the blocks that fused operators served, so that no test passes by falling back."""
+    import dsearch.attention.exact as exact
+    import dsearch.attention.fused_passes as passes
+
+    # Our own kernels come first where there are any; see test_attention_card.py.
+    monkeypatch.setattr(exact, "attend_on_card", lambda *args: None)
+
+    count = {"forward": 0, "backward": 0}
+    for name in count:
+        function = {"forward": "fused_block", "backward": "fused_block_backward"}[name]
+
+        def counted(*args, _name=name, _call=getattr(passes, function)):
+            found = _call(*args)
+            count[_name] += found is not None
+            return found
+
+        monkeypatch.setattr(passes, function, counted)
+    return count
+
+
+class TestBlock:
+    @pytest.mark.parametrize("value_dim", [0, 1, 4, 7])
+    @pytest.mark.parametrize("bias_rows", [0, 1, 3])
+    def test_is_the_triple_of_its_logits(self, value_dim, bias_rows):
+        queries, keys, values, bias = drawn(0, (3, 4), (20, 4), (20, value_dim), (bias_rows, 20))
+        bias = bias if bias_rows else None
+        logits = 0.7 * queries @ keys.T + (0.0 if bias is None else bias)
+        ours = fused_block(queries, keys, values, bias, 0.7)
+        compare(ours.finish(), Partial.of(logits, values).finish())
+
+    def test_where_nothing_may_be_attended_is_neutral(self):
+        """The operator itself says log Z = 0 there, which would count as one document."""
+        queries, keys, bias = drawn(0, (3, 4), (20, 4), (3, 20))
+        bias[1] = -math.inf
+        context, log_z = fused_block(queries, keys, keys, bias).finish()
+        assert log_z[1] == -math.inf
+        assert context[1].tolist() == [0.0] * 4
+        assert log_z[[0, 2]].isfinite().all()
+
+    def test_whole_tiles_may_be_masked(self):
+        """The operator works in tiles of 512 documents; −inf throughout the first ones leaves no trace."""
+        queries, keys, bias = drawn(0, (3, 4), (1600, 4), (1, 1600), dtype=torch.float32)
+        bias[:, :1100] = -math.inf
+        ours = fused_block(queries, keys, keys, bias)
+        reference = Partial.of(queries @ keys[1100:].T + bias[:, 1100:], keys[1100:])
+        compare(ours.finish(), reference.finish())
+
+    @pytest.mark.parametrize("threads", [1, 4])
+    def test_parts_of_a_block_are_merged(self, threads):
+        """Few queries: the block is split so that every thread has some of it."""
+        queries, keys, values, bias = drawn(0, (2, 4), (4096, 4), (4096, 3), (2, 4096))
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            ours = fused_block(queries, keys, values, bias)
+            result = ours.finish()
+            grads = fused_block_backward(
+                queries, keys, values, bias, 1.0, result, Exact(torch.ones(2, 3, dtype=F64), result[1] * 0)
+            )
+        finally:
+            torch.set_num_threads(before)
+        compare(result, Partial.of(queries @ keys.T + bias, values).finish())
+        asked = [x.requires_grad_() for x in (queries, keys, values)]
+        reference = Partial.of(queries @ keys.T + bias, values).finish()
+        compare(grads, torch.autograd.grad(reference.context.sum(), asked))
+
+    def test_backward_needs_the_gradient_of_log_z_alone(self):
+        """G = 0, so δ cannot be had by changing the context; the extra column has it."""
+        queries, keys = (x.requires_grad_() for x in drawn(0, (3, 4), (20, 4)))
+        weight = torch.tensor([1.0, -2.0, 0.5], dtype=F64)
+        whole = exact_attention(queries, keys, fused=False)
+        expected = torch.autograd.grad((whole.log_partition * weight).sum(), (queries, keys))
+        plain = [x.detach() for x in (queries, keys, keys)]
+        found = fused_block_backward(
+            *plain,
+            None,
+            1.0,
+            Exact(*(x.detach() for x in whole)),
+            Exact(torch.zeros(3, 4, dtype=F64), weight),
+        )
+        compare([found.queries, found.keys + found.values], expected)
+
+    def test_backward_where_nothing_was_attended_is_zero(self):
+        """log Z = −∞, and exp(−∞ − (−∞)) would be NaN."""
+        queries, keys, bias = drawn(0, (2, 4), (20, 4), (2, 20))
+        bias[1] = -math.inf
+        result = fused_block(queries, keys, keys, bias).finish()
+        ones = Exact(torch.ones(2, 4, dtype=F64), torch.ones(2, dtype=F64))
+        found = fused_block_backward(queries, keys, keys, bias, 1.0, result, ones)
+        alone = fused_block_backward(
+            queries[:1],
+            keys,
+            keys,
+            bias[:1],
+            1.0,
+            Exact(*(x[:1] for x in result)),
+            Exact(*(x[:1] for x in ones)),
+        )
+        assert found.queries[1].tolist() == [0.0] * 4
+        compare([found.queries[:1], *found[1:]], alone)
+
+    @pytest.mark.parametrize(
+        ("case", "shapes"),
+        [("no documents", [(2, 4), (0, 4)]), ("no queries", [(0, 4), (5, 4)])],
+    )
+    def test_over_nothing_it_declines(self, case, shapes):
+        """The operator for CPU would end the process: it divides by zero in C++."""
+        queries, keys = drawn(0, *shapes)
+        assert fused_block(queries, keys, keys) is None, case
+
+    def test_types_it_would_have_to_round_it_declines(self):
+        queries, keys, bias = drawn(0, (2, 4), (5, 4), (2, 5), dtype=torch.float32)
+        assert fused_block(queries, keys.bfloat16(), keys) is None
+        assert fused_block(*(x.bfloat16() for x in (queries, keys, keys)), bias) is None
+        assert fused_block(*(x.half() for x in (queries, keys, keys))) is None
+        assert fused_block(*(x.to("meta") for x in (queries, keys, keys))) is None
+
+
+class TestCorpus:
+    @given(
+        documents=st.integers(1, 40),
+        block_size=st.integers(1, 45),
+        value_dim=st.sampled_from([None, 0, 2, 4, 6]),
+        bias=st.sampled_from(["none", "full", "shared", "function"]),
+        hidden=st.floats(0, 1),
+        per_row=st.booleans(),
+        seed=st.integers(0, 99),
+    )
+    @quick
+    def test_equals_the_written_out_path_forward_and_backward(
+        self, documents, block_size, value_dim, bias, hidden, per_row, seed
+    ):
+        queries, keys, values, table, mask = drawn(
+            seed, (3, 4), (documents, 4), (documents, value_dim or 0), (3, documents), (3, documents)
+        )
+        table = table.masked_fill(mask.sigmoid() < hidden, -math.inf)
+        if bias == "shared":
+            table = table[:1]
+        given_bias = {
+            "none": None,
+            "full": table,
+            "shared": table,
+            "function": lambda start, stop: table[:, start:stop],
+        }[bias]
+        temperature = torch.tensor([0.5, 1.0, 2.0] if per_row else 0.7, dtype=F64, requires_grad=True)
+        inputs = [x.requires_grad_() for x in (queries, keys, values)] + [temperature]
+
+        def run(fused):
+            found = exact_attention(
+                queries,
+                keys,
+                None if value_dim is None else values,
+                bias=given_bias,
+                temperature=temperature,
+                block_size=block_size,
+                fused=fused,
+            )
+            return found, gradients(found, inputs)
+
+        (ours, our_grads), (reference, grads) = run(True), run(False)
+        compare(ours, reference)
+        compare(our_grads, grads)
+
+    def test_gradcheck(self, draw, served):
+        temperature = torch.tensor(0.7, dtype=F64, requires_grad=True)
+        inputs = (draw(3, 4), draw(13, 4), draw(13, 2), temperature)
+        bias = torch.randn(3, 13, dtype=F64)
+
+        def run(q, k, v, t):
+            return exact_attention(q, k, v, bias=bias, temperature=t, block_size=5, fused=True)
+
+        assert gradcheck(run, inputs)
+        assert min(served.values()) > 0
+
+    def test_gradcheck_of_the_log_partition(self, draw, served):
+        assert gradcheck(
+            lambda q, k: log_partition(q, k, block_size=5, fused=True), (draw(3, 4), draw(13, 4))
+        )
+        assert min(served.values()) > 0
+
+    def test_a_bias_that_learns_gets_its_gradient(self, draw, served):
+        """No operator for CPU gives it: the forward is fused, the backward written out."""
+        queries, keys, bias = draw(3, 4), draw(13, 4), draw(3, 13)
+        assert gradcheck(
+            lambda q, b: exact_attention(q, keys, bias=b, block_size=5, fused=True), (queries, bias)
+        )
+        weight, table = draw(1), torch.randn(3, 13, dtype=F64)
+
+        def run(q, w):
+            return exact_attention(
+                q, keys, bias=lambda a, b, x: x * table[:, a:b], bias_parameters=[w], block_size=5, fused=True
+            )
+
+        assert gradcheck(run, (queries, weight))
+        assert served["forward"] > 0
+        assert served["backward"] == 0
+
+    def test_single_precision_is_as_good_as_written_out(self, served):
+        """Both against float64: 1e-5 relative, forward and backward."""
+        double = [x.requires_grad_() for x in drawn(1, (5, 64), (3000, 64), (3000, 64))]
+        single = [x.detach().float().requires_grad_() for x in double]
+        reference = exact_attention(*double, temperature=4.0, fused=False)
+        expected = gradients(reference, double)
+        for fused in (True, False):
+            ours = exact_attention(*single, temperature=4.0, block_size=512, fused=fused)
+            compare(ours, [x.float() for x in reference], rtol=1e-5, atol=2e-6)
+            for a, b in zip(gradients(ours, single), expected, strict=True):
+                assert (a - b).abs().max() <= 1e-5 * b.abs().max()
+        assert served == {"forward": 6, "backward": 6}
+
+    @pytest.mark.parametrize("sign", [1.0, -1.0])
+    @pytest.mark.parametrize("spread", [1.0, 1e-4])
+    def test_logits_that_float32_holds_badly_are_written_out(self, sign, spread, served):
+        """exp(l − log Z) would be off by 1e-3 at 1e4: the answer is the written-out one, to the last bit."""
+        queries = torch.tensor([[1e4 * sign]], requires_grad=True)
+        keys = 1 + spread * torch.rand(40, 1)
+        ours, reference = (
+            exact_attention(queries, keys, block_size=16, fused=fused) for fused in (True, False)
+        )
+        compare(ours, reference, rtol=0, atol=0)
+        compare(gradients(ours, [queries]), gradients(reference, [queries]), rtol=0, atol=0)
+        assert served == {"forward": 1, "backward": 0}
+
+    def test_a_later_block_may_turn_out_too_large(self, served):
+        queries = torch.ones(1, 1, requires_grad=True)
+        keys = torch.tensor([[1.0], [2.0], [1000.0], [999.0]])
+        ours, reference = (
+            exact_attention(queries, keys, block_size=2, fused=fused) for fused in (True, False)
+        )
+        compare(ours, reference, rtol=0, atol=0)
+        assert served["forward"] == 2
+        compare(gradients(ours, [queries]), gradients(reference, [queries]), rtol=0, atol=0)
+        assert served["backward"] == 0
+
+    def test_bfloat16_stays_so_and_is_summed_in_single(self, served):
+        half = [x.requires_grad_() for x in drawn(2, (5, 16), (400, 16), (400, 16), dtype=torch.bfloat16)]
+        full = [x.detach().float().requires_grad_() for x in half]
+        ours = exact_attention(*half, temperature=2.0, block_size=64, fused=True)
+        reference = exact_attention(*full, temperature=2.0, fused=False)
+        assert ours.context.dtype == torch.float32
+        compare(ours, reference, rtol=1e-2, atol=1e-2)
+        for a, b in zip(gradients(ours, half), gradients(reference, full), strict=True):
+            assert a.dtype == torch.bfloat16
+            assert (a - b).abs().max() <= 2e-2 * b.abs().max()
+        assert min(served.values()) > 0
+
+    @pytest.mark.parametrize("what", ["queries", "keys", "bias", "temperature"])
+    def test_bfloat16_beside_anything_finer_becomes_single(self, what):
+        """Nothing that the caller did not round is rounded."""
+        queries, keys, bias = drawn(3, (3, 16), (50, 16), (3, 50), dtype=torch.bfloat16)
+        temperature: float | torch.Tensor = 0.3
+        if what == "queries":
+            queries = queries.float() + 1e-4
+        elif what == "keys":
+            keys = keys.float() + 1e-4
+        elif what == "bias":
+            bias = bias.float() + 1e-4
+        else:
+            temperature = torch.tensor([0.3, 0.31, 0.32])
+        ours, reference = (
+            exact_attention(queries, keys, bias=bias, temperature=temperature, block_size=20, fused=fused)
+            for fused in (True, False)
+        )
+        compare(ours, reference, rtol=1e-5, atol=1e-5)
+
+    def test_float16_becomes_single(self, served):
+        """In float16 every weight below 6e-8 would be nothing, and a corpus has millions of those."""
+        queries, keys = drawn(4, (3, 16), (50, 16), dtype=torch.float16)
+        ours, reference = (exact_attention(queries, keys, temperature=4.0, fused=f) for f in (True, False))
+        compare(ours, reference, rtol=1e-5, atol=1e-5)
+        assert served["forward"] == 1
+
+    def test_autocast_does_not_reach_in(self):
+        queries, keys = drawn(0, (4, 64), (50, 64), dtype=torch.float32)
+        outside = exact_attention(queries, keys, temperature=8.0, fused=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = exact_attention(queries, keys, temperature=8.0, fused=True)
+        compare(inside, outside, rtol=0, atol=0)
+
+    def test_shards_merge_to_the_whole(self):
+        queries, keys = drawn(0, (3, 4), (30, 4))
+        parts = [Partial.of_result(*exact_attention(queries, k, fused=True)) for k in keys.tensor_split(4)]
+        compare(merge(parts).finish(), exact_attention(queries, keys, fused=False))
+
+    def test_an_empty_corpus(self):
+        queries = torch.randn(3, 4, requires_grad=True)
+        context, log_z = exact_attention(queries, torch.empty(0, 4), fused=True)
+        assert log_z.tolist() == [-math.inf] * 3
+        context.sum().backward()
+        assert queries.grad.abs().sum() == 0
+
+    def test_a_backward_that_no_operator_serves_is_written_out(self, draw, monkeypatch):
+        """Half of the blocks served and half not must not leave half a gradient."""
+        import dsearch.attention.fused_passes as passes
+
+        queries, keys = draw(3, 4), draw(20, 4)
+        reference = exact_attention(queries, keys, fused=False)
+        ours = exact_attention(queries, keys, block_size=5, fused=True)
+        call, calls = passes.fused_block_backward, []
+
+        def second_declines(*args):
+            calls.append(1)
+            return call(*args) if len(calls) == 1 else None
+
+        monkeypatch.setattr(passes, "fused_block_backward", second_declines)
+        compare(gradients(ours, (queries, keys)), gradients(reference, (queries, keys)))
+        assert len(calls) == 2
+
+
+class TestChoice:
+    def test_by_device_and_widths(self):
+        """On a CPU the forward, where values are as wide as keys; on CUDA that of bfloat16."""
+        cuda = torch.device("cuda")
+        assert choose_fused(None, CPU, same_width=True) == (True, False, False)
+        assert choose_fused(None, CPU, same_width=False) == (False, False, False)
+        assert choose_fused(None, torch.device("mps"), same_width=True) == (False, False, False)
+        assert choose_fused(None, cuda, same_width=False) == (False, False, True)
+        assert choose_fused(None, cuda, same_width=False, halves=True) == (True, False, True)
+        assert choose_fused(True, CPU, same_width=False) == (True, True, True)
+        assert choose_fused(False, cuda, same_width=True) == (False, False, False)
+
+    def test_the_default_uses_it(self, served):
+        queries, keys = drawn(0, (3, 4), (30, 4), dtype=torch.float32)
+        exact_attention(queries, keys)
+        log_partition(queries, keys)
+        exact_attention(queries, keys, keys[:, :2])
+        assert served == {"forward": 1, "backward": 0}
+
+
+class TestCallsForCuda:
+    """What is handed to the operators for CUDA, without a card: the operators' own rules, on CPU tensors.
+
+    The stand-ins compute the textbook formula, refuse what the kernels refuse (`kernel_forward.h` and
+    `kernel_backward.h` of its `mem_eff_attention`) and return what they return, log Z padded to a multiple
+    of 32 included. That the kernels themselves compute the same is for `TestOnDevices` on a card.
+    """
+
+    @pytest.fixture
+    def operators(self, monkeypatch):
+        import dsearch.attention.fused as fused
+
+        calls: list[str] = []
+
+        def aligned(*tensors):
+            for tensor in tensors:
+                assert tensor.dim() == 4
+                assert tensor.stride(-1) == 1
+                assert tensor.data_ptr() % 16 == 0
+                assert tensor.shape[-1] % 8 == 0
+                assert all(
+                    n == 1 or step % 8 == 0
+                    for n, step in zip(tensor.shape[:3], tensor.stride(), strict=False)
+                )
+
+        def aligned_bias(bias, queries, keys):
+            assert bias.dtype == queries.dtype
+            assert bias.shape == (len(queries), 1, queries.shape[2], keys.shape[2])
+            assert bias.stride(-1) == 1
+            assert bias.data_ptr() % 16 == 0
+            assert all(
+                n == 1 or step % 8 == 0 for n, step in zip(bias.shape[:3], bias.stride(), strict=False)
+            )
+            assert bias.isfinite().all()  # tiles of −inf alone are NaN there
+
+        def logits_of(queries, keys, bias, scale):
+            logits = scale * queries.float() @ keys.float().mT
+            return logits if bias is None else logits + bias
+
+        def forward(queries, keys, values, bias, scale):
+            logits = logits_of(queries, keys, bias, scale)
+            return (logits.softmax(-1) @ values.float()).to(queries.dtype), logits.logsumexp(-1)
+
+        def flash(
+            queries, keys, values, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None
+        ):
+            calls.append("flash")
+            aligned(queries, keys, values)
+            assert queries.dtype == torch.bfloat16
+            assert queries.shape[-1] == values.shape[-1] <= 256
+            context, log_z = forward(queries, keys, values, None, scale)
+            none = torch.empty(0)
+            return context, log_z, none, none, queries.shape[2], keys.shape[2], none, none, none
+
+        def efficient(
+            queries, keys, values, bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None
+        ):
+            calls.append("efficient")
+            aligned(queries, keys, values)
+            assert compute_log_sumexp
+            if bias is not None:
+                aligned_bias(bias, queries, keys)
+            context, log_z = forward(queries, keys, values, bias, scale)
+            log_z = torch.nn.functional.pad(log_z, (0, -log_z.shape[-1] % 32), value=math.inf)
+            return context, log_z, torch.tensor(0), torch.tensor(0)
+
+        def efficient_backward(
+            grad,
+            queries,
+            keys,
+            values,
+            bias,
+            out,
+            log_z,
+            seed,
+            offset,
+            dropout_p,
+            mask,
+            is_causal=False,
+            *,
+            scale=None,
+        ):
+            calls.append("backward")
+            aligned(queries, keys, values, grad, out)
+            assert log_z.shape == (len(queries), 1, -(-queries.shape[2] // 32) * 32)
+            assert out.is_contiguous()
+            assert dropout_p == 0.0
+            assert list(mask) == [True, True, True, False]
+            if bias is not None:
+                aligned_bias(bias, queries, keys)
+            log_z = log_z[..., : queries.shape[2], None]
+            weights = (logits_of(queries, keys, bias, scale) - log_z).exp()
+            delta = (grad.float() * out.float()).sum(-1, keepdim=True)
+            grad_logits = weights * (grad.float() @ values.float().mT - delta)
+            found = (
+                scale * grad_logits @ keys.float(),
+                scale * grad_logits.mT @ queries.float(),
+                weights.mT @ grad.float(),
+            )
+            return *(x.to(queries.dtype) for x in found), None
+
+        def first_that_can(operators, queries, keys, values, bias):
+            same = queries.shape[-1] == values.shape[-1] <= 256 and queries.dtype == torch.bfloat16
+            return next(name for name in operators if name != "flash" or (same and bias is None))
+
+        monkeypatch.setattr(fused, "_device_type", lambda queries: "cuda")
+        monkeypatch.setattr(fused, "_cuda_operator", first_that_can)
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda device: type("Card", (), {"multi_processor_count": 2})
+        )
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("_scaled_dot_product_flash_attention", flash, "CPU")
+        library.impl("_scaled_dot_product_efficient_attention", efficient, "CPU")
+        library.impl("_scaled_dot_product_efficient_attention_backward", efficient_backward, "CPU")
+        yield calls
+        library._destroy()
+
+    @pytest.mark.parametrize("bias_rows", [0, 1, 5])
+    @pytest.mark.parametrize("value_dim", [None, 0, 3, 8])
+    @pytest.mark.parametrize(("dim", "documents"), [(16, 4096), (5, 4096), (16, 37)])
+    def test_single_precision(self, operators, dim, documents, value_dim, bias_rows):
+        queries, keys, values, bias = drawn(
+            0,
+            (5, dim),
+            (documents, dim),
+            (documents, value_dim or 0),
+            (bias_rows, documents),
+            dtype=torch.float32,
+        )
+        bias[:, ::3] = -math.inf
+        if bias_rows == 5:
+            bias[2] = -math.inf
+        inputs = [
+            x.requires_grad_() for x in ([queries, keys] if value_dim is None else [queries, keys, values])
+        ]
+
+        def run(fused):
+            found = exact_attention(
+                *inputs,
+                bias=bias if bias_rows else None,
+                temperature=torch.linspace(2, 4, 5),
+                block_size=2048,
+                fused=fused,
+            )
+            return found, gradients(found, inputs)
+
+        (ours, our_grads), (reference, grads) = run(True), run(False)
+        compare(ours, reference, rtol=1e-5, atol=1e-5)
+        compare(our_grads, grads, rtol=1e-4, atol=1e-5)
+        assert set(operators) == {"efficient", "backward"}
+
+    @pytest.mark.parametrize(("dim", "expected"), [(64, "flash"), (384, "efficient")])
+    def test_bfloat16(self, operators, dim, expected):
+        queries, keys = (x.requires_grad_() for x in drawn(0, (5, dim), (4096, dim), dtype=torch.bfloat16))
+        full = [x.detach().float().requires_grad_() for x in (queries, keys)]
+        temperature = dim**0.5
+        ours = exact_attention(queries, keys, temperature=temperature, block_size=2048, fused=True)
+        reference = exact_attention(*full, temperature=temperature, fused=False)
+        compare(ours, reference, rtol=1e-2, atol=1e-2)
+        for a, b in zip(gradients(ours, [queries, keys]), gradients(reference, full), strict=True):
+            assert (a - b).abs().max() <= 2e-2 * b.abs().max()
+        assert set(operators) == {expected, "backward"}
+
+    def test_an_address_that_is_not_aligned_is_copied(self, operators):
+        memory = torch.randn(1 + 64 * 16)
+        keys = memory[1:].view(64, 16)
+        queries = torch.randn(5, 16)
+        ours, reference = (exact_attention(queries, keys, temperature=4.0, fused=f) for f in (True, False))
+        compare(ours, reference, rtol=1e-5, atol=1e-5)
+
+    def test_few_queries_are_spread_over_the_processors(self, operators):
+        import dsearch.attention.fused as fused
+
+        queries = torch.randn(5, 16)
+        assert fused._parts(queries, 65_536) == 8  # 2 processors, 4 parts for each
+        assert fused._parts(torch.randn(65, 16), 65_536) == 4
+        assert fused._parts(queries, 65_537) == 1
+        assert fused._parts(queries, 1024) == 2
+        assert fused._parts(queries, 2050) == 1  # halves of 1025 would leave the bias of the second unaligned
+
+
+CUDA = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.cuda,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    ],
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+class TestOnDevices:
+    """Fused against written out, forward and backward, at sizes that need more than one tile.
+
+    On CUDA, bfloat16 of 64 dimensions takes flash attention, everything else the memory-efficient operator.
+    """
+
+    @pytest.mark.parametrize("bias_rows", [0, 1, 70])
+    @pytest.mark.parametrize("value_dim", [None, 0, 3, 64])
+    @pytest.mark.parametrize(("dim", "documents"), [(64, 9000), (384, 2048), (30, 4097)])
+    def test_single_precision(self, served, device, dim, documents, value_dim, bias_rows):
+        self.check(served, device, torch.float32, dim, documents, value_dim, bias_rows, tolerance=1e-4)
+
+    @pytest.mark.parametrize("value_dim", [None, 0, 3, 64])
+    @pytest.mark.parametrize(("dim", "documents"), [(64, 9000), (384, 2048), (30, 4097)])
+    def test_bfloat16(self, served, device, dim, documents, value_dim):
+        self.check(served, device, torch.bfloat16, dim, documents, value_dim, 0, tolerance=2e-2)
+
+    @staticmethod
+    def check(served, device, dtype, dim, documents, value_dim, bias_rows, tolerance):
+        shapes = [(70, dim), (documents, dim)] + ([] if value_dim is None else [(documents, value_dim)])
+        inputs = [x.to(device).requires_grad_() for x in drawn(0, *shapes, dtype=dtype)]
+        bias = None
+        if bias_rows:
+            bias = drawn(1, (bias_rows, documents), dtype=dtype)[0].to(device)
+            bias[:, ::3] = -math.inf
+            bias[-1, : documents * 3 // 4] = -math.inf
+        if bias_rows > 2:
+            bias[2] = -math.inf
+
+        def run(fused):
+            found = exact_attention(*inputs, bias=bias, temperature=dim**0.5, block_size=6000, fused=fused)
+            return found, gradients(found, inputs)
+
+        (ours, our_grads), (reference, grads) = run(True), run(False)
+        assert min(served.values()) > 0
+        for a, b in zip([*ours, *our_grads], [*reference, *grads], strict=True):
+            difference = (a - b).float().masked_fill(a == b, 0.0)
+            largest = b.float().masked_fill(b == -math.inf, 0.0).abs()
+            assert difference.numel() == 0 or difference.abs().max() <= tolerance * largest.max()
+
+    def test_huge_logits_are_written_out(self, device):
+        queries, keys = torch.full((1, 8), 1e4, device=device), torch.rand(40, 8, device=device)
+        compare(*(exact_attention(queries, keys, fused=fused) for fused in (True, False)), rtol=0, atol=0)

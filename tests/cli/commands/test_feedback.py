@@ -1,0 +1,188 @@
+"""From a search over HTTP, a click and its event to a head that answers; and feedback on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from support.fakes import HashingEncoder
+
+from dsearch.cli import main
+from dsearch.encoder import Encoder
+from dsearch.engine import SearchEngine
+from dsearch.service import create_app
+from dsearch.types import Document
+
+COUNT = 60
+URL = "/v1/collections/t"
+QUERIES = [f"question{i % 20} colour{i % 3} asked{i}" for i in range(COUNT)]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Documents that share no word with the queries that they answer."""
+    with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
+        engine.create("t").ingest(
+            [Document(id=f"d{i}", text=f"answer{i % 20} tint{i % 3} filler{i}") for i in range(COUNT)]
+        )
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def dsearch(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(Encoder, "load", lambda *_, **__: HashingEncoder())
+    monkeypatch.setenv("DSEARCH_HOME", str(home))
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dsearch", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def use(home: Path, clients: dict[str, int]) -> None:
+    """Each client searches for everything and clicks the document `shift` behind the answer."""
+    with (
+        SearchEngine(home, encoder=HashingEncoder) as engine,
+        TestClient(create_app(engine), base_url="http://127.0.0.1") as browser,
+    ):
+        for client, shift in clients.items():
+            asked = {"queries": QUERIES, "limit": COUNT, "explore": 0.2}
+            pages = browser.post(f"{URL}/search/batch", json=asked).json()["results"]
+            events = [
+                {
+                    "query_id": page["query_id"],
+                    "client_id": client,
+                    "action_name": "click",
+                    "object_id": f"d{(i + shift) % COUNT}",
+                }
+                for i, page in enumerate(pages)
+            ]
+            sent = browser.post(f"{URL}/feedback", json=events)
+            assert sent.json() == {"events": COUNT, "repeated": 0}, sent.text
+
+
+TRAIN = ("train", "-c", "t", "--from", "feedback", "--epochs", "40", "--learning-rate", "1e-2")
+EXACT = {"anna": 0, "ben": 0, "trusted": 0}
+
+
+def first_hits(home: Path) -> int:
+    with SearchEngine(home, readonly=True, encoder=HashingEncoder) as engine:
+        found = engine.collection("t").search_batch(QUERIES, limit=1)
+    return sum(result.hits[0].id == f"d{i}" for i, result in enumerate(found))
+
+
+def test_search_click_train_and_it_answers_better(home: Path, dsearch: Run) -> None:
+    use(home, EXACT)
+    before = first_hits(home)
+    code, out, err = dsearch(*TRAIN, "--trusted-keys", "client:trusted")
+    assert code == 0, out + err
+    assert "feedback: 120 clicks of 2 keys" in err
+    assert "gate: passed" in out
+    assert "v1 answers now" in out
+    assert first_hits(home) > before + 20
+    code, out, _ = dsearch("models", "-c", "t", "--json")
+    record = json.loads(out)[1]["record"]
+    assert record["feedback"]["clicks"] == 120
+    assert record["trusted_queries"] == COUNT
+
+
+def test_poison_does_not_pass_what_the_trusted_clicked(home: Path, dsearch: Run) -> None:
+    use(home, {"anna": 7, "ben": 7, "trusted": 0})
+    code, out, _ = dsearch(*TRAIN, "--trusted-keys", "client:trusted")
+    assert code == 3
+    assert "gate: refused" in out
+    assert "v1 is kept but does not answer" in out
+
+
+def test_without_trust_nobody_can_tell(home: Path, dsearch: Run) -> None:
+    use(home, EXACT)
+    code, out, _ = dsearch(*TRAIN)
+    assert code == 3
+    assert "gate: cannot tell: trained from clicks, which anybody can poison" in out
+    code, out, _ = dsearch(*TRAIN, "--accept")
+    assert code == 0
+    assert "v2 answers now" in out
+
+
+def test_judgements_may_judge(home: Path, dsearch: Run, tmp_path: Path) -> None:
+    use(home, EXACT)
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    lines = "".join(json.dumps({"_id": f"q{i}", "text": text}) + "\n" for i, text in enumerate(QUERIES))
+    (folder / "queries.jsonl").write_text(lines)
+    (folder / "corpus.jsonl").write_text('{"_id": "d0", "text": "x"}\n')
+    rows = "".join(f"q{i}\td{i}\t1\n" for i in range(COUNT))
+    (folder / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    code, out, err = dsearch(*TRAIN, "--data", folder)
+    assert code == 0, out + err
+    assert "feedback: 180 clicks of 3 keys" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "detail"),
+    [
+        (("--from", "elsewhere"), "--from elsewhere; use --from feedback"),
+        (("--from", "feedback"), "no feedback of 't' to learn from: there is none"),
+        (("--trusted-keys", "a"), "--trusted-keys without it; use --from feedback"),
+        (("--from", "feedback", "--self-supervised"), "leave --self-supervised"),
+        (("--from", "feedback", "--trusted-keys", " ,"), "--trusted-keys is empty"),
+        (("--from", "feedback", "--trusted-keys", "a", "--data", "x"), "not both"),
+        ((), "give either --data BEIR_FOLDER, --self-supervised or --from feedback"),
+    ],
+)
+def test_what_does_not_go_together(dsearch: Run, arguments: tuple[str, ...], detail: str) -> None:
+    code, _, err = dsearch("train", "-c", "t", *arguments)
+    assert code not in (0, 3)
+    assert detail in " ".join(err.split())
+
+
+def test_stats_export_and_clear(home: Path, dsearch: Run, tmp_path: Path) -> None:
+    code, out, _ = dsearch("feedback", "stats", "-c", "t")
+    assert (code, out.splitlines()[0]) == (0, "t: 0 events (none) on 0 pages")
+    use(home, EXACT)
+    code, out, _ = dsearch("feedback", "stats", "-c", "t", "--json")
+    found = json.loads(out)
+    assert (found["events"], found["impressions"], found["keys"]) == (180, 180, 3)
+    assert 5 < found["randomised"] < 90
+    code, out, _ = dsearch("feedback", "stats", "-c", "t")
+    assert "t: 180 events (180 click) on 180 pages" in out
+
+    file = tmp_path / "feedback.jsonl"
+    assert dsearch("feedback", "export", "-c", "t", "-o", file)[0] == 0
+    pages = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(pages) == 180
+    event = pages[0]["events"][0]
+    place = event["event_attributes"]["position"]["ordinal"]
+    assert pages[0]["query_response_hit_ids"][place - 1] == event["object_id"]
+    assert set(pages[0]) >= {"query_id", "user_query", "timestamp", "randomised"}
+    code, _, err = dsearch("feedback", "export", "-c", "t", "-o", file)
+    assert code != 0
+    assert "exists" in err
+
+    code, _, err = dsearch("feedback", "clear", "-c", "t")
+    assert code != 0
+    assert "--all" in err
+    assert "t: 60 events deleted" in dsearch("feedback", "clear", "-c", "t", "--client", "ben")[1]
+    assert "t: 0 events deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "1")[1]
+    assert "t: 60 events deleted" in dsearch("feedback", "clear", "-c", "t", "--key", "client:anna")[1]
+    assert "t: 60 events deleted" in dsearch("feedback", "clear", "-c", "t", "--all")[1]
+    assert "t: 0 damaged rows deleted" in dsearch("feedback", "clear", "-c", "t", "--damaged")[1]
+    assert dsearch("feedback", "stats", "-c", "none")[0] != 0
+
+
+def test_feedback_is_cleared_while_a_server_runs(home: Path, dsearch: Run) -> None:
+    use(home, {"anna": 0})
+    with SearchEngine(home, encoder=HashingEncoder):  # has the lock of the home
+        assert "t: 60 events deleted" in dsearch("feedback", "clear", "-c", "t", "--all")[1]

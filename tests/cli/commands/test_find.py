@@ -1,0 +1,164 @@
+"""Finding by filter, by likeness, by facet, and deleting what a filter finds, from the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from support.fakes import HashingEncoder
+
+from dsearch.cli import main
+from dsearch.encoder import Encoder
+
+
+class Terminal:
+    """Runs commands as `dsearch …` would."""
+
+    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+        monkeypatch.setenv("DSEARCH_HOME", str(home))
+
+    def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["dsearch", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
+
+@pytest.fixture
+def dsearch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """With sixty documents whose year counts up from 2000."""
+    monkeypatch.setattr(Encoder, "load", lambda *_, **__: HashingEncoder())
+    terminal = Terminal(tmp_path / "home", capsys, monkeypatch)
+    source = tmp_path / "things.jsonl"
+    source.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "id": f"d{i}",
+                    "text": f"river stone number{i} lamp{i % 3}",
+                    "metadata": {"year": 2000 + i % 4},
+                }
+            )
+            + "\n"
+            for i in range(60)
+        )
+    )
+    assert terminal("index", source)[0] == 0
+    return terminal
+
+
+def test_search_with_filter_highlights_and_pages(dsearch: Terminal) -> None:
+    ask = ("search", "river lamp1", "--filter", '{"year": {"gte": 2003}}', "-k", "4")
+    code, out, err = dsearch(*ask, "--highlight", "--json")
+    assert code == 0
+    answer = json.loads(out)
+    assert all(hit["metadata"]["year"] == 2003 for hit in answer["hits"])
+    (piece,) = answer["hits"][0]["highlights"]
+    assert [piece["text"][start:end] for start, end in piece["spans"]] == ["river", "lamp1"]
+    assert "explain" not in answer["hits"][0]
+
+    code, out, err = dsearch(*ask)
+    assert f"more: --cursor {answer['next_cursor']}" in err
+    more = json.loads(dsearch(*ask, "--cursor", answer["next_cursor"], "--json")[1])
+    assert [hit["rank"] for hit in more["hits"]] == [5, 6, 7, 8]
+    assert not {hit["id"] for hit in more["hits"]} & {hit["id"] for hit in answer["hits"]}
+
+
+def test_highlights_are_bold_in_a_terminal_alone(dsearch: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = ("search", "stone", "--highlight", "-k", "1", "--mode", "keyword")
+    assert "\x1b" not in dsearch(*ask)[1]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "river \x1b[1mstone\x1b[22m number" in dsearch(*ask)[1]
+
+
+def test_operators_and_plain_words(dsearch: Terminal) -> None:
+    def found(*arguments: str) -> list[str]:
+        hits = json.loads(dsearch("search", "-k", "100", "--json", *arguments)[1])["hits"]
+        return [hit["id"] for hit in hits]
+
+    assert len(found("river +lamp1")) == 20
+    assert len(found("river -lamp1")) == 40
+    assert len(found("--", "-lamp1")) == 40
+    assert len(found("river +lamp1", "--plain")) == 60
+
+
+def test_explanations_add_up(dsearch: Terminal) -> None:
+    out = dsearch("search", "river lamp1", "-k", "1", "--explain")[1]
+    assert "= dense" in out
+    assert "keyword: river" in out
+    hit = json.loads(dsearch("search", "river lamp1", "-k", "1", "--explain", "--json")[1])["hits"][0]
+    parts = hit["explain"]
+    assert sum(sum(part) for part in parts["terms"].values()) == pytest.approx(parts["keyword"][0], abs=1e-6)
+
+
+def test_similar(dsearch: Terminal) -> None:
+    code, out, _ = dsearch("similar", "d1", "d4", "--unlike", "d0", "-k", "5", "--json")
+    assert code == 0
+    ids = [hit["id"] for hit in json.loads(out)["hits"]]
+    assert len(ids) == 5
+    assert not {"d0", "d1", "d4"} & set(ids)
+    assert "no document 'd99'" in dsearch("similar", "d99")[2]
+
+
+def test_facets_and_deletion(dsearch: Terminal) -> None:
+    out = dsearch("facets", "year", "--filter", '{"year": {"ne": 2003}}')[1]
+    assert out == "year\n      15  2000\n      15  2001\n      15  2002\n"
+    code, out, _ = dsearch("delete", "--filter", '{"year": {"eq": 2001}}')
+    assert (code, out) == (0, "default: 15 deleted\n")
+    assert dsearch("delete", "d0", "nothing")[1] == "default: 1 deleted, 1 were not there\n"
+    left = json.loads(dsearch("facets", "year", "--json")[1])
+    assert left["documents"] == 44
+    assert {value["value"]: value["documents"] for value in left["facets"]["year"]} == {
+        2000: 14,
+        2002: 15,
+        2003: 15,
+    }
+    assert len(json.loads(dsearch("search", "river", "-k", "100", "--json")[1])["hits"]) == 44
+
+
+def test_metadata_change_in_part(dsearch: Terminal) -> None:
+    code, out, _ = dsearch("update", "d1", '{"year": null, "shelf": {"row": 3}}')
+    assert (code, out) == (0, 'default: d1 has {"shelf":{"row":3}}\n')
+    changed = json.loads(dsearch("update", "d1", '{"shelf": {"place": 2}}', "--json")[1])
+    assert changed["metadata"] == {"shelf": {"row": 3, "place": 2}}
+    found = json.loads(dsearch("search", "river", "--filter", '{"shelf.place": {"eq": 2}}', "--json")[1])
+    assert [hit["id"] for hit in found["hits"]] == ["d1"]
+    code, _, err = dsearch("update", "d99", "{}")
+    assert (code, "d99" in err) == (1, True)
+    code, _, err = dsearch("update", "d1", "{year")
+    assert (code, "metadata '{year' is not JSON" in err) == (1, True)
+    assert dsearch("update", "d1", "[1]")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("search", "a", "--filter", "{year"), "--filter '{year' is not JSON"),
+        (("search", "a", "--filter", '{"year": 3}'), "filter.year: 3; use an object of conditions"),
+        (("delete",), "neither ids nor --filter; give one of the two"),
+        (("delete", "d1", "--filter", "{}"), "ids and --filter; give one of the two"),
+        (("search", "a", "--cursor", "x"), "cursor='x'; use the next_cursor of an answer"),
+    ],
+)
+def test_bad_requests_say_what_is_allowed(dsearch: Terminal, arguments: tuple[str, ...], says: str) -> None:
+    code, _, err = dsearch(*arguments)
+    assert code != 0
+    assert says in err
+
+
+def test_a_collection_has_the_language_it_was_made_for(dsearch: Terminal, tmp_path: Path) -> None:
+    source = tmp_path / "german.jsonl"
+    source.write_text(json.dumps({"id": "a", "text": "die Häuser der Stadt"}) + "\n")
+    assert dsearch("index", source, "-c", "de", "--language", "german")[0] == 0
+    found = json.loads(dsearch("search", "Haus", "-c", "de", "--mode", "keyword", "--json")[1])
+    assert [hit["id"] for hit in found["hits"]] == ["a"]
+    code, _, err = dsearch("index", source, "-c", "de", "--language", "french")
+    assert code != 0
+    assert "collection 'de' was made for 'german'" in err

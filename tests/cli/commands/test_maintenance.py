@@ -1,0 +1,263 @@
+"""Keeping collections: verify, back up, restore, export, compact, purge, migrate, alias, stats, refresh."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.cli.terminal import Terminal
+from support.fakes import HashingEncoder
+
+from dsearch.cli.session import for_this_home
+from dsearch.encoder import Encoder
+from dsearch.engine import SearchEngine
+
+
+@pytest.fixture
+def indexed(dsearch: Terminal, beir: Path) -> Terminal:
+    code, *_ = dsearch("index", beir, "-c", "papers")
+    assert code == 0
+    return dsearch
+
+
+def test_verify_tells_by_its_exit_code(indexed: Terminal, tmp_path: Path) -> None:
+    code, out, _ = indexed("verify")
+    assert code == 0
+    assert out == "papers: whole: 60 documents, 60 embeddings, 2 generations, 0 models\n"
+    (keys,) = (tmp_path / "home").glob("papers/generations/000002/keys.faiss")
+    content = bytearray(keys.read_bytes())
+    content[-1] ^= 1
+    keys.write_bytes(content)
+    code, out, _ = indexed("verify", "papers")
+    assert code == 1
+    assert out.startswith("papers: damaged")
+    assert "keys.faiss: SHA-256 differs from the manifest" in out
+    assert "build the generation again with: dsearch refresh -c papers" in out
+    code, out, _ = indexed("verify", "--json")
+    assert code == 1
+    (report,) = json.loads(out)
+    assert not report["ok"]
+    code, _, err = indexed("refresh", "-c", "papers")  # what the message tells to do
+    assert code == 0, err
+    code, _, err = indexed("verify", "nothing")
+    assert code == 1
+    assert "no collection 'nothing'" in err
+
+
+def test_what_a_message_tells_to_run_names_the_home_that_was_given(
+    indexed: Terminal,
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    (keys,) = home.glob("papers/generations/000002/keys.faiss")
+    keys.write_bytes(keys.read_bytes()[:-1])
+    code, out, _ = indexed("verify", "papers", "--home", home)
+    assert code == 1
+    assert f"with: dsearch refresh --home {home} -c papers" in out
+    code, _, err = indexed("search", "thing3", "-c", "papers", f"--home={home}")
+    assert code == 1
+    assert f"dsearch refresh --home {home} -c papers" in err
+    told = err.split("dsearch: ")[1]
+    command = told[told.index("dsearch refresh") :].split()[:5]
+    code, _, err = indexed(*command[1:], "papers")
+    assert code == 0, err
+    code, out, _ = indexed("verify", "papers", "--home", home)
+    assert code == 0, out
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("run dsearch refresh -c a", "run dsearch refresh --home '/b c' -c a"),
+        ("run dsearch feedback clear -c a", "run dsearch feedback clear --home '/b c' -c a"),
+        ("dsearch index again", "dsearch index --home '/b c' again"),
+        ("with: dsearch restore F --home G", "with: dsearch restore F --home G"),
+        ("this dsearch knows no backends", "this dsearch knows no backends"),
+        ("/opt/dsearch index", "/opt/dsearch index"),
+    ],
+)
+def test_only_commands_that_take_a_home_are_given_it(text: str, told: str) -> None:
+    assert for_this_home(text, ["verify", "--home", "/b c"]) == told
+    assert for_this_home(text, ["verify"]) == text
+
+
+def test_indexing_again_mends_a_damaged_index(indexed: Terminal, beir: Path, tmp_path: Path) -> None:
+    (keys,) = (tmp_path / "home").glob("papers/generations/000002/keys.faiss")
+    keys.write_bytes(keys.read_bytes()[:-1])
+    code, out, err = indexed("index", beir, "-c", "papers")
+    assert code == 0, err
+    assert "generation 3: 0 new, 0 changed, 60 unchanged" in out
+    assert indexed("verify")[0] == 0
+
+
+def test_recover_goes_on_with_what_is_there(indexed: Terminal, beir: Path, tmp_path: Path) -> None:
+    code, out, _ = indexed("recover", "papers")
+    assert code == 0
+    assert out == "papers: no write is missing; nothing was changed\n"
+    folder = tmp_path / "home" / "papers"
+    before = {file.name: file.read_bytes() for file in folder.glob("documents.db*")}
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"_id": "lost", "text": "a zebra"}\n')
+    indexed("index", one, "-c", "papers")
+    for name, content in before.items():
+        (folder / name).write_bytes(content)
+    code, _, err = indexed("search", "zebra", "-c", "papers")
+    assert code == 1
+    assert "acknowledged writes are missing" in err
+    assert "dsearch recover" in err
+    code, out, err = indexed("recover", "papers")  # what the message tells to do
+    assert code == 0, err
+    assert "acknowledged writes are missing" in err
+    assert "papers: goes on with 60 documents" in out
+    code, out, _ = indexed("verify", "papers")
+    assert code == 0, out
+    indexed("index", one, "-c", "papers")
+    code, out, _ = indexed("search", "zebra", "-c", "papers")
+    assert code == 0
+    assert "lost" in out
+
+
+def test_a_damaged_collection_hides_no_other(indexed: Terminal, beir: Path, tmp_path: Path) -> None:
+    indexed("index", beir, "-c", "others")
+    for file in (tmp_path / "home" / "others").glob("documents.db*"):
+        file.unlink()
+    code, out, _ = indexed("collections")
+    assert code == 1
+    assert "others: " in out
+    assert "documents.db is missing" in out
+    assert "papers: 60 documents" in out
+    code, out, _ = indexed("collections", "--json")
+    assert code == 1
+    assert [(one["name"], one.get("problem", {}).get("code")) for one in json.loads(out)] == [
+        ("others", "corrupt_data"),
+        ("papers", None),
+    ]
+    code, out, _ = indexed("verify")
+    assert code == 1
+    assert "others: damaged" in out
+
+
+def test_backup_and_restore(indexed: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = indexed("backup", tmp_path / "copy", "-c", "papers")
+    assert code == 0, err
+    assert "60 documents as of operation" in out
+    code, _, err = indexed("backup", tmp_path / "copy", "-c", "papers")
+    assert code == 1
+    assert "give each backup a folder of its own" in err
+    (tmp_path / "file").write_text("")
+    code, _, err = indexed("backup", tmp_path / "file" / "copy", "-c", "papers")
+    assert code == 1
+    assert "cannot be written" in err
+    code, _, err = indexed("restore", tmp_path / "copy")
+    assert code == 1
+    assert "exists" in err
+    code, out, err = indexed("restore", tmp_path / "copy", "--home", tmp_path / "other")
+    assert code == 0, err
+    assert out == "papers: 60 documents, generation 2, model v0\n"
+    code, out, _ = indexed("verify", "--home", tmp_path / "other")
+    assert code == 0
+    before = indexed("search", "answer7", "-c", "papers", "--json")[1]
+    after = indexed("search", "answer7", "-c", "papers", "--json", "--home", tmp_path / "other")[1]
+    assert json.loads(after)["hits"] == json.loads(before)["hits"]
+
+
+def test_what_is_exported_is_what_was_indexed(indexed: Terminal, beir: Path, tmp_path: Path) -> None:
+    code, _, err = indexed("export", "-c", "papers", "-o", tmp_path / "out.jsonl")
+    assert code == 0
+    assert err == "60 documents\n"
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    given = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    assert {line["_id"]: (line["title"], line["text"]) for line in lines} == {
+        line["_id"]: (line["title"], line["text"]) for line in given
+    }
+    code, _, err = indexed("export", "-c", "papers", "--beir", tmp_path / "folder")
+    assert code == 0, err
+    code, out, _ = indexed("index", tmp_path / "folder", "-c", "again")
+    assert "60 documents" in out
+    code, _, err = indexed("export", "-o", "a", "--beir", "b")
+    assert code == 1
+    assert "give one of the two" in err
+    code, _, err = indexed("export", "-c", "papers", "-o", tmp_path / "none" / "x")
+    assert code == 1
+    assert "cannot be written" in err
+
+
+def test_compact_and_purge(indexed: Terminal, tmp_path: Path) -> None:
+    code, out, err = indexed("delete", "d3", "-c", "papers")
+    assert code == 0, err
+    code, out, _ = indexed("compact", "-c", "papers", "--json")
+    assert code == 0
+    report = json.loads(out)
+    assert report["complete"]
+    assert report["bytes_after"] < report["bytes_before"]
+    indexed("delete", "d4", "-c", "papers")
+    with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as reader:
+        _ = reader.collection("papers").snapshot
+        code, _, err = indexed("purge", "-c", "papers")
+        assert code == 1
+        assert "is read by another process; end that, and run this again" in err
+    code, out, _ = indexed("purge", "-c", "papers")
+    assert code == 0
+    assert out == "papers: 1 deleted rows are gone from every file\n"
+    assert not any(b"filler4 " in path.read_bytes() for path in tmp_path.glob("home/**/*") if path.is_file())
+
+
+def test_migrate(indexed: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = indexed("migrate", "-c", "papers", "--encoder", "hashing")
+    assert code == 1
+    assert "is encoded by hashing already" in err
+    monkeypatch.setattr(Encoder, "load", lambda *_, **__: HashingEncoder(48, "newer"))
+    code, _, err = indexed("search", "answer7", "-c", "papers")
+    assert code == 1
+    assert "dsearch migrate -c papers --encoder newer" in err
+    code, out, err = indexed("migrate", "-c", "papers", "--encoder", "newer")
+    assert code == 0, err
+    assert "60 documents, 60 encoded by newer" in out
+    code, out, _ = indexed("search", "answer7", "-c", "papers", "--json")
+    assert code == 0
+    assert json.loads(out)["hits"]
+
+
+def test_aliases(indexed: Terminal, beir: Path) -> None:
+    code, _, err = indexed("alias")
+    assert (code, err) == (0, "no alias\n")
+    code, out, _ = indexed("alias", "live", "papers")
+    assert (code, out) == (0, "live: papers\n")
+    code, out, _ = indexed("search", "answer7", "-c", "live", "--json")
+    assert code == 0
+    indexed("index", beir, "-c", "newer")
+    code, out, _ = indexed("alias", "live", "newer")
+    assert out == "live: newer\n"
+    code, out, _ = indexed("collections")
+    assert "live: another name of newer\n" in out
+    code, out, _ = indexed("alias", "live", "--remove", "--json")
+    assert json.loads(out) == {}
+    code, _, err = indexed("alias", "live")
+    assert code == 1
+    assert "use: dsearch alias" in err
+
+
+def test_stats_and_keys(indexed: Terminal, beir: Path) -> None:
+    indexed("delete", "d1", "d2", "d3", "-c", "papers")
+    code, out, _ = indexed("stats", "-c", "papers")
+    assert code == 0
+    assert "documents   57, 0 pending, 3 deleted" in out
+    assert "delta       3 since the last build, 5.0% of it" in out
+    assert "keys        Flat, recall@10 1.000" in out
+    code, out, err = indexed(
+        "refresh", "-c", "papers", "--kind", "HNSW", "--recall", "0.95", "--queries", beir / "queries.jsonl"
+    )
+    assert code == 0, err
+    assert "HNSW, ef_search" in out
+    code, out, _ = indexed("stats", "-c", "papers", "--json")
+    keys = json.loads(out)["keys"]
+    assert (keys["kind"], keys["asked"], keys["recall_target"]) == ("HNSW", "HNSW", 0.95)
+    code, out, _ = indexed("refresh", "-c", "papers", "--kind", "auto", "--memory", "6000")
+    assert "SQ" in out
+    assert "(by auto)" in out
+    code, out, _ = indexed("refresh", "-c", "papers")  # as before
+    assert "(by auto)" in out
+    code, _, err = indexed("refresh", "-c", "papers", "--kind", "Fast")
+    assert code == 1
+    assert "dense kind 'Fast'; use one of Flat" in err

@@ -1,0 +1,307 @@
+"""Commands that write, while a server holds the lock: the server does it, and they say so."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cli.terminal import Terminal
+from support.paths import SUPPORT, TESTS
+
+from dsearch.cli.commands.serve import bound
+from dsearch.client import Client
+from dsearch.engine import SearchEngine
+from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
+
+
+@pytest.fixture
+def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a server of the home that `Terminal` uses; its parameter is what it is started with."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    command = [sys.executable, str(SUPPORT / "service" / "server_process.py"), str(tmp_path / "home")]
+    if hasattr(request, "param"):
+        command.append(json.dumps(request.param))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+@pytest.fixture
+def dsearch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    return Terminal(tmp_path / "home", capsys, monkeypatch)
+
+
+def test_the_server_does_it(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source = tmp_path / "some.jsonl"
+    lines = [{"id": f"d{i}", "text": f"river stone number{i}"} for i in range(30)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, out, err = dsearch("index", source, "-c", "papers")
+    assert (code, err.splitlines()[0]) == (0, f"the server at {served} holds the lock: it does this")
+    assert out == "papers: 30 documents, generation 1: 30 new, 0 changed, 0 unchanged\n"
+    code, out, _ = dsearch("index", source, "-c", "papers", "--json")
+    assert (code, json.loads(out)["unchanged"], json.loads(out)["documents"]) == (0, 30, 30)
+    code, out, err = dsearch("refresh", "-c", "papers")
+    assert code == 0
+    assert out.startswith("papers: generation 2 is live, with the keys of model v0: Flat")
+    code, out, err = dsearch("promote", "v0", "-c", "papers")
+    assert (code, out) == (0, "papers: v0 answers now\n")
+    code, _, err = dsearch("promote", "v9", "-c", "papers")
+    assert code == 1
+    assert "no model 'v9'; this collection has v0" in err
+    code, out, err = dsearch("models", "-c", "papers")  # reads the files, and needs nobody
+    assert (code, out.splitlines()[0], err) == (0, "* v0   untrained", "")
+    asked = ("--passage-tokens", "20", "--overlap", "3", "--kind", "SQ8")
+    code, out, _ = dsearch("index", source, "-c", "new", *asked, "--json")
+    assert (code, json.loads(out)["documents"], json.loads(out)["keys"]["asked"]) == (0, 30, "SQ8")
+    assert json.loads(out)["passages"] == {"tokens": 20, "overlap": 3}
+    code, _, err = dsearch("index", source, "-c", "new", "--passage-tokens", "30")
+    assert code == 1
+    assert "cuts long documents into passages of 20 tokens" in err
+
+
+def test_changes_and_deletions_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source = tmp_path / "some.jsonl"
+    lines = [{"id": f"d{i}", "text": f"stone{i}", "metadata": {"n": i}} for i in range(5)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    code, out, _ = dsearch("delete", "d0", "nobody", "-c", "papers")
+    assert (code, out) == (0, "papers: 1 deleted, 1 were not there\n")
+    code, out, _ = dsearch("delete", "-c", "papers", "--filter", '{"n": {"gte": 3}}')
+    assert (code, out) == (0, "papers: 2 deleted\n")
+    code, out, _ = dsearch("update", "d1", '{"n": null, "m": 7}', "-c", "papers", "--json")
+    assert (code, json.loads(out)["metadata"]) == (0, {"m": 7})
+    with Client(served) as client:
+        assert [one.id for one in client.documents("papers").documents] == ["d1", "d2"]
+        assert client.get("papers", "d1").metadata == {"m": 7}
+
+
+def test_versions_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source = tmp_path / "some.jsonl"
+    source.write_text(json.dumps({"id": "a", "text": "cat"}) + "\n")
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    with Client(served) as client:
+        assert client.add_model("papers", client.head("papers", "v0")).model == "v1"
+    assert dsearch("promote", "v1", "-c", "papers")[0] == 0
+    code, _, err = dsearch("models", "-c", "papers", "delete", "v1")
+    assert (code, "v1" in err) == (1, True)  # it answers
+    code, out, _ = dsearch("rollback", "-c", "papers")
+    assert (code, out) == (0, "papers: v0 answers now, in place of v1\n")
+    code, out, _ = dsearch("models", "-c", "papers", "delete", "v1")
+    assert (code, out) == (0, "papers: v1 is deleted\n")
+    with Client(served) as client:
+        assert [one.version for one in client.models("papers").models] == ["v0"]
+
+
+def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source, data = tmp_path / "some.jsonl", tmp_path / "judged"
+    lines = [
+        {"id": f"d{i}", "text": f"river stone number{i}", "metadata": {"side": "left" if i % 2 else "right"}}
+        for i in range(30)
+    ]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (data / "qrels").mkdir(parents=True)
+    queries = [{"_id": f"q{i}", "text": f"what is alias{i}?"} for i in range(12)]
+    (data / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries))
+    pairs = [f"q{i}\td{i}\t1\n" for i in range(12)] + ["q0\tnowhere\t1\n"]
+    (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(pairs))
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    train = ("train", "-c", "papers", "--data", data, "--epochs", "2")
+    code, out, err = dsearch(*train, "--accept", "--json")
+    assert code == 0, err
+    assert f"the server at {served} holds the lock: it does this" in err
+    assert "nowhere" in err  # judgements are checked as ever
+    told = json.loads(out)
+    assert (told["version"], told["live"], told["epochs"], told["examples"]) == ("v1", True, 2, 12)
+    code, out, _ = dsearch(*train, "--seed", "1")
+    assert (code, out.splitlines()[0].startswith("papers: v2 trained on 12 queries in ")) == (3, True)
+    assert "v2 is kept but does not answer; try it with --model v2" in out
+    code, out, err = dsearch(
+        "train", "-c", "papers", "--objective", "value", "--field", "side", "--epochs", "2"
+    )
+    assert code in (0, 3), err
+    assert "v3 trained on 30 documents in " in out
+    code, _, err = dsearch(*train, "--batch-size", "4", "--strict")
+    assert (code, "does not take --batch-size; end it first, or leave that out" in err) == (1, True)
+    code, _, err = dsearch(*train, "--strict")
+    assert code == 1
+    assert "nowhere" in err
+    with Client(served) as client:
+        assert [one.version for one in client.models("papers").models] == ["v0", "v1", "v2", "v3"]
+
+
+def test_aliases_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    for name in ("v1", "v2"):
+        source = tmp_path / "some.jsonl"
+        source.write_text(json.dumps({"id": "a", "text": f"cat of {name}"}) + "\n")
+        assert dsearch("index", source, "-c", name)[0] == 0
+    assert dsearch("alias", "papers", "v1")[1] == "papers: v1\n"
+    with Client(served) as client:
+        assert client.search("papers", "cat").hits[0].text == "cat of v1"
+        code, out, err = dsearch("alias", "papers", "v2", "--json")
+        assert (code, json.loads(out)) == (0, {"papers": "v2"})
+        assert "the server at" in err
+        assert client.search("papers", "cat").hits[0].text == "cat of v2"
+    code, out, err = dsearch("alias", "papers", "--remove")
+    assert (code, out, err.splitlines()[-1]) == (0, "", "no alias")
+
+
+def test_keys_are_kept_otherwise_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source, queries = tmp_path / "some.jsonl", tmp_path / "queries.jsonl"
+    lines = [{"id": f"d{i}", "text": f"river stone{i}"} for i in range(60)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    queries.write_text("".join(json.dumps({"_id": f"q{i}", "text": f"stone{i}"}) + "\n" for i in range(20)))
+    assert dsearch("index", source, "-c", "new")[0] == 0
+    code, out, err = dsearch(
+        "refresh", "-c", "new", "--kind", "HNSW", "--recall", "0.9", "--queries", queries
+    )
+    assert (code, "v0: HNSW, ef_search" in out) == (0, True), (out, err)
+    assert dsearch("refresh", "-c", "new")[1].count("HNSW")  # as before
+    code, _, err = dsearch("refresh", "-c", "new", "--kind", "Fast")
+    assert (code, "dense kind 'Fast'; use one of Flat" in err) == (1, True)
+
+
+def test_tuning_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source, data = tmp_path / "some.jsonl", tmp_path / "judged"
+    lines = [{"id": f"d{i}", "text": f"river stone number{i}"} for i in range(30)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (data / "qrels").mkdir(parents=True)
+    queries = [{"_id": f"q{i}", "text": f"which number{i}?"} for i in range(12)]
+    (data / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries))
+    pairs = [f"q{i}\td{i}\t1\n" for i in range(12)] + ["q0\tnowhere\t1\n"]
+    (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(pairs))
+    (tmp_path / "pairs.tsv").write_text("q1\td1\n")
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    tune = ("tune", "-c", "papers", "--data", data)
+    code, out, err = dsearch(*tune, "--accept", "--json")
+    assert code == 0, err
+    assert f"the server at {served} holds the lock: it does this" in err
+    assert "nowhere" in err  # judgements are checked as ever
+    told = json.loads(out)
+    assert (told["version"], told["live"], told["examples"]) == ("v1", True, 12)
+    assert {"keyword_weight", "hop_strength", "k1", "b", "scores", "gate"} <= set(told)
+    code, out, _ = dsearch(*tune, "--no-promote", "--exclude", tmp_path / "pairs.tsv")
+    assert code == 0
+    assert "nDCG@10 on 11 queries" in out  # the only answer of one is left out
+    assert "v2 is kept but does not answer; try it with --model v2" in out
+    code, out, _ = dsearch("models", "-c", "papers")
+    assert (out.splitlines()[1].startswith("* v1"), "tuned from v0, 12 queries" in out) == (True, True)
+
+
+def test_what_was_deleted_is_purged_through_the_server(
+    dsearch: Terminal, served: str, tmp_path: Path
+) -> None:
+    """From every generation and from SQLite's free pages, while searches go on, none of which fails."""
+    source, home, word = tmp_path / "some.jsonl", tmp_path / "home", b"zanzibar"
+    note = {"note": "zanzibar " * 12_000}  # together more than SQLite keeps in its log
+    lines = [{"id": f"d{i}", "text": f"stone{i} zanzibar{i}", "metadata": note} for i in range(40)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    for _ in range(2):
+        assert dsearch("refresh", "-c", "papers")[0] == 0
+    kept = {"id": "kept", "text": "stone that stays"}
+    source.write_text(json.dumps(kept) + "\n")
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    assert dsearch("delete", "-c", "papers", *(f"d{i}" for i in range(40)))[0] == 0
+    holding = [path.name for path in files_of(home) if word in path.read_bytes()]
+    assert {"documents.db", "documents.db-wal", "vocabulary.json"} <= set(holding), holding
+    found, problems, over = [], [], threading.Event()
+
+    def search() -> None:
+        with Client(served, retries=0) as client:
+            while not over.is_set():
+                try:
+                    found.append([hit.id for hit in client.search("papers", "stone").hits])
+                except DsearchError as error:
+                    problems.append(error)
+
+    searching = threading.Thread(target=search)
+    searching.start()
+    try:
+        code, out, err = dsearch("purge", "-c", "papers")
+    finally:
+        over.set()
+        searching.join()
+    assert (code, out) == (0, "papers: 40 deleted rows are gone from every file\n"), err
+    assert (problems, set(map(tuple, found))) == ([], {("kept",)})
+    assert [path.name for path in files_of(home) if word in path.read_bytes()] == []
+    assert len(list((home / "papers" / "generations").iterdir())) == 1
+    code, out, _ = dsearch("compact", "-c", "papers", "--json")
+    assert (code, json.loads(out)["complete"], json.loads(out)["rows"]) == (0, True, 0)
+    assert dsearch("verify", "papers")[0] == 0
+
+
+@pytest.mark.parametrize("served", [{"next_encoder": True}], indirect=True)
+def test_migrating_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source = tmp_path / "some.jsonl"
+    lines = [{"id": f"d{i}", "text": f"river stone{i}"} for i in range(20)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    code, _, err = dsearch("migrate", "-c", "papers", "--encoder", "other")
+    assert code == 1
+    assert "this server moves collections to 'newer'; set next_encoder in its settings" in err
+    code, out, err = dsearch("migrate", "-c", "papers", "--encoder", "newer")
+    assert code == 0, err
+    assert "papers: 20 documents, 20 encoded by newer in " in out
+    assert "The server answers with it; when all collections are moved, set encoder to newer" in out
+    with Client(served) as client:
+        assert client.collection("papers").encoder["name"] == "newer"
+        assert client.search("papers", "stone7", limit=1).hits[0].id == "d7"
+    code, _, err = dsearch("migrate", "-c", "papers", "--encoder", "newer")
+    assert (code, "the server's migration of papers is failed" in err) == (1, True)
+    assert "is encoded by newer already" in err
+
+
+def files_of(home: Path) -> list[Path]:
+    return [path for path in home.rglob("*") if path.is_file()]
+
+
+def test_what_a_server_does_not_do_is_said(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    code, _, err = dsearch("restore", tmp_path / "copy")
+    assert code == 1
+    assert f"the server at {served} holds the lock, and no request may name a folder of its machine" in err
+    assert f"dsearch restore {tmp_path / 'copy'} --home FOLDER" in err
+    code, _, err = dsearch("demo", "--no-serve")
+    assert (code, "end that server first, or show it in a home of its own" in err) == (1, True)
+    (tmp_path / "some.jsonl").write_text(json.dumps({"id": "a", "text": "cat"}) + "\n")
+    code, _, err = dsearch("index", tmp_path / "some.jsonl", "--ray", "auto")
+    assert (code, "leave out --ray, or end it first" in err) == (1, True)
+
+
+def test_a_lock_that_no_server_holds_stays_an_error(dsearch: Terminal, tmp_path: Path) -> None:
+    with SearchEngine(tmp_path / "home") as engine:
+        code, _, err = dsearch("promote", "v0", "-c", "papers")
+        assert (code, "is being written by process" in err, "http" in err.lower()) == (1, True, True)
+        engine.home.announce("http://127.0.0.1:9")
+        holder = tmp_path / "home" / "LOCK.holder"
+        there = json.loads(holder.read_text())
+        with pytest.raises(HomeLocked) as locked:
+            SearchEngine(tmp_path / "home")
+        assert locked.value.url == "http://127.0.0.1:9"
+        holder.write_text(json.dumps({**there, "host": "another"}))  # a home that machines share
+        with pytest.raises(HomeLocked) as locked:
+            SearchEngine(tmp_path / "home")
+        assert locked.value.url is None
+        holder.write_text("{")
+        with pytest.raises(HomeLocked, match="another process"):
+            SearchEngine(tmp_path / "home")
+    assert not holder.exists()
+
+
+def test_a_port_in_use_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidRequest, match=f"cannot listen at 127.0.0.1:{port} .* use another --port"):
+            bound("127.0.0.1", port)
+    with bound("127.0.0.1", 0) as listening:
+        assert listening.getsockname()[1] > 0

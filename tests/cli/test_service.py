@@ -1,0 +1,103 @@
+"""`dsearch config`, `dsearch keys`, and where `dsearch serve` refuses to listen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from support.fakes import HashingEncoder
+
+from dsearch.cli import main
+from dsearch.cli.commands.serve import is_loopback
+from dsearch.config import Settings
+from dsearch.encoder import Encoder
+from dsearch.service.auth.keys import ApiKeys
+
+
+class Terminal(Protocol):
+    def __call__(self, *arguments: str) -> tuple[int, str, str]: ...
+
+
+@pytest.fixture
+def dsearch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setattr(Encoder, "load", lambda *_, **__: HashingEncoder())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DSEARCH_HOME", str(tmp_path / "home"))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dsearch", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_config_shows_every_key_with_its_source(
+    dsearch: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dsearch.toml").write_text("port = 9000\nhost = '127.0.0.2'\n")
+    monkeypatch.setenv("DSEARCH_PORT", "9001")
+    code, out, _ = dsearch("config", "--json")
+    assert code == 0
+    shown = {one["key"]: one for one in json.loads(out)}
+    assert shown.keys() == Settings.model_fields.keys()
+    assert (shown["port"]["value"], shown["port"]["source"]) == (9001, "DSEARCH_PORT")
+    assert (shown["host"]["value"], shown["host"]["source"]) == ("127.0.0.2", "dsearch.toml")
+    assert (shown["device"]["value"], shown["device"]["source"]) == ("cpu", "default")
+    assert all(one["meaning"] for one in shown.values())
+    code, out, _ = dsearch("config")
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == list(Settings.model_fields)
+    assert "'9001'" in next(line for line in lines if line.startswith("port"))
+
+
+def test_keys_are_made_listed_and_revoked(dsearch: Terminal, tmp_path: Path) -> None:
+    code, out, err = dsearch("keys", "create", "--name", "web shop", "--scope", "write")
+    assert code == 0
+    key = out.strip()
+    assert "from now on every request needs a key" in err
+    holder = ApiKeys(tmp_path / "home").holder(key)
+    assert holder is not None
+    assert (holder.name, holder.scope) == ("web shop", "write")
+    code, out, err = dsearch("keys", "create", "--name", "other")
+    assert "from now on" not in err
+    listed = json.loads(dsearch("keys", "list", "--json")[1])
+    assert [one["scope"] for one in listed] == ["write", "read"]
+    assert key not in dsearch("keys", "list")[1]
+    assert dsearch("keys", "revoke", holder.id)[0] == 0
+    assert ApiKeys(tmp_path / "home").holder(key) is None
+    assert "revoked" in dsearch("keys", "list")[1].splitlines()[0]
+    for arguments, said in (
+        (("revoke", "nobody"), "no key 'nobody'"),
+        (("create", "--name", "x", "--scope", "root"), "use read, write, admin"),
+    ):
+        code, _, err = dsearch("keys", *arguments)
+        assert code == 1
+        assert said in err
+
+
+def test_other_machines_are_not_served_without_a_key(dsearch: Terminal) -> None:
+    for host in ("0.0.0.0", "192.168.1.2", "::", "search.example"):
+        code, _, err = dsearch("serve", "--host", host)
+        assert code == 1
+        assert "there is no API key; make one with: dsearch keys create" in err
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "::", "", "localhost.example")] == [False] * 4
+
+
+def test_keys_load_neither_torch_nor_fastapi(tmp_path: Path) -> None:
+    code = (
+        "import sys; from dsearch.service.auth.keys import ApiKeys; "
+        "assert not {'torch', 'fastapi', 'faiss'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,77 @@
+"""`dsearch train --objective value`: learns from the documents' own field, and says how well it predicts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.fakes import HashingEncoder
+
+from dsearch.cli import main
+from dsearch.encoder import Encoder
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Documents of six random words and one that says the topic; most words say nothing."""
+    monkeypatch.setattr(Encoder, "load", lambda *_, **__: HashingEncoder())
+    monkeypatch.setenv("DSEARCH_HOME", str(tmp_path / "home"))
+    generator, lines = np.random.default_rng(0), []
+    for n in range(90):
+        topic = ("sea", "wood")[n % 2]
+        words = " ".join(f"w{word}" for word in generator.integers(0, 40, 5))
+        price = 10.0 * (n % 2) + float(generator.normal())
+        document = {"_id": f"d{n}", "text": f"{topic} {words}", "topic": topic, "price": price}
+        lines.append(json.dumps(document))
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    run(tmp_path, "index", tmp_path / "corpus.jsonl", "-c", "t")
+    return tmp_path
+
+
+def run(home: Path, *arguments: str | Path) -> int:
+    sys.argv = ["dsearch", *map(str, arguments)]
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def test_a_label_and_a_number_are_learned(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    code = run(home, "train", "-c", "t", "--objective", "value", "--field", "topic", "--epochs", "12",
+               "--learning-rate", "0.01", "--json", "--accept")  # fmt: skip
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    answer = json.loads(out)
+    assert (answer["version"], answer["objective"], answer["kind"]) == ("v1", "value", "label")
+    assert answer["live"]
+    measures = answer["values"]
+    assert measures["after"]["log_loss"] < measures["before"]["log_loss"]
+    assert measures["after"]["accuracy"] >= measures["before"]["accuracy"]
+    code = run(home, "train", "-c", "t", "--objective", "value", "--field", "price", "--epochs", "4")
+    out = capsys.readouterr().out
+    assert code in (0, 3)
+    assert "learned to predict 'price' (number) from 90 documents" in out
+    assert "R²" in out
+    assert "rmse" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--objective", "value"], "give both"),
+        (["--field", "price"], "give both"),
+        (["--objective", "value", "--field", "price", "--self-supervised"], "leave out --self-supervised"),
+        (["--objective", "value", "--field", "price", "--scope", "query"], "leave out --scope query"),
+        (["--objective", "value", "--field", "prise"], "0 documents of collection 't' have the field"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert run(home, "train", "-c", "t", *arguments) == 1
+    assert told in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""Releases on disk: whole or not at all, and every damaged byte of a shard is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsearch.cluster.release.release import Release, ShardManifest
+from dsearch.cluster.release.split import split
+from dsearch.cluster.shards.local import LocalShards
+from dsearch.cluster.shards.shard import Shard
+from dsearch.engine import Collection
+from dsearch.errors import Conflict, CorruptData, InvalidRequest, UnsupportedFormat
+
+
+@pytest.fixture
+def folder(collection: Collection, tmp_path: Path) -> Path:
+    collection.refresh()
+    split(collection.store, collection.snapshot.generation, tmp_path / "release", 3)
+    return tmp_path / "release"
+
+
+def test_shards_are_the_generation_in_its_order(collection: Collection, folder: Path) -> None:
+    release = Release.read(folder)
+    assert [(one.name, one.offset, one.documents) for one in release.shards] == [
+        ("000", 0, 5),
+        ("001", 5, 5),
+        ("002", 10, 6),
+    ]
+    shards = LocalShards(folder)
+    found = [
+        document.id
+        for shard in shards.shards
+        for document in shard.store.documents(shard.state.rows(np.arange(shard.state.positions)))
+    ]
+    snapshot = collection.snapshot
+    assert [found] == collection.ids_at(snapshot, np.arange(snapshot.positions)[None])
+    shards.close()
+
+
+def test_opening_changes_no_byte_that_is_proven(folder: Path) -> None:
+    LocalShards(folder).close()
+    LocalShards(folder).close()
+
+
+def test_every_damaged_file_is_noticed(folder: Path) -> None:
+    shard = folder / "001"
+    digest = ShardManifest.read(shard).digest
+    for name in ShardManifest.read(shard).files:
+        path = shard / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if whole else b"x")
+        with pytest.raises((CorruptData, UnsupportedFormat)):
+            Shard.open(shard, digest)
+        path.write_bytes(whole)
+    Shard.open(shard, digest).close()
+    with pytest.raises(CorruptData, match="another shard"):
+        Shard.open(folder / "002", digest)
+
+
+@pytest.mark.parametrize("name", ["release.json", "001/shard.json"])
+def test_a_changed_manifest_is_noticed(folder: Path, name: str) -> None:
+    path = folder / name
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"documents": content["documents"] + 1}))
+    with pytest.raises(CorruptData, match="changed since it was written"):
+        LocalShards(folder)
+
+
+def test_a_release_is_whole_or_not_there(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generation = collection.snapshot.generation
+    with pytest.raises(InvalidRequest, match="shards=0; use 1 to"):
+        split(collection.store, generation, tmp_path / "none", 0)
+    monkeypatch.setattr("dsearch.cluster.release.split.publish_folder", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        split(collection.store, generation, tmp_path / "half", 2)
+    monkeypatch.undo()
+    assert not list(tmp_path.glob("*half*"))
+    split(collection.store, generation, tmp_path / "there", 20)  # more shards than documents
+    with pytest.raises(Conflict, match="exists"):
+        split(collection.store, generation, tmp_path / "there", 2)

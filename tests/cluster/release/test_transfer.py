@@ -1,0 +1,98 @@
+"""Releases travel: by a folder, by GCS, and by S3 where moto is installed to speak it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsearch.cluster.release.release import Release
+from dsearch.cluster.release.split import split
+from dsearch.cluster.release.transfer import below, fetch_shard, read_release, send
+from dsearch.cluster.shards.shard import Shard
+from dsearch.engine import Collection
+from dsearch.errors import CorruptData, InvalidRequest, Unavailable
+
+pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def folder(collection: Collection, tmp_path: Path) -> Path:
+    collection.refresh()
+    split(collection.store, collection.snapshot.generation, tmp_path / "release", 2)
+    return tmp_path / "release"
+
+
+@pytest.fixture
+def s3_shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0, verbose=False)
+    boto3 = pytest.importorskip("boto3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    boto3.client("s3", endpoint_url=url, region_name="us-east-1").create_bucket(Bucket="shelf")
+    yield f"s3://shelf/shards?endpoint_override={host}:{port}&scheme=http&region=us-east-1"
+    server.stop()
+
+
+@pytest.fixture
+def gcs_shelf() -> Iterator[str]:
+    server_module = pytest.importorskip("gcp_storage_emulator.server")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    server = server_module.create_server("localhost", port, in_memory=True, default_bucket="shelf")
+    server.start()
+    options = f"endpoint_override=localhost:{port}&scheme=http&retry_limit_seconds=5"
+    yield f"gs://anonymous@shelf/shards?{options}"
+    server.stop()
+
+
+def arrives(folder: Path, uri: str, cache: Path) -> None:
+    send(folder, uri)
+    release = read_release(uri)
+    assert release.digest == Release.read(folder).digest
+    for entry in release.shards:
+        copied = fetch_shard(uri, entry.name, entry.digest, cache)
+        assert fetch_shard(uri, entry.name, entry.digest, cache) == copied
+        Shard.open(copied, entry.digest).close()
+
+
+@pytest.mark.parametrize("store", ["s3_shelf", "gcs_shelf"])
+def test_a_release_travels_by_an_object_store(
+    store: str, folder: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    shelf = request.getfixturevalue(store)
+    arrives(folder, below(shelf, "food", folder.name), tmp_path / "cache")
+    with pytest.raises(CorruptData, match="send the release again"):
+        read_release(below(shelf, "nothing"))
+    with pytest.raises(Unavailable, match=r"cannot write to elsewhere/x .* is it there"):
+        send(folder, shelf.replace("shelf/shards", "elsewhere/x"))
+
+
+def test_a_release_travels_by_a_folder(folder: Path, tmp_path: Path) -> None:
+    arrives(folder, (tmp_path / "there").as_uri(), tmp_path / "cache")
+
+
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that takes nothing")
+def test_a_place_that_takes_nothing_is_told(folder: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot write to /proc/shards"):
+        send(folder, "file:///proc/shards")
+    with pytest.raises(InvalidRequest, match="use a folder, s3://"):
+        send(folder, "nowhere://shards")
+
+
+@pytest.mark.parametrize(
+    ("uri", "there"),
+    [
+        ("/shards/", "/shards/food/000001"),
+        ("s3://shelf", "s3://shelf/food/000001"),
+        ("s3://shelf/a/?region=x&scheme=http", "s3://shelf/a/food/000001?region=x&scheme=http"),
+    ],
+)
+def test_options_stay_behind_the_folder(uri: str, there: str) -> None:
+    assert below(uri, "food", "000001") == there

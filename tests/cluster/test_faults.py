@@ -1,0 +1,250 @@
+"""A real cluster of several nodes on this machine: what is lost while queries come, and what they notice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cluster_checks import WORDS, require_same
+from support.fakes import HashingEncoder
+
+from dsearch.cluster.collection import ClusterEngine, Releases
+from dsearch.cluster.coordinator import Live, coordinator
+from dsearch.cluster.errors import ShardsLost
+from dsearch.cluster.release.split import split
+from dsearch.cluster.shards.actor import start
+from dsearch.cluster.shards.remote import RayShards
+from dsearch.cluster.wire.messages import Gathering
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.models.files import save_model
+from dsearch.errors import NotInCluster, ShardsMissing
+from dsearch.types import Document, SearchResult
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.ray
+CPUS = 0.1
+
+
+class Home:
+    """A collection that is written here and answered by the cluster."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.encoder = HashingEncoder()
+        self.writer = SearchEngine(folder / "home", encoder=lambda: self.encoder)
+        self.written = self.writer.create("food")
+        self.write("first")
+        self.coordinator = coordinator(start=True)
+        self.reader: ClusterEngine | None = None
+
+    def write(self, mark: str) -> None:
+        texts = [f"{WORDS[i % 16]} {WORDS[i % 5]} {mark} number{i}" for i in range(120)]
+        self.written.ingest([Document(f"d{i}", text) for i, text in enumerate(texts)])
+        self.written.refresh()
+
+    def publish(self, shards: int, copies: int, grace_s: float = 3.0) -> Live:
+        generation = self.written.snapshot.generation
+        folder = self.folder / f"{generation.number:06d}-{shards}-{time.monotonic_ns()}"
+        split(self.written.store, generation, folder, shards)
+        cache = str(self.folder / "cache")
+        started = self.coordinator.publish.remote(str(folder), copies, cache, CPUS, grace_s)
+        return Live(**ray.get(started, timeout=120))
+
+    def open(self) -> Collection:
+        if self.reader is None:
+            releases = Releases(lambda: ray.get(self.coordinator.live.remote(), timeout=10), RayShards)
+            self.reader = ClusterEngine(self.folder / "home", encoder=lambda: self.encoder, releases=releases)
+        return self.reader.collection("food")
+
+    def close(self) -> None:
+        ray.get(self.coordinator.withdraw.remote(), timeout=60)
+        self.writer.close()
+
+
+@pytest.fixture
+def home(nodes: object, tmp_path: Path) -> Iterator[Home]:
+    made = Home(tmp_path)
+    yield made
+    made.close()
+
+
+class Load:
+    """Queries one after the other, in a thread, until the block ends."""
+
+    def __init__(self, collection: Collection, **options: Any):
+        self.answers: list[SearchResult] = []
+        self.errors: list[BaseException] = []
+        self._stop = threading.Event()
+
+        def ask() -> None:
+            number = 0
+            while not self._stop.is_set():
+                number += 1
+                try:
+                    query = f"{WORDS[number % 16]} {WORDS[number % 5]}"
+                    self.answers.append(collection.search(query, **options))
+                except Exception as error:
+                    self.errors.append(error)
+
+        self._threads = [threading.Thread(target=ask) for _ in range(2)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        self.further(5)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def further(self, answers: int, timeout_s: float = 30) -> None:
+        """Wait for so many more answers."""
+        wanted, until = len(self.answers) + answers, time.monotonic() + timeout_s
+        while len(self.answers) < wanted and time.monotonic() < until:
+            time.sleep(0.02)
+        assert len(self.answers) >= wanted
+
+
+def kill(name: str) -> None:
+    """End an actor's process; Ray restarts it."""
+    ray.kill(ray.get_actor(name, namespace="dsearch"), no_restart=False)
+
+
+@contextmanager
+def eventually(seconds: float = 60) -> Iterator[Any]:
+    until = time.monotonic() + seconds
+
+    def waits(holds: Any) -> None:
+        while not holds():
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+    yield waits
+
+
+def test_a_cluster_answers_as_one_machine_and_survives_its_losses(home: Home) -> None:
+    live = home.publish(shards=2, copies=2)
+    assert [len(copies) for copies in live.actors] == [2, 2]
+    collection = home.open()
+    for query in ("apple bread", "-apple", '"first number7"', "zebra"):
+        for options in ({}, {"mode": "dense"}, {"hops": 2, "hop_strength": 0.5}, {"explain": True}):
+            require_same(collection.search(query, **options), home.written.search(query, **options))
+    with pytest.raises(NotInCluster, match="answered by a cluster"):
+        collection.attend(["apple"])
+
+    with Load(collection) as load:
+        kill(live.actors[0][0])
+        load.further(20)
+        kill(live.actors[1][1])
+        load.further(20)
+        shards = home.reader._releases.live("food")[2]
+        with eventually() as waits:
+            waits(lambda: all(all(copies) for copies in shards.up()))
+        load.further(20)
+    assert not load.errors
+    assert not any(answer.missing for answer in load.answers)
+
+
+def test_a_swap_is_all_or_nothing_under_load(home: Home) -> None:
+    home.publish(shards=3, copies=1, grace_s=5)
+    collection = home.open()
+    first = home.written.snapshot.generation.number
+    with Load(collection, limit=50) as load:
+        head = home.written.head("v0")
+        version = save_model(home.written.store, head, parent="v0", record={})
+        home.written.store.promote(version)
+        load.further(10)
+        home.write("second")
+        home.publish(shards=2, copies=1, grace_s=5)
+        with eventually() as waits:
+            waits(lambda: load.answers[-1].stamp.generation > first)
+        load.further(10)
+        time.sleep(5.5)  # the first one's shards stop
+        load.further(10)
+    assert not load.errors
+    assert {answer.stamp.model for answer in load.answers} == {"v0", version}
+    assert len({answer.stamp.generation for answer in load.answers}) == 2
+    for answer in load.answers:
+        mark = "first" if answer.stamp.generation == first else "second"
+        assert answer.hits
+        assert all(mark in hit.text for hit in answer.hits)
+
+
+def test_the_only_copy_of_a_shard_is_lost_and_comes_back(home: Home) -> None:
+    live = home.publish(shards=3, copies=1)
+    collection = home.open()
+    whole = collection.search("apple bread", limit=5)
+    kill(live.actors[1][0])
+    told = []
+
+    def lost() -> bool:  # a search may be over before the process is
+        try:
+            collection.search("apple bread", limit=5)
+        except ShardsMissing as error:
+            told.append(str(error))
+        return bool(told)
+
+    with eventually() as waits:
+        waits(lost)
+    assert "1 of 3 shards with 33.3% of the documents" in told[0]
+    partial = collection.search("apple bread", limit=100, partial=True)
+    assert partial.missing == pytest.approx(1 / 3)
+    assert not [hit for hit in partial.hits if 40 <= int(hit.id[1:]) < 80]
+
+    def again() -> bool:
+        try:
+            return collection.search("apple bread", limit=5).hits == whole.hits
+        except ShardsMissing:
+            return False
+
+    with eventually() as waits:
+        waits(again)
+
+
+def test_a_node_is_lost(nodes: Any, home: Home) -> None:
+    extra = nodes.add_node(num_cpus=4, object_store_memory=80 << 20)
+    try:
+        home.publish(shards=2, copies=2)
+        collection = home.open()
+        with Load(collection) as load:
+            nodes.remove_node(extra, allow_graceful=False)
+            extra = None
+            load.further(30, timeout_s=60)
+            shards = home.reader._releases.live("food")[2]
+            with eventually(90) as waits:
+                waits(lambda: all(all(copies) for copies in shards.up()))
+            load.further(10)
+        assert not load.errors
+    finally:
+        if extra is not None:
+            nodes.remove_node(extra)
+
+
+def test_a_copy_whose_shard_was_out_of_reach_comes_back(home: Home) -> None:
+    generation, folder = home.written.snapshot.generation, home.folder / "there"
+    release = split(home.written.store, generation, folder, 1)
+    entry = release.shards[0]
+    folder.rename(home.folder / "elsewhere")
+    node = next(one["NodeID"] for one in ray.nodes() if one["Alive"])
+    place = (str(folder), entry.name, entry.digest, str(home.folder / "cache"))
+    copy = start("away", place, num_cpus=CPUS, node=node)
+    try:
+        live = Live("food", str(folder), release.digest, generation.number, [["away"]], 1)
+        shards = RayShards(live, answer_s=60.0)
+        asked = {0: Gathering(np.array([[7]]), None)}
+        with pytest.raises(ShardsLost):
+            shards.ask("gather", asked)
+        (home.folder / "elsewhere").rename(folder)
+        with eventually() as waits:
+            waits(lambda: shards.up() == [[True]])
+        assert np.array_equal(shards.ask("gather", asked)[0].embeddings[0, 0], generation.embeddings[7])
+    finally:
+        ray.kill(copy)

@@ -1,0 +1,122 @@
+"""Training over shards: loss and gradient are those of one process over all documents."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.cluster_checks import WORDS
+from support.fakes import HashingEncoder
+
+from dsearch.attention.head import Head
+from dsearch.cluster.release.split import split
+from dsearch.cluster.shards.local import LocalShards
+from dsearch.cluster.training.training import ShardedCorpus, listwise
+from dsearch.engine import Collection, PassageOptions, SearchEngine
+from dsearch.errors import NotInCluster
+from dsearch.training.losses.objectives import OBJECTIVES, Batch
+from dsearch.types import Document
+
+QUERIES = ["apple bread", "egg flour egg", "kale", "zebra"]
+
+
+@pytest.fixture(scope="module")
+def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    draw = random.Random(3)
+    with SearchEngine(tmp_path_factory.mktemp("training") / "home", encoder=HashingEncoder) as engine:
+        made = engine.create("food")
+        texts = [" ".join(draw.choice(WORDS) for _ in range(draw.randint(1, 5))) for _ in range(90)]
+        made.ingest([Document(f"d{number}", text) for number, text in enumerate(texts)])
+        made.refresh()
+        yield made
+
+
+@pytest.mark.parametrize("words", [True, False])
+@pytest.mark.parametrize(("fusion", "bm25"), [("constant", None), ("gate", None), ("gate", (0.6, 0.3))])
+@pytest.mark.parametrize(("shards", "heads"), [(1, 1), (2, 3), (5, 2)])
+def test_loss_and_gradient_are_those_of_one_process(
+    food: Collection,
+    tmp_path: Path,
+    shards: int,
+    heads: int,
+    words: bool,
+    fusion: str,
+    bm25: tuple[float, float] | None,
+) -> None:
+    snapshot = food.snapshot.weighed(bm25)
+    head = Head(32, heads=heads, rank=4, fusion=fusion)
+    generator = torch.Generator().manual_seed(heads)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    if bm25 is not None:
+        head.weigh_keywords(*bm25)
+    relevant = np.array([[3, 50, -1], [89, -1, -1], [0, 45, 46], [17, 18, -1]])
+    target = torch.tensor([[0.5, 0.5, 0], [1, 0, 0], [0.2, 0.3, 0.5], [0.75, 0.25, 0]])
+    states = food.query_states(QUERIES, "hybrid").requires_grad_()
+    texts = QUERIES if words else None
+    batch = Batch(
+        head=head,
+        states=states,
+        keyword=torch.as_tensor(snapshot.all_keyword_scores(QUERIES)) if words else None,
+        corpus=torch.as_tensor(np.array(snapshot.generation.embeddings)),
+        relevant=torch.as_tensor(relevant).clamp_min(0),
+        target=target,
+        judged=torch.arange(90),
+        scored=torch.zeros(4, 0, dtype=torch.int64),
+        teacher=torch.zeros(4, 0),
+        mask=torch.zeros(4, 0, dtype=torch.bool),
+        features=torch.as_tensor(snapshot.query_features(QUERIES)),
+    )
+    expected = OBJECTIVES["listwise"](batch)
+    learned = [states, *(one for one in head.parameters() if one.requires_grad)]
+    wanted = torch.autograd.grad(expected, learned, allow_unused=True, materialize_grads=True)
+
+    split(food.store, snapshot.generation, tmp_path / "release", shards)
+    local = LocalShards(tmp_path / "release")
+    found = listwise(ShardedCorpus(local.release, local), head, states, texts, relevant, target)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, learned, allow_unused=True, materialize_grads=True), wanted, strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+    assert wanted[0].abs().max() > 1e-3
+    if head.fusion_gate is not None and words:
+        names = [name for name, _ in head.named_parameters()]
+        assert wanted[1 + names.index("fusion_gate.outer")].abs().max() > 1e-4
+    local.close()
+
+
+def test_a_head_learns_over_shards(food: Collection, tmp_path: Path) -> None:
+    split(food.store, food.snapshot.generation, tmp_path / "release", 3)
+    local = LocalShards(tmp_path / "release")
+    corpus, head = ShardedCorpus(local.release, local), Head(32)
+    states, relevant = food.query_states(QUERIES, "hybrid"), np.array([[5], [6], [7], [60]])
+    optimiser = torch.optim.Adam(head.parameters(), lr=0.02)
+    losses = []
+    for _ in range(12):
+        loss = listwise(corpus, head, states, QUERIES, relevant, torch.ones(4, 1))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+    local.close()
+
+
+def test_long_documents_are_refused(tmp_path: Path) -> None:
+    with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
+        made = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
+        made.ingest([Document("a", " ".join(WORDS * 3))])
+        made.refresh()
+        split(made.store, made.snapshot.generation, tmp_path / "release", 1)
+        local = LocalShards(tmp_path / "release")
+        states = made.query_states(["apple"], "hybrid")
+        corpus = ShardedCorpus(local.release, local)
+        with pytest.raises(NotInCluster, match="several passages"):
+            listwise(corpus, Head(32), states, ["apple"], np.array([[0]]), torch.ones(1, 1))
+        local.close()

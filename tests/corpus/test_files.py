@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsearch.corpus import Fields, Problems, read, read_sources
+from dsearch.corpus.formats.texts import split_heading
+from dsearch.errors import InvalidSource
+from dsearch.types import Document
+
+
+def put(folder, name, content):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def gathered(source, **options):
+    problems = Problems()
+    return list(read(source, problems=problems, **options)), [str(problem) for problem in problems.first]
+
+
+# --- tables
+
+
+def test_csv_with_quotes_line_ends_and_a_byte_order_mark(tmp_path):
+    path = put(tmp_path, "a.csv", '\ufeffid,title,text,lang\r\n1,T,"a, ""b""\r\nc",en\r\n\r\n2,,z,\r\n')
+    assert list(read(path)) == [
+        Document("1", 'a, "b"\r\nc', "T", {"lang": "en"}),
+        Document("2", "z", "", {"lang": ""}),
+    ]
+
+
+@pytest.mark.parametrize(("name", "mark"), [("a.tsv", "\t"), ("a.csv", ";"), ("a.csv", "\t")])
+def test_other_delimiters(tmp_path, name, mark):
+    path = put(tmp_path, name, f"id{mark}text{mark}value\n1{mark}a, b{mark}2.5\n")
+    assert list(read(path)) == [Document("1", "a, b", value=2.5)]
+
+
+def test_named_columns(tmp_path):
+    path = put(tmp_path, "a.csv", "key,name,abstract\nk,n,a\n")
+    assert list(read(path, fields=Fields("key", "name", "abstract"))) == [Document("k", "a", "n")]
+    with pytest.raises(
+        InvalidSource, match=r"a\.csv:1: no column 'body'; the header has \['key', 'name', 'abstract'\]"
+    ):
+        list(read(path, fields=Fields(text="body")))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (b"2,b,c", "3 cells, but the header has 2 columns"),
+        (b"2", "1 cells, but the header has 2 columns"),
+        (b'2,"b"c', "broken row"),
+        (b"2,caf\xe9", "column 'text' is not UTF-8"),
+        (b"2,", "empty: neither title nor text"),
+        (b"1,again", "duplicate id '1'"),
+    ],
+)
+def test_a_bad_row_is_told_and_costs_only_itself(tmp_path, row, message):
+    path = put(tmp_path, "a.csv", b'id,text\n1,"a\nb"\n' + row + b"\n3,z\n")
+    documents, problems = gathered(path)
+    assert [document.id for document in documents] == ["1", "3"]
+    assert len(problems) == 1
+    assert problems[0].startswith(f"{path}:4: ")
+    assert message in problems[0]
+
+
+def test_a_quote_that_never_closes_is_told_where_it_opens(tmp_path):
+    documents, problems = gathered(put(tmp_path, "a.csv", 'id,text\n1,a\n2,"b\n3,c\n'))
+    assert [document.id for document in documents] == ["1"]
+    assert ":3: broken row" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "empty; a table begins with a header"),
+        ("id,words\n1,a\n", r"no column text, contents, body; the header has \['id', 'words'\]"),
+        ("id,text,id\n1,a,2\n", "the header names a column twice"),
+    ],
+)
+def test_bad_headers(tmp_path, content, message):
+    with pytest.raises(InvalidSource, match=f"a.csv:1: {message}"):
+        list(read(put(tmp_path, "a.csv", content)))
+
+
+def test_cells_longer_than_the_csv_module_likes(tmp_path):
+    (document,) = read(put(tmp_path, "a.csv", "id,text\n1," + "x" * 200_000 + "\n"))
+    assert len(document.text) == 200_000
+
+
+CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), min_size=1).filter(str.strip)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=5, unique_by=lambda row: row[0]))
+@settings(deadline=None, max_examples=50)
+def test_any_table_survives(tmp_path_factory, rows):
+    written = io.StringIO(newline="")
+    csv.writer(written).writerows([("id", "title", "text"), *rows])
+    path = put(tmp_path_factory.mktemp("csv"), "a.csv", written.getvalue())
+    assert list(read(path)) == [Document(identity, text, title) for identity, title, text in rows]
+
+
+# --- text and Markdown
+
+
+@pytest.mark.parametrize(
+    ("markdown", "title", "text"),
+    [
+        ("# One\n\nbody\n\n## Two\n", "One", "body\n\n## Two"),
+        ("intro\n\n### Three ###\nbody", "Three", "intro\n\nbody"),
+        ("Head\n====\n\nbody", "Head", "body"),
+        ("Head\n---\nbody", "Head", "body"),
+        ("```sh\n# no heading\n```\n# Head\n", "Head", "```sh\n# no heading\n```"),
+        ("~~~\n```\n# no\n~~~\n# Head", "Head", "~~~\n```\n# no\n~~~"),
+        ("- item\n---\ntext", "", "- item\n---\ntext"),
+        ("#no\n\n    # code\n\n####### seven", "", "#no\n\n    # code\n\n####### seven"),
+        ("#\n# Real", "Real", "#"),
+        ("", "", ""),
+    ],
+)
+def test_first_headings(markdown, title, text):
+    assert split_heading(markdown) == (title, text)
+
+
+def test_files_are_documents_called_by_their_path(tmp_path):
+    put(tmp_path, "notes/b.md", "# Bee\n\nbody")
+    put(tmp_path, "notes/plain.md", "no heading")
+    put(tmp_path, "a.txt", "\ufefftext\n")
+    put(tmp_path, "z.txt.gz", gzip.compress(b"zipped"))
+    assert list(read(tmp_path)) == [
+        Document("a.txt", "text", "a"),
+        Document("notes/b.md", "body", "Bee"),
+        Document("notes/plain.md", "no heading", "plain"),
+        Document("z.txt.gz", "zipped", "z"),
+    ]
+    assert list(read(tmp_path / "a.txt")) == [Document("a.txt", "text", "a")]
+
+
+def test_bad_text_files_cost_only_themselves(tmp_path):
+    put(tmp_path, "a.txt", b"one\ntwo \xff\n")
+    put(tmp_path, "b.txt", " \n")
+    put(tmp_path, "c.txt", "text".encode("utf-16"))
+    put(tmp_path, "d.txt", "text")
+    documents, problems = gathered(tmp_path)
+    assert [document.id for document in documents] == ["d.txt"]
+    assert problems[0].startswith(f"{tmp_path / 'a.txt'}:2: byte 9 (0xff) is not UTF-8")
+    assert problems[1] == f"{tmp_path / 'b.txt'}: empty: the file says nothing"
+    assert "c.txt: UTF-16 or UTF-32; only UTF-8 is read" in problems[2]
+
+
+# --- gzip and encodings
+
+
+def test_gzip_is_told_by_its_bytes_not_its_name(tmp_path):
+    line = b'{"_id": "a", "text": "x"}\n'
+    expected = [Document("a", "x")]
+    assert list(read(put(tmp_path, "a.jsonl.gz", gzip.compress(line)))) == expected
+    assert list(read(put(tmp_path, "b.jsonl", gzip.compress(line)))) == expected
+    assert list(read(put(tmp_path, "c.jsonl.gz", line))) == expected
+    assert list(read(put(tmp_path, "d.csv.gz", gzip.compress(b"id,text\na,x\n")))) == expected
+    assert list(read("-", stdin=io.BytesIO(gzip.compress(line)))) == expected
+
+
+def test_a_cut_gzip_file_gives_what_is_whole_and_tells_where_it_ends(tmp_path):
+    lines = b"".join(
+        b'{"_id": "%d", "text": "%s"}\n' % (n, os.urandom(200).hex().encode()) for n in range(500)
+    )
+    zipped = gzip.compress(lines)
+    documents, problems = gathered(put(tmp_path, "a.jsonl.gz", zipped[: len(zipped) // 2]))
+    assert 0 < len(documents) < 500
+    assert len(problems) == 1
+    assert f"a.jsonl.gz:{len(documents) + 1}: cannot be read from here on" in problems[0]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+def test_a_broken_gzip_file_is_one_problem(tmp_path, name):
+    zipped = bytearray(gzip.compress(b'{"_id": "a", "text": "x"}\n' * 50))
+    zipped[12:20] = b"\xff" * 8
+    documents, problems = gathered(put(tmp_path, name, bytes(zipped)))
+    assert documents == []
+    assert len(problems) == 1
+    assert "cannot be read" in problems[0]
+
+
+def test_utf16_says_so_once(tmp_path):
+    data = '{"_id": "a", "text": "x"}\n{"_id": "b", "text": "x"}\n'.encode("utf-16")
+    documents, problems = gathered(put(tmp_path, "a.jsonl", data))
+    assert documents == []
+    told = "UTF-16 or UTF-32; only UTF-8 is read, save the file as UTF-8"
+    assert problems == [f"{tmp_path / 'a.jsonl'}:1: {told}"]
+
+
+# --- folders, standard input, several sources
+
+
+def test_folders_are_sorted_and_hidden_files_passed_over(tmp_path):
+    for name in (
+        "b.txt",
+        "a/z.txt",
+        "a/.hidden.txt",
+        ".git/x.txt",
+        "a-1.txt",
+        "c.jsonl",
+        "p.png",
+        "q.png",
+        "Makefile",
+    ):
+        put(tmp_path, name, '{"_id": "json", "text": "x"}')
+    os.symlink(tmp_path, tmp_path / "loop")
+    problems = Problems(strict=True)
+    ids = [document.id for document in read(tmp_path, problems=problems)]
+    assert ids == ["a/z.txt", "a-1.txt", "b.txt", "json"]
+    assert problems.passed_over == {".png": 2, "": 1}
+
+
+def test_a_pattern_follows_a_link_once_and_no_circle(tmp_path):
+    put(tmp_path, "papers/a.txt", "one")
+    put(tmp_path, "papers/sub/b.txt", "two")
+    put(tmp_path, "elsewhere/c.txt", "three")
+    os.symlink(tmp_path / "papers", tmp_path / "papers" / "sub" / "loop")
+    os.symlink(tmp_path / "elsewhere", tmp_path / "papers" / "linked")
+    ids = [document.id for document in read(f"{tmp_path}/papers/**/*.txt", problems=Problems(strict=True))]
+    assert ids == ["a.txt", "linked/c.txt", "sub/b.txt"]
+
+
+def test_standard_input_of_plain_lines():
+    documents = list(read("-", stdin=io.BytesIO(b"\n  first text \nsecond\n\n")))
+    assert [document.text for document in documents] == ["first text", "second"]
+    assert len({document.id for document in documents}) == 2
+
+
+def test_empty_standard_input_and_empty_files_hold_nothing(tmp_path):
+    assert list(read("-", stdin=io.BytesIO(b"\n \n"))) == []
+    assert list(read(put(tmp_path, "a.jsonl", ""))) == []
+
+
+def test_ids_are_unique_across_sources(tmp_path):
+    one = put(tmp_path, "1.jsonl", '{"_id": "a", "text": "first"}\n')
+    two = put(tmp_path, "2.jsonl", '{"_id": "b", "text": "x"}\n{"_id": "a", "text": "second"}\n')
+    problems = Problems()
+    documents = list(read_sources([one, two], problems=problems))
+    assert [(document.id, document.text) for document in documents] == [("a", "first"), ("b", "x")]
+    assert str(problems.first[0]).startswith(f"{two}:2: duplicate id 'a'")
+
+
+def test_sources_are_streamed(tmp_path):
+    class Endless(io.RawIOBase):
+        """Lines for ever; a reader that gathers them never returns."""
+
+        number = 0
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            self.number += 1
+            line = b'{"_id": "%d", "text": "x"}\n' % self.number
+            buffer[: len(line)] = line
+            return len(line)
+
+    documents = itertools.islice(read("-", stdin=Endless()), 3)
+    assert [document.id for document in documents] == ["1", "2", "3"]
+
+
+def test_what_cannot_be_read_is_refused_at_once(tmp_path):
+    put(tmp_path, "there.jsonl", "")
+    put(tmp_path, "pictures/a.png", "")
+    with pytest.raises(
+        InvalidSource,
+        match=r"nowhere\.jsonl: no such file or folder .*holds pictures, there\.jsonl.*supported",
+    ):
+        read(tmp_path / "nowhere.jsonl")
+    with pytest.raises(InvalidSource, match=r"nor is there a folder"):
+        read(tmp_path / "no" / "where")
+    with pytest.raises(InvalidSource, match=r"files \.png are not read; supported are files \.jsonl"):
+        read(tmp_path / "pictures" / "a.png")
+    with pytest.raises(InvalidSource, match="no file in this folder can be read"):
+        read(tmp_path / "pictures")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(InvalidSource, match="neither a file nor a folder; pipe it"):
+        read(tmp_path / "pipe.jsonl")

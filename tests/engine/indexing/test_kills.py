@@ -1,0 +1,43 @@
+"""kill -9 at the system calls of eight scenarios, through the engine: nothing acknowledged is lost, nothing
+deleted comes back, and what is left opens.
+
+The trials are in engine_trials.py; scripts/trials/soak_store.py runs them by the thousand.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.engine.engine_scenarios import SCENARIOS
+from support.engine.engine_trials import forks, kills
+from support.forked import Forks
+
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.skipif(shutil.which("strace") is None, reason="strace chooses the call to die in"),
+]
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Forks]:
+    with forks() as ready:
+        yield ready
+
+
+def test_killed_at_calls_of_every_scenario(forked: Forks, tmp_path: Path) -> None:
+    seen = kills(forked, tmp_path, 208)
+    assert seen["kills"] >= 200
+    assert all(seen[f"kills in {scenario}"] >= 5 for scenario in SCENARIOS), seen
+
+
+@pytest.mark.parametrize(
+    ("broken", "scenario"),
+    [("acknowledged too early", "upsert"), ("published before it is built", "build")],
+)
+def test_the_trials_can_fail(forked: Forks, tmp_path: Path, broken: str, scenario: str) -> None:
+    """Vacuity: with the promise broken on purpose, a kill finds it."""
+    with pytest.raises(AssertionError, match="killed at"):
+        kills(forked, tmp_path, 60, only=[scenario], broken=broken)

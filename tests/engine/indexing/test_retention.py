@@ -1,0 +1,307 @@
+"""Old generations go when nobody reads them, in any process, and never before."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.fakes import HashingEncoder
+
+from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine.indexing import leases
+from dsearch.engine.indexing.leases import Lease, alone_with
+from dsearch.engine.indexing.retention import KEEP, retire
+from dsearch.errors import CorruptData
+from dsearch.types import Document
+
+
+def folders(collection: Collection) -> list[int]:
+    return sorted(int(path.name) for path in (collection.store.path / "generations").iterdir())
+
+
+def registered(collection: Collection) -> list[int]:
+    return [one.number for one in collection.store.generations()]
+
+
+def test_the_last_few_stay(collection: Collection) -> None:
+    for _ in range(5):
+        last = collection.refresh()
+    assert registered(collection) == folders(collection) == list(range(last - KEEP + 1, last + 1))
+
+
+def test_a_generation_that_is_read_stays_as_long_as_it_is(collection: Collection) -> None:
+    held = collection.snapshot
+    number = held.generation.number
+    for _ in range(5):
+        collection.refresh()
+    assert number in registered(collection)
+    assert number in folders(collection)
+    layer, _ = collection.layer_and_stamp(mode="dense")
+    del held
+    gc.collect()
+    collection.refresh()
+    assert number not in registered(collection)
+    assert number not in folders(collection)
+    assert layer.snapshot.generation.number in folders(collection)
+
+
+def test_closing_ends_the_leases_whoever_still_has_the_objects(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    """As a reference cycle would, or a traceback that is kept."""
+    with SearchEngine(engine.home.path, readonly=True, encoder=HashingEncoder) as other:
+        reading = other.collection("food").snapshot
+        twin = reading.generation.searched_with({})
+        for _ in range(5):
+            collection.refresh()
+        assert reading.generation.number in registered(collection)
+    collection.refresh()
+    assert reading.generation.number not in registered(collection)
+    assert twin.number == reading.generation.number
+
+
+def test_a_layer_that_was_opened_alone_holds_its_generation(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    layer = SearchLayer.open(engine.home.path, "food")
+    number = layer.snapshot.generation.number
+    for _ in range(5):
+        collection.refresh()
+    assert number in registered(collection)
+    assert (layer(torch.ones(1, 32)).positions >= 0).any()
+    del layer
+    gc.collect()
+    collection.refresh()
+    assert number not in registered(collection)
+
+
+def test_twins_with_other_parameters_share_the_lease(collection: Collection) -> None:
+    twin = collection.snapshot.generation.searched_with({})
+    for _ in range(5):
+        collection.refresh()
+    assert twin.number in registered(collection)
+
+
+READER = """
+import sys; sys.path[:] = {path!r}
+from dsearch.engine import SearchEngine
+from support.fakes import HashingEncoder
+with SearchEngine({home!r}, readonly=True, encoder=HashingEncoder) as engine:
+    food = engine.collection("food")
+    print(food.snapshot.generation.number, flush=True)
+    sys.stdin.readline()
+    print(len(food.search("apple").hits), flush=True)
+"""
+
+
+def test_another_process_holds_what_it_reads_until_it_is_killed(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    code = READER.format(path=sys.path, home=str(engine.home.path))
+    reader = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert reader.stdin
+    assert reader.stdout
+    held = int(reader.stdout.readline())
+    for _ in range(5):
+        collection.refresh()
+    assert held in registered(collection)
+    reader.stdin.write("\n")
+    reader.stdin.flush()
+    assert int(reader.stdout.readline()) == 10  # it opened more files of its generation, and they are there
+    reader.kill()
+    reader.wait()
+    assert held in retire(collection.store)
+    assert held not in folders(collection)
+
+
+def test_one_retired_between_looking_and_leasing_is_not_opened(
+    engine: SearchEngine, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that comes just now: what it saw live is retired before it has its lease."""
+    before = collection.snapshot.generation.number
+
+    class Late(Lease):
+        def __init__(self, folder: Path):
+            if int(folder.name) == before:
+                for _ in range(KEEP + 1):
+                    collection.refresh()
+                gc.collect()
+                retire(collection.store)
+            super().__init__(folder)
+
+    with SearchEngine(engine.home.path, readonly=True, encoder=HashingEncoder) as other:
+        reading = other.collection("food")
+        monkeypatch.setattr(leases, "Lease", Late)
+        assert reading.snapshot.generation.number == before + KEEP + 1
+
+
+def test_a_crash_between_the_register_and_the_folder_is_cleared(tmp_path: Path) -> None:
+    with SearchEngine(tmp_path, encoder=HashingEncoder) as engine:
+        food = engine.create("food")
+        food.ingest([Document(id="a", text="apple")])
+        food.refresh()
+        generations = food.store.path / "generations"
+        food.store.retire_generation(1)  # and killed
+        (generations / ".000009.building-1-abc").mkdir()
+        (generations / "000009").mkdir()  # built, never registered
+        unfinished = food.store.path / "models" / ".v1.writing"
+        unfinished.mkdir(parents=True)
+        unregistered = food.store.path / "models" / "v7"
+        unregistered.mkdir()
+    with SearchEngine(tmp_path, encoder=HashingEncoder) as engine:
+        food = engine.collection("food")
+        assert sorted(path.name for path in generations.iterdir()) == ["000002", "000003"]
+        assert not unfinished.exists()
+        assert unregistered.exists()  # a model is not derived data
+        assert food.search("apple").hits[0].id == "a"
+
+
+def test_a_reader_clears_nothing(engine: SearchEngine, collection: Collection) -> None:
+    left = collection.store.path / "generations" / ".000009.building-1-abc"
+    left.mkdir()
+    with SearchEngine(engine.home.path, readonly=True, encoder=HashingEncoder) as other:
+        other.collection("food")
+    assert left.exists()
+
+
+def test_a_registered_folder_that_is_missing_is_told(engine: SearchEngine, collection: Collection) -> None:
+    number = collection.snapshot.generation.number
+    folder = collection.store.path / "generations" / f"{number:06d}"
+    os.rename(folder, folder.with_name("elsewhere"))
+    with (
+        SearchEngine(engine.home.path, readonly=True, encoder=HashingEncoder) as other,
+        pytest.raises(CorruptData, match="dsearch refresh -c food"),
+    ):
+        _ = other.collection("food").snapshot
+    os.rename(folder.with_name("elsewhere"), folder)
+
+
+def test_leases(tmp_path: Path) -> None:
+    first, second = Lease(tmp_path), Lease(tmp_path)
+    with alone_with(tmp_path) as alone:
+        assert not alone
+    first.release()
+    first.release()
+    with alone_with(tmp_path) as alone:
+        assert not alone
+    second.release()
+    with alone_with(tmp_path) as alone:
+        assert alone
+    with pytest.raises(FileNotFoundError):
+        Lease(tmp_path / "none")
+
+
+FOLLOWER = """
+import sys; sys.path[:] = {path!r}
+from dsearch.engine import SearchEngine
+from support.fakes import HashingEncoder
+{broken}
+with SearchEngine({home!r}, readonly=True, encoder=HashingEncoder) as engine:
+    food = engine.collection("food")
+    food.search("apple")
+    print("ready", flush=True)
+    seen = set()
+    while True:
+        food.catch_up()
+        answer = food.search("apple", mode={mode!r}, limit=3, coverage=False)
+        seen.add((answer.stamp.generation, answer.stamp.sequence, *(hit.id for hit in answer.hits)))
+        if answer.hits[0].id == "end":
+            break
+for one in sorted(seen):
+    print(*one)
+"""
+
+
+def test_one_retired_between_opening_its_folder_and_leasing_it_is_not_opened(
+    engine: SearchEngine, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = collection.snapshot.generation.number
+    lock = fcntl.flock
+
+    def late(file: int, operation: int) -> None:
+        if operation == fcntl.LOCK_SH:
+            monkeypatch.setattr(fcntl, "flock", lock)
+            for _ in range(KEEP + 1):
+                collection.refresh()
+            gc.collect()
+            assert before in retire(collection.store) or before not in registered(collection)
+        lock(file, operation)
+
+    with SearchEngine(engine.home.path, readonly=True, encoder=HashingEncoder) as other:
+        reading = other.collection("food")
+        monkeypatch.setattr(fcntl, "flock", late)
+        assert reading.snapshot.generation.number == before + KEEP + 1
+
+
+ONE_STATE_LATE = """
+from dsearch.engine.search import search as searching
+asked, before = searching.asked, []
+def late(*given, **named):
+    groups, stamp = asked(*given, **named)
+    before.append(groups)
+    return before[-2:][0], stamp
+searching.asked = late
+"""
+
+
+@pytest.mark.slow
+def test_a_reader_during_100_swaps_gets_the_answers_of_the_generations_it_names(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    assert follow_swaps(engine, collection, 100) > 5
+
+
+@pytest.mark.slow
+def test_a_reader_that_answers_from_the_state_before_is_found_out(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    """Vacuity: the layer of the last question with the stamp of this one."""
+    with pytest.raises(AssertionError, match="is not what it held"):
+        follow_swaps(engine, collection, 10, broken=ONE_STATE_LATE)
+
+
+def follow_swaps(engine: SearchEngine, collection: Collection, swaps: int, *, broken: str = "") -> int:
+    """Another process reads while generations are swapped; how many of them its answers were of."""
+    code = FOLLOWER.format(path=sys.path, home=str(engine.home.path), mode="keyword", broken=broken)
+    reader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert reader.stdout
+    assert reader.stdout.readline() == "ready\n"
+    written: list[int] = []
+    stated: dict[tuple[int, int], list[str]] = {}
+
+    def note() -> None:
+        answer = collection.search("apple", mode="keyword", limit=3, coverage=False)
+        stated[answer.stamp.generation, written[-1]] = [hit.id for hit in answer.hits]
+
+    written.append(collection.store.sequence)
+    note()
+    for swap in range(swaps):
+        # Another answer every time: so many words beside the one that is asked for.
+        text = "apple " + "word " * (99 - swap)
+        written.append(collection.upsert([Document(id=f"s{swap}", text=text)]).sequence)
+        note()
+        collection.refresh()
+        note()
+    written.append(collection.upsert([Document(id="end", text="apple apple apple", title="apple")]).sequence)
+    note()
+    out, _ = reader.communicate(timeout=60)
+    assert reader.returncode == 0
+    answers = [line.split() for line in out.splitlines()]
+    for generation, sequence, *ids in answers:
+        last = max(one for one in written if one <= int(sequence))  # builds are operations, too
+        # Who opens a generation while the next one and a write come has a state that the writer never had:
+        # this generation with that write beside it.
+        held = stated.get((int(generation), last)) or next(
+            held for (_, one), held in stated.items() if one == last
+        )
+        same = held == ids
+        assert same, f"{ids} of generation {generation} at operation {sequence} is not what it held"
+    return len({generation for generation, *_ in answers})

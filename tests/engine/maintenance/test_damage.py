@@ -1,0 +1,113 @@
+"""Flipped bits and cut ends in every kind of file: named, refused, or without any effect.
+
+The trials are in damage_trials.py; scripts/trials/soak_store.py runs them by the thousand.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+
+import pytest
+from support.engine.damage_trials import damages, documents, encoder
+
+from dsearch.engine import SearchEngine
+from dsearch.errors import CollectionExists, CorruptData
+from dsearch.index import Manifest
+from dsearch.store import Event, Impression, store
+from dsearch.store.feedback import file as feedback_file
+
+
+def test_damage_to_any_file_is_named_or_changes_nothing(tmp_path):
+    seen = damages(tmp_path, 310)
+    assert seen["kinds of files"] >= 15
+    assert seen["found by verify"] + seen["refused"] >= 200
+
+
+def test_the_trials_can_fail_without_the_digests_of_generations(tmp_path, monkeypatch):
+    """Vacuity: FAISS and NumPy read most flipped bits without a word."""
+    monkeypatch.setattr(Manifest, "verify", lambda *given, **named: None)
+    monkeypatch.setattr("dsearch.engine.maintenance.verify._embeddings", lambda *given: ())
+    with pytest.raises(AssertionError, match=r"keys\.faiss|embeddings\.npy"):
+        damages(tmp_path, 40, only=("keys.faiss", "embeddings.npy"))
+
+
+def test_the_trials_can_fail_without_the_watermark(tmp_path, monkeypatch):
+    """Vacuity: SQLite drops what follows a flipped bit in its log, and all that is left agrees."""
+    monkeypatch.setattr(store, "check_database", lambda *given, **named: None)
+    with pytest.raises(AssertionError, match=r"documents\.db-wal"):
+        damages(tmp_path, 20, only=("documents.db-wal",))
+
+
+def test_the_trials_can_fail_without_the_watermark_of_feedback(tmp_path, monkeypatch):
+    """Vacuity: as the one before."""
+    monkeypatch.setattr(feedback_file, "check_database", lambda *given, **named: None)
+    monkeypatch.setattr(feedback_file.FeedbackFile, "_require_nothing_lost", lambda *given: None)
+    with pytest.raises(AssertionError, match=r"feedback\.db-wal"):
+        damages(tmp_path, 20, only=("feedback.db-wal",))
+
+
+def test_lost_clicks_are_said_on_opening_and_by_verify_and_hinder_no_search(tmp_path, caplog):
+    home = tmp_path / "home"
+    with SearchEngine(home, encoder=encoder) as engine:
+        papers = engine.create("papers")
+        papers.ingest(documents(range(6), "old"))
+        for n in range(2):
+            if n:
+                shutil.copytree(home / "papers", tmp_path / "before")
+            click = Event(f"e{n}", "q1", "key", "", "click", "d2", 1, 0.0, 2.0)
+            papers.feedback.record([Impression("q1", "apple", 1.0)], [click])
+    (home / "papers" / "feedback.db").unlink()
+    for file in (tmp_path / "before").glob("feedback.db*"):
+        shutil.copy(file, home / "papers")
+    with caplog.at_level(logging.WARNING), SearchEngine(home, encoder=encoder) as engine:
+        papers = engine.collection("papers")
+        assert "acknowledged clicks and judgements are missing" in caplog.text
+        assert len(papers.search("every apple").hits) == 6
+        report = engine.verify("papers")
+        assert [finding for finding in report.damage if "clicks and judgements are missing" in finding]
+        engine.backup("papers", tmp_path / "copy")  # documents are copied, and what is known of the loss
+        papers.feedback.clear(damaged=True)
+        assert engine.verify("papers").ok
+        engine.drop("papers")
+        restored = engine.restore(tmp_path / "copy")
+        assert "clicks and judgements are missing" in (restored.feedback.loss() or "")
+        assert [finding for finding in engine.verify("papers").damage if "clicks" in finding]
+
+
+def test_a_collection_whose_database_is_gone_is_damaged_and_not_unknown(tmp_path):
+    home = tmp_path / "home"
+    with SearchEngine(home, encoder=encoder) as engine:
+        engine.create("papers").ingest(documents(range(6), "old"))
+        engine.create("others")
+    for file in (home / "papers").glob("documents.db*"):
+        file.unlink()
+    with SearchEngine(home, encoder=encoder) as engine:
+        assert engine.names() == ["others", "papers"]
+        (damage,) = engine.verify("papers").damage
+        assert "documents.db is missing, and its watermark is there: all documents are lost" in damage
+        with pytest.raises(CorruptData, match=r"documents\.db is missing"):
+            engine.collection("papers")
+        with pytest.raises(CollectionExists):
+            engine.create("papers")
+        assert engine.verify("others").ok
+        engine.drop("papers")
+        assert engine.names() == ["others"]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_lost_generation_that_was_built_again_is_no_damage_any_more(tmp_path, live):
+    home = tmp_path / "home"
+    with SearchEngine(home, encoder=encoder) as engine:
+        papers = engine.create("papers")
+        papers.ingest(documents(range(6), "old"))
+        papers.refresh()
+    folders = sorted((home / "papers" / "generations").iterdir())
+    shutil.rmtree(folders[-1 if live else 0])
+    with SearchEngine(home, encoder=encoder) as engine:
+        (damage,) = engine.verify("papers").damage
+        assert "build the generation again with: dsearch refresh -c papers" in damage
+        papers = engine.collection("papers")
+        papers.refresh()
+        assert engine.verify("papers").ok
+        assert papers.search("apple", limit=3).hits

@@ -1,0 +1,182 @@
+"""Documents that a model brings its own embeddings of: one version, one encoder, whatever is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.fakes import HashingEncoder
+
+from dsearch.attention.head import Head
+from dsearch.encoder import EncoderChange, EncoderTraining
+from dsearch.engine import Collection, SearchEngine, SearchLayer, System, make_run
+from dsearch.engine.models.documents import EncodedDocuments
+from dsearch.errors import CorruptData, Gone, InvalidRequest
+from dsearch.types import Document, Query, Stamp
+
+QUERIES = ["apple bread", "honey ice", "kale number7"]
+
+
+def change(seed: int = 0) -> EncoderChange:
+    """Not a rotation, so that similarities change."""
+    generator = torch.Generator().manual_seed(seed)
+    return EncoderChange(EncoderTraining("all"), {"weight": torch.randn(32, 32, generator=generator)})
+
+
+def encoder_of(made: EncoderChange) -> HashingEncoder:
+    encoder = HashingEncoder()
+    encoder.load_state_dict({"weight": made.tensors["weight"]})
+    return encoder
+
+
+def add(collection: Collection, seed: int = 0) -> str:
+    state, made = collection.snapshot, change(seed)
+    texts = collection.store.contents(state.rows(np.arange(state.positions)))
+    documents = EncodedDocuments(state, encoder_of(made).encode_documents(texts))
+    return collection.add_model(Head(32), {"scope": "full"}, encoder=made, documents=documents)
+
+
+def hits(collection: Collection, model: str | None = None) -> list[list[str]]:
+    found = collection.search_batch(QUERIES, mode="dense", limit=30, model=model)
+    return [[hit.id for hit in result.hits] for result in found]
+
+
+def expected(collection: Collection, encoder: HashingEncoder) -> list[list[str]]:
+    """By plain arithmetic over everything that is there."""
+    documents = collection.store.list(limit=100)
+    keys = encoder.encode_documents([document.content for document in documents])
+    scores = encoder.encode_queries(QUERIES) @ keys.T
+    return [[documents[i].id for i in np.argsort(-row, kind="stable")] for row in scores]
+
+
+def test_one_version_is_one_encoder(collection: Collection) -> None:
+    before = hits(collection)
+    version = add(collection)
+    own = expected(collection, encoder_of(change()))
+    assert own != before
+    assert hits(collection) == before
+    assert hits(collection, version) == own
+    collection.promote(version)
+    assert hits(collection) == own
+    assert hits(collection, "v0") == before
+    assert collection.rollback() == "v0"
+    assert hits(collection) == before
+
+
+def test_what_is_written_is_found_by_every_version(collection: Collection) -> None:
+    first, second = add(collection), add(collection, 1)
+    collection.promote(first)
+    hits(collection, second)
+    collection.upsert([Document("new", "apple honey kale"), Document("d3", "changed ice")])
+    collection.delete(["d5", "d9"])
+    for version, encoder in {
+        "v0": HashingEncoder(),
+        first: encoder_of(change()),
+        second: encoder_of(change(1)),
+    }.items():
+        found = hits(collection, version)
+        assert found == expected(collection, encoder), version
+        assert {"new", "d3"} < set(found[0])
+        assert not {"d5", "d9"} & set(found[0])
+
+
+def test_a_refresh_takes_in_what_was_written(collection: Collection, tmp_path: Path) -> None:
+    version = add(collection)
+    collection.promote(version)
+    collection.upsert([Document(f"new{i}", f"apple honey number{i}") for i in range(3)])
+    collection.delete(["d2"])
+    own = expected(collection, encoder_of(change()))
+    numbers = [collection.refresh() for _ in range(3)]
+    state = collection.snapshot_for(version)
+    assert (len(state.fresh), state.excluded) == (0, None)
+    assert collection.snapshot.generation.number == numbers[-1]
+    assert state.generation.number == 1_000_004
+    assert hits(collection) == own
+    folder = collection.store.path / "models" / version / "documents"
+    assert sorted(path.name for path in folder.iterdir()) == ["000001", "000003", "000004"]
+    collection.upsert([Document("later", "kale")])
+    collection.store.purge()
+    assert hits(collection) == expected(collection, encoder_of(change()))
+    with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
+        assert hits(other.collection("food")) == hits(collection)
+        assert hits(other.collection("food"), "v0") == hits(collection, "v0")
+
+
+def test_a_purge_of_what_the_generation_has_leaves_it_whole(collection: Collection) -> None:
+    """Its tombstones are gone from the store: what is not there any more is not shown all the same."""
+    version = add(collection)
+    collection.delete(["d1", "d2"])
+    for _ in range(5):
+        collection.refresh()
+    collection.store.purge()
+    collection.promote(version)
+    assert hits(collection) == expected(collection, encoder_of(change()))
+    assert collection.store.verify().ok
+
+
+def test_every_path_asks_its_documents(collection: Collection, tmp_path: Path) -> None:
+    version = add(collection)
+    own = expected(collection, encoder_of(change()))
+    by_text = collection.attend(QUERIES, model=version, mode="dense")
+    assert [ids[:16] for ids in by_text.ids] == own
+    run = make_run(collection, [Query(q, q) for q in QUERIES], System("dense", version))
+    assert [[id for id, _ in run[q]] for q in QUERIES] == own
+    states = torch.as_tensor(encoder_of(change()).encode_queries(QUERIES))
+    layer = SearchLayer.open(tmp_path / "home", "food", model=version, mode="dense")
+    found = layer(states)
+    assert [ids[:16] for ids in collection.ids_at(layer.snapshot, found.positions)] == own
+    torch.testing.assert_close(found.weights, by_text.output.weights)
+    similar = collection.search(QUERIES[0], model=version, filter={"number": {"lt": 8}}, limit=20)
+    assert all(hit.metadata["number"] < 8 for hit in similar.hits)
+    assert len(similar.hits) == 8
+
+
+def test_a_stamp_names_its_state(collection: Collection) -> None:
+    version = add(collection)
+    stamp = collection.search("apple", model=version).stamp
+    assert stamp.generation == 1_000_001
+    before = collection.snapshot_at(stamp)
+    collection.delete(["d4"])
+    assert collection.snapshot_at(stamp) is before
+    with pytest.raises(Gone, match="ask again"):
+        collection.snapshot_at(Stamp(1_000_001, version, stamp.sequence - 5))
+
+
+@pytest.mark.parametrize("name", ["embeddings.npy", "manifest.json", "keys.faiss"])
+def test_damage_is_refused(collection: Collection, name: str) -> None:
+    version = add(collection)
+    path = collection.store.path / "models" / version / "documents" / "000001" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptData):
+        collection.promote(version)
+    with pytest.raises(CorruptData):
+        collection.search("apple", model=version)
+    assert collection.live_model == "v0"
+    assert collection.search("apple").hits
+
+
+def test_documents_of_another_model_are_refused(collection: Collection) -> None:
+    import shutil
+
+    first, second = add(collection), add(collection, 1)
+    models = collection.store.path / "models"
+    shutil.copytree(models / first / "documents" / "000001", models / second / "documents" / "000002")
+    with pytest.raises(CorruptData, match="of another model"):
+        collection.promote(second)
+
+
+def test_what_does_not_fit_is_refused(collection: Collection) -> None:
+    state = collection.snapshot
+    with pytest.raises(
+        InvalidRequest, match=r"embeddings of shape \[3, 32\]; use one a position, \[16, 32\]"
+    ):
+        collection.add_model(
+            Head(32), {}, encoder=change(), documents=EncodedDocuments(state, np.zeros((3, 32), np.float32))
+        )
+    with pytest.raises(InvalidRequest, match="without the encoder"):
+        collection.add_model(Head(32), {}, documents=EncodedDocuments(state, np.zeros((16, 32), np.float32)))
+    assert collection.store.models() == []

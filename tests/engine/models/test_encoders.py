@@ -1,0 +1,122 @@
+"""A model with a query encoder of its own: kept under a digest, served, compared, promoted and taken back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.fakes import HashingEncoder
+
+from dsearch.attention.head import Head
+from dsearch.encoder import EncoderChange, EncoderTraining
+from dsearch.engine import Collection, QueryStates, SearchEngine, System, make_run
+from dsearch.engine.models.encoders import KEPT, WEIGHTS_NAME
+from dsearch.errors import CorruptData
+from dsearch.types import Query
+
+QUERIES = ["apple bread", "honey ice", "kale"]
+
+
+def turned(seed: int = 0) -> EncoderChange:
+    """A rotation of the fake encoder's space: every ranking changes."""
+    generator = torch.Generator().manual_seed(seed)
+    rotation, _ = torch.linalg.qr(torch.randn(32, 32, generator=generator))
+    return EncoderChange(EncoderTraining("all"), {"weight": rotation})
+
+
+def add(collection: Collection, seed: int = 0) -> str:
+    return collection.add_model(Head(32), {"scope": "query"}, encoder=turned(seed))
+
+
+def hits(collection: Collection, model: str | None = None) -> list[list[str]]:
+    found = collection.search_batch(QUERIES, mode="dense", limit=16, model=model)
+    return [[hit.id for hit in result.hits] for result in found]
+
+
+def expected(collection: Collection, change: EncoderChange) -> list[list[str]]:
+    encoder = HashingEncoder()
+    encoder.load_state_dict({"weight": change.tensors["weight"]})
+    states = encoder.encode_queries(QUERIES)
+    scores = states @ collection.snapshot.generation.embeddings.T
+    return [[f"d{i}" for i in np.argsort(-row, kind="stable")] for row in scores]
+
+
+def test_search_speaks_with_the_encoder_of_the_model(collection: Collection) -> None:
+    before = hits(collection)
+    version = add(collection)
+    assert hits(collection) == before
+    assert hits(collection, version) == expected(collection, turned())
+    assert hits(collection, version) != before
+    collection.promote(version)
+    assert hits(collection) == expected(collection, turned())
+    assert hits(collection, "v0") == before
+    collection.promote("v0")
+    assert hits(collection) == before
+    result = collection.search(QUERIES[0], model=version)
+    assert result.stamp.model == version
+
+
+def test_attention_and_runs_speak_with_it_too(collection: Collection) -> None:
+    version = add(collection)
+    states = collection.encoder_of(version).encode_queries(QUERIES)
+    by_text = collection.attend(QUERIES, model=version, mode="dense")
+    by_state = collection.attend(torch.as_tensor(states), model=version, mode="dense")
+    assert by_text.ids == by_state.ids
+    queries = [Query(f"q{i}", text) for i, text in enumerate(QUERIES)]
+    run = make_run(collection, queries, System("dense", version), depth=16)
+    assert [[id for id, _ in run[query.id]] for query in queries] == expected(collection, turned())
+    known = QueryStates(collection, queries)
+    np.testing.assert_array_equal(known.of(version), states)
+    assert known.of("v0") is known.of("v0")
+    assert not np.array_equal(known.of("v0"), known.of(version))
+
+
+def test_it_survives_reopening_and_names_its_identity(collection: Collection, tmp_path: Path) -> None:
+    version = add(collection)
+    answered = hits(collection, version)
+    identity = collection.encoder_of(version).identity
+    assert identity != collection.encoder.identity
+    assert identity.to_dict() == collection.store.model(version).record["query_encoder"]["identity"]
+    assert collection.store.model(version).record["format"] == 2
+    with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
+        again = other.collection("food")
+        assert hits(again, version) == answered
+        assert again.encoder_of(version).identity == identity
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_changed_file_is_refused(collection: Collection, tmp_path: Path, damage: str) -> None:
+    version = add(collection)
+    path = collection.store.path / "models" / version / WEIGHTS_NAME
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[-5] ^= 1
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(content[: len(content) - (damage == "cut")])
+    with pytest.raises(CorruptData, match=f"model {version}: .*promote another version"):
+        collection.search("apple", model=version)
+    with pytest.raises(CorruptData, match=f"model {version}"):
+        collection.promote(version)
+    assert collection.live_model == "v0"
+
+
+def test_few_encoders_stay_in_memory(collection: Collection) -> None:
+    versions = [add(collection, seed) for seed in range(KEPT + 2)]
+    encoders = [collection.encoder_of(version) for version in versions]
+    assert collection.encoder_of(versions[-1]) is encoders[-1]
+    assert collection.encoder_of(versions[0]) is not encoders[0]
+    assert len(collection._encoders._loaded) == KEPT
+    assert collection.encoder_of("v0") is collection.encoder
+
+
+def test_what_a_search_loads_can_still_learn(collection: Collection) -> None:
+    """A search loads it under inference mode, whose tensors no gradient could ever pass."""
+    version = add(collection)
+    with torch.inference_mode():
+        encoder = collection.encoder_of(version)
+    assert isinstance(encoder, torch.nn.Module)
+    assert not any(weight.is_inference() for weight in encoder.parameters())

@@ -1,0 +1,99 @@
+"""Drift of the queries against those that the model was trained on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsearch.engine.models.training_record import HALF_LIFE, LEAST, QueryDrift, query_statistics
+
+
+def unit(draw: np.random.Generator, count: int, towards: int = 0, dimension: int = 16) -> np.ndarray:
+    drawn = draw.standard_normal((count, dimension))
+    drawn[:, towards] += 2
+    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+
+
+def drift_of(asked: np.ndarray, trained: np.ndarray) -> float | None:
+    drift = QueryDrift()
+    drift.note("v1", asked)
+    return drift.of("v1", query_statistics(trained))
+
+
+def test_by_hand() -> None:
+    """Training queries at ±1 around (0, 0) on one axis, asked ones all at (3, 0): the means are 3 apart."""
+    trained = np.array([[1.0, 0.0], [-1.0, 0.0]] * 50, np.float32)
+    asked = np.tile(np.float32([3.0, 0.0]), (LEAST, 1))
+    assert drift_of(asked, trained) == pytest.approx(9 - 1 / 100)  # σ² = 1, s² = 0
+
+
+def test_without_a_shift_it_is_nothing_and_with_one_it_grows() -> None:
+    draw = np.random.default_rng(0)
+    trained = unit(draw, 400)
+    same = [drift_of(unit(draw, 100), trained) for _ in range(20)]
+    other = unit(draw, 100, towards=1)
+    half = np.concatenate([unit(draw, 50), unit(draw, 50, towards=1)])
+    assert max(one for one in same if one is not None) < 0.02
+    shifted, mixed = drift_of(other, trained), drift_of(half, trained)
+    assert shifted is not None
+    assert mixed is not None
+    assert shifted > 0.2
+    assert mixed == pytest.approx(shifted / 4, abs=0.03)  # half as far, and it is squared
+
+
+def test_it_is_unbiased() -> None:
+    """Without the noise taken off, a few queries would always look far away."""
+    draw = np.random.default_rng(1)
+    raw = []
+    for _ in range(300):
+        trained, asked = unit(draw, 60), unit(draw, 40)
+        statistics = query_statistics(trained)
+        raw.append(np.square(asked.mean(0) - trained.mean(0)).sum() / statistics["variance"])
+    corrected = [drift_of(unit(draw, 40), unit(draw, 60)) for _ in range(300)]
+    assert np.mean(raw) > 0.03
+    assert float(np.median([one for one in corrected if one is not None])) < 0.005
+
+
+def test_old_queries_are_forgotten() -> None:
+    draw = np.random.default_rng(2)
+    trained = query_statistics(unit(draw, 400))
+    drift = QueryDrift()
+    for _ in range(20):
+        drift.note("v1", unit(draw, 100, towards=1))
+    far = drift.of("v1", trained)
+    drift.note("v1", unit(draw, HALF_LIFE))
+    nearer = drift.of("v1", trained)
+    for _ in range(100):
+        drift.note("v1", unit(draw, 100))
+    there = drift.of("v1", trained)
+    assert far is not None
+    assert nearer is not None
+    assert there is not None
+    assert far > nearer > there
+    assert there < 0.01
+
+
+def test_nothing_is_said_without_reason() -> None:
+    draw = np.random.default_rng(3)
+    trained = query_statistics(unit(draw, 50))
+    drift = QueryDrift()
+    drift.note("v1", unit(draw, LEAST - 1))
+    assert drift.of("v1", trained) is None
+    drift.note("v1", unit(draw, 1))
+    assert drift.of("v1", trained) is not None
+    assert drift.of("v2", trained) is None
+    for unknown in (None, {}, query_statistics(unit(draw, 1)), query_statistics(np.zeros((0, 16)))):
+        assert drift.of("v1", unknown) is None
+    assert drift.of("v1", query_statistics(unit(draw, 50, dimension=8))) is None
+    drift.note("v2", unit(draw, 5))  # another model answers now
+    assert drift.of("v1", trained) is None
+
+
+def test_the_record_is_json() -> None:
+    states = unit(np.random.default_rng(4), 20)
+    kept: dict[str, Any] = json.loads(json.dumps(query_statistics(states)))
+    assert kept["count"] == 20
+    assert kept["variance"] == pytest.approx(1 - np.square(states.mean(0, dtype=np.float64)).sum(), abs=1e-6)

@@ -1,0 +1,93 @@
+"""Back to what answered before, and versions that are deleted for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.fakes import HashingEncoder
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.models.files import way_back
+from dsearch.errors import Conflict, InvalidRequest, ModelNotFound
+
+
+@pytest.fixture
+def versions(collection: Collection) -> Collection:
+    for parent in ("v0", "v1", "v0"):
+        collection.add_model(Head(32), {"scope": "head"}, parent=parent)
+    return collection  # v1, v2 from v1, v3
+
+
+def test_rollback_goes_the_way_back(versions: Collection) -> None:
+    for version in ("v1", "v3", "v2"):
+        versions.promote(version)
+    assert way_back(versions.store) == ["v0", "v1", "v3", "v2"]
+    assert [versions.rollback(), versions.rollback()] == ["v3", "v1"]
+    assert versions.live_model == "v1"
+    versions.promote("v3")
+    assert [versions.rollback(), versions.rollback()] == ["v1", "v0"]
+    assert versions.live_model == "v0"
+    with pytest.raises(Conflict, match="v0 answers, and nothing answered before it"):
+        versions.rollback()
+
+
+def test_promoting_an_earlier_one_is_going_back(versions: Collection) -> None:
+    for version in ("v1", "v3", "v1"):
+        versions.promote(version)
+    assert versions.rollback() == "v0"
+    assert versions.store.model_history() == ["v0", "v1", "v3", "v1"]
+
+
+def test_a_version_is_deleted_for_good(versions: Collection, tmp_path: Path) -> None:
+    folder = versions.store.path / "models" / "v3"
+    assert versions.search("apple", model="v3").stamp.model == "v3"
+    versions.delete_model("v3")
+    assert not folder.exists()
+    with pytest.raises(ModelNotFound, match="no model 'v3'; this collection has v0, v1, v2"):
+        versions.search("apple", model="v3")
+    assert versions.store.verify().ok
+    assert versions.add_model(Head(32), {}) == "v4"  # v3 is what old answers name
+    with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
+        assert [m.version for m in other.collection("food").store.models()] == ["v1", "v2", "v4"]
+
+
+def test_what_is_needed_is_not_deleted(versions: Collection) -> None:
+    versions.promote("v2")
+    with pytest.raises(Conflict, match="model v2 answers now"):
+        versions.delete_model("v2")
+    with pytest.raises(Conflict, match="v1 is the parent of v2; delete those first"):
+        versions.delete_model("v1")
+    with pytest.raises(InvalidRequest, match="v0 is the untrained model"):
+        versions.delete_model("v0")
+    with pytest.raises(ModelNotFound):
+        versions.delete_model("v9")
+    versions.promote("v3")
+    versions.delete_model("v2")
+    versions.delete_model("v1")
+    assert versions.rollback() == "v0"  # v2 lay before it and is gone
+
+
+def test_files_of_a_deletion_cut_short_are_cleared(
+    versions: Collection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def killed(*_: object, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("dsearch.engine.models.files.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        versions.delete_model("v3")
+    monkeypatch.undo()
+    left = versions.store.path / "models"
+    versions.close()
+    with SearchEngine(tmp_path / "home2", encoder=HashingEncoder):
+        pass
+    from dsearch.engine.indexing.retention import clear
+    from dsearch.store import Store
+
+    with Store.open(left.parent) as store:
+        clear(store)
+        assert sorted(path.name for path in left.iterdir()) == ["v1", "v2"]
+        assert [model.version for model in store.models()] == ["v1", "v2"]

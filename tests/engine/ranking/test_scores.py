@@ -1,0 +1,253 @@
+"""Scores and poolings by name over a collection, and the certificate that nothing was overlooked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from support.engine.layers import opened_head
+from support.engine.reference import QUERY, many_documents
+from support.fakes import HashingEncoder
+
+from dsearch import attention
+from dsearch.attention.head import Head
+from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine.indexing.ingest import build_generation
+from dsearch.engine.options import KeyOptions
+from dsearch.engine.ranking.certificate import certificate_of
+from dsearch.errors import InvalidRequest
+from dsearch.types import Document
+
+WIDTHS = {"gaussian": 0.3, "epanechnikov": 1.3, "boxcar": 1.2}
+VECTOR_SCORES = [name for name in attention.SCORES if name != "exact_match"]
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """As in production, where our own checks must do."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    """Built, fresh and deleted documents; read only, so that it is made once."""
+    with SearchEngine(tmp_path_factory.mktemp("many"), encoder=HashingEncoder) as engine:
+        collection = engine.create("many")
+        collection.ingest(many_documents(400))
+        collection.upsert([Document(id=f"fresh{i}", text=f"word{i} word{2 * i}") for i in range(20)])
+        collection.delete(["m3", "fresh1"])
+        yield collection
+
+
+def every_key(collection: Collection) -> torch.Tensor:
+    return torch.as_tensor(collection.snapshot.embeddings(collection.snapshot.visible()))
+
+
+@pytest.mark.parametrize("pooling", ["soft", "hard", "uniform"])
+@pytest.mark.parametrize("score", VECTOR_SCORES)
+def test_over_all_documents_it_is_attention(
+    collection: Collection, encoder: HashingEncoder, score: str, pooling: str
+) -> None:
+    states = torch.as_tensor(encoder.encode_queries([QUERY, "apple"]))
+    width = WIDTHS.get(score)
+    found = collection.attend(states, score=score, pooling=pooling, width=width, temperature=0.5).output
+    keys = every_key(collection)
+    function = attention.SCORES[score]
+    expected = attention.attend(
+        states,
+        keys,
+        score=(lambda q, k: function(q, k, width)) if width else score,
+        pooling=pooling,
+        temperature=0.5,
+    )
+    torch.testing.assert_close(found.context, expected.context, atol=1e-5, rtol=1e-5)
+    order = expected.weights.sort(dim=1, descending=True).values[:, : found.weights.shape[1]]
+    torch.testing.assert_close(found.weights.sort(dim=1, descending=True).values, order, atol=1e-5, rtol=1e-5)
+
+
+def test_the_default_is_the_inner_product_and_the_heads_temperature(many: Collection) -> None:
+    plain, named = many.attend([QUERY]), many.attend([QUERY], score="dot", pooling="soft")
+    for one, other in zip(plain.output, named.output, strict=True):
+        assert np.array_equal(np.asarray(one), np.asarray(other))
+    general = many.attend([QUERY], score="general", temperature=0.05)
+    torch.testing.assert_close(general.output.weights, plain.output.weights)
+    cosine = many.attend([QUERY], score="cosine")
+    torch.testing.assert_close(cosine.output.weights, plain.output.weights, atol=1e-5, rtol=1e-4)
+    assert plain.certificate is None
+
+
+def test_hybrid_adds_the_keyword_part_to_any_score(many: Collection, encoder: HashingEncoder) -> None:
+    text = "word1 word7"
+    found = many.attend([text], score="gaussian", width=0.5, candidates=1000).output
+    states = torch.as_tensor(encoder.encode_queries([text]))
+    snapshot = many.snapshot
+    kernel = attention.gaussian(states, torch.as_tensor(snapshot.embeddings(found.positions[0])), 0.5)
+    keyword = torch.as_tensor(snapshot.keyword_scores([text], found.positions))
+    torch.testing.assert_close(found.scores, kernel + keyword, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.weights, (kernel + keyword).softmax(-1), atol=1e-5, rtol=1e-5)
+
+
+def test_outside_a_kernels_support_nothing_is_found(collection: Collection, encoder: HashingEncoder) -> None:
+    states = torch.as_tensor(encoder.encode_queries(["cheese", "nothing known"]))
+    found = collection.attend(states, score="boxcar", width=0.9)
+    distances = torch.cdist(states, every_key(collection))
+    counts = (distances < 0.9).sum(1)
+    assert counts[0] > 0 == counts[1]
+    assert [sum(id != "" for id in ids) for ids in found.ids] == counts.tolist()
+    torch.testing.assert_close(
+        found.output.weights[0, : int(counts[0])], torch.full((counts[0],), 1 / counts[0])
+    )
+    assert torch.equal(found.output.context[1], torch.zeros(32))
+
+
+def test_a_collection_is_a_database(engine: SearchEngine) -> None:
+    """Exact match over {last name: first name}; an absent key has no answer; contents change the answer."""
+    people = {
+        "Zhang": "Aston",
+        "Lipton": "Zachary",
+        "Li": "Mu",
+        "Smola": "Alex",
+        "Hu": "Rachel",
+        "Werness": "Brent",
+    }
+    database = engine.create("people")
+    database.ingest(
+        [Document(id=last, text=last, metadata={"first": first}) for last, first in people.items()]
+    )
+    found = database.attend(["Li", "Knuth"], score="exact_match", mode="dense", certify=1)
+    assert [[id for id in ids if id] for ids in found.ids] == [["Li"], []]
+    assert found.output.weights[0, 0] == 1
+    assert found.certificate is not None
+    assert found.certificate.proved.all()
+    answers = database.predict(["Li", "Knuth"], field="first", score="exact_match", mode="dense").predictions
+    assert answers[0].labels == {"Mu": 1.0}
+    assert (answers[1].kind, answers[1].labels) == (None, None)
+    database.delete(["Li"])
+    assert (
+        database.predict(["Li"], field="first", score="exact_match", mode="dense").predictions[0].kind is None
+    )
+
+
+@pytest.mark.parametrize("heads", [0, 1, 3], ids=["untrained", "one head", "three heads"])
+@pytest.mark.parametrize(
+    ("mode", "score"),
+    [("keyword", "dot"), *((mode, name) for mode in ("dense", "hybrid") for name in attention.SCORES)],
+)
+def test_what_is_certified_is_exact(
+    many: Collection, encoder: HashingEncoder, score: str, mode: str, heads: int
+) -> None:
+    texts = ["word1 word7", "word3 word50 word2", "nothing known", many.store.get("m7").text]
+    texts += [f"word{i} word{i + 20} word{i + 40}" for i in range(20)]
+    states = torch.as_tensor(encoder.encode_queries(texts))
+    head = opened_head(heads) if heads else Head(32)
+    # One round: from the second on, the query itself depends on what was proposed.
+    options = {"mode": mode, "score": score, "width": WIDTHS.get(score), "hops": 1}
+    proofs = 0
+    with torch.inference_mode():
+        every = SearchLayer(many.snapshot, head, candidates=10_000, **options)(states, texts).positions
+        for candidates in (1, 2, 20, 60):
+            layer = SearchLayer(many.snapshot, head, candidates=candidates, **options)
+            found = layer(states, texts)
+            for places in (1, 5):
+                proved = certificate_of(layer, found, states, texts, places).proved
+                proofs += int(proved.sum())
+                for query in proved.nonzero().flatten().tolist():
+                    ours, best = found.positions[query, :places], every[query, :places]
+                    assert set(ours[ours >= 0]) == set(best[best >= 0])
+    if not heads and score != "additive":  # |additive| ≤ 32 is true and of no use
+        assert proofs > 0
+
+
+def test_what_was_overlooked_is_not_certified(engine: SearchEngine) -> None:
+    """Long keys crowd out the near one: the inner product proposes them, the kernel would rank it first."""
+    collection = engine.create("lengths")
+    vectors = np.zeros((12, 32), np.float32)
+    vectors[:10, 0], vectors[10, 0], vectors[11, 1] = 3.0, 1.0, 1.0
+    documents = [Document(id=str(i), text=f"text {i}") for i in range(12)]
+    collection.store.upsert(documents, vectors)  # not of length 1, which `Collection.upsert` refuses
+    collection.refresh()
+    query = torch.eye(32)[:1]
+    few = collection.attend(query, score="gaussian", width=0.5, candidates=5, certify=1)
+    assert few.ids[0][0] == "0"
+    assert few.certificate is not None
+    assert not few.certificate.proved.any()
+    all_ = collection.attend(query, score="gaussian", width=0.5, candidates=12, certify=1)
+    assert all_.ids[0][0] == "10"
+    assert all_.certificate is not None
+    assert all_.certificate.proved.all()
+    cosine = collection.attend(query, score="cosine", candidates=5, certify=1)
+    assert cosine.certificate is not None
+    assert not cosine.certificate.proved.any()
+
+
+def test_where_there_is_no_bound_it_says_so(engine: SearchEngine, encoder: HashingEncoder) -> None:
+    many = engine.create("rounded")
+    many.ingest(many_documents(200))
+    states = torch.as_tensor(encoder.encode_queries([QUERY]))
+    own = many.attend(states, score=attention.AdditiveScore(32, 32, 8), candidates=20, certify=3)
+    assert own.certificate is not None
+    assert not own.certificate.proved.any()
+    assert own.certificate.reason == "no bound on unseen documents is known for a score of your own"
+    build_generation(many.store, keys=KeyOptions("SQ8"))
+    many._state._snapshot = None
+    rounded = many.attend(states, candidates=20, certify=3)
+    assert rounded.certificate is not None
+    assert not rounded.certificate.proved.any()
+    assert "kind SQ8" in rounded.certificate.reason
+    everything = many.attend(states, candidates=1000, certify=3)
+    assert everything.certificate is not None
+    assert everything.certificate.proved.all()
+
+
+def test_a_score_of_ones_own_learns_with_the_layer(collection: Collection, encoder: HashingEncoder) -> None:
+    score = attention.KernelScore("gaussian", 0.5)
+    layer = SearchLayer(collection.snapshot, Head(32), mode="dense", score=score)
+    assert layer.temperature == 1.0
+    layer(torch.as_tensor(encoder.encode_queries([QUERY]))).context.square().sum().backward()
+    assert score.log_width.grad is not None
+    assert score.log_width.grad.abs() > 0
+    assert "score.log_width" in layer.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("score", ["epanechnikov", "boxcar", "exact_match"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_what_is_outside_leaves_no_nan_in_any_gradient(
+    collection: Collection, encoder: HashingEncoder, score: str, heads: int
+) -> None:
+    layer = SearchLayer(collection.snapshot, opened_head(heads), hops=2, score=score, width=WIDTHS.get(score))
+    texts = ["cheese", "nothing known"]
+    states = torch.as_tensor(encoder.encode_queries(texts)).requires_grad_()
+    found = layer(states, texts)
+    finite = torch.where(torch.isfinite(found.scores), found.scores, 0.0)
+    with torch.autograd.detect_anomaly(check_nan=True):  # none on the way either
+        (found.context.sum() + finite.sum()).backward()
+    for tensor in (states, *layer.parameters()):
+        assert tensor.grad is None or torch.isfinite(tensor.grad).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"score": "euclid"}, "score='euclid'; use one of dot, scaled_dot_product, cosine"),
+        ({"pooling": "max"}, "pooling='max'; use one of soft, hard, uniform"),
+        ({"width": 0.5}, "width=0.5 with score='dot'; only gaussian, epanechnikov, boxcar have a width"),
+        ({"score": "gaussian", "width": 0.0}, "width=0.0; use a number above 0"),
+        ({"score": "gaussian", "width": float("nan")}, "width=nan; use a number above 0"),
+        ({"temperature": 0.0}, "temperature=0.0; use a number above 0"),
+        ({"temperature": float("inf")}, "temperature=inf; use a number above 0"),
+        ({"mode": "keyword", "score": "cosine"}, "mode='keyword' scores by keywords alone; leave score out"),
+        ({"certify": 0}, "certify=0; use 1 or more places"),
+        ({"score": attention.cosine, "width": 1.0}, "width=1.0 beside a score of your own"),
+    ],
+)
+def test_bad_options_say_what_is_allowed(
+    collection: Collection, unchecked: None, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        collection.attend(["x"], **options)  # type: ignore[arg-type]

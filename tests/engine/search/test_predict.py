@@ -1,0 +1,199 @@
+"""Predicting a field by attention: numbers, labels, vectors, their evidence, and kernel regression."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.fakes import HashingEncoder
+
+from dsearch.attention import predict as mean_and_spread
+from dsearch.attention.head import Head
+from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import InvalidRequest
+from dsearch.types import Document
+
+QUERY = "cheese and bread"
+
+
+def angles_to_vectors(angles: np.ndarray) -> np.ndarray:
+    """Numbers as places on a circle: vectors of length 1, near where the numbers are."""
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def curve(angles: np.ndarray) -> np.ndarray:
+    return 2 * np.sin(3 * angles) + angles
+
+
+@pytest.mark.parametrize("field", ["value", "price", "deep.price"])
+def test_kernel_regression_recovers_a_curve(engine: SearchEngine, field: str) -> None:
+    generator = np.random.default_rng(0)
+    angles = np.sort(generator.uniform(0, 3, 300))
+    noisy = curve(angles) + 0.3 * generator.standard_normal(300)
+    collection = engine.create("curve", dimension=2)
+    collection.upsert(
+        [
+            Document(id=str(i), text=f"sample {i}", value=y, metadata={"price": y, "deep": {"price": y}})
+            for i, y in enumerate(noisy.tolist())
+        ],
+        angles_to_vectors(angles),
+    )
+    asked = np.linspace(0.1, 2.9, 60)
+    queries = torch.as_tensor(angles_to_vectors(asked))
+    errors = {}
+    for name, options in {
+        "gaussian": {"score": "gaussian", "width": 0.1},
+        "epanechnikov": {"score": "epanechnikov", "width": 0.2},
+        "boxcar": {"score": "boxcar", "width": 0.2},
+        "average": {"pooling": "uniform"},
+    }.items():
+        answers = collection.predict(queries, field=field, candidates=300, **options).predictions
+        errors[name] = np.sqrt(np.mean((np.array([a.mean for a in answers]) - curve(asked)) ** 2))
+    assert errors["average"] > 1
+    for kernel in ("gaussian", "epanechnikov", "boxcar"):
+        assert errors[kernel] < 0.25 * errors["average"], errors
+    # The closed form of Nadaraya and Watson, on one of the queries.
+    distances = np.linalg.norm(angles_to_vectors(angles) - angles_to_vectors(asked[30:31]), axis=1)
+    weights = np.exp(-((distances / 0.1) ** 2) / 2)
+    expected = (weights * noisy).sum() / weights.sum()
+    spread = np.sqrt((weights * (noisy - expected) ** 2).sum() / weights.sum())
+    options = {"score": "gaussian", "width": 0.1, "candidates": 300}
+    answer = collection.predict(queries[30:31], field=field, **options).predictions[0]
+    assert answer.kind == "number"
+    assert answer.mean == pytest.approx(expected, abs=1e-4)
+    assert answer.spread == pytest.approx(spread, abs=1e-4)
+    assert answer.candidates == 300
+
+
+@pytest.fixture
+def stock(engine: SearchEngine, documents: list[Document]) -> Collection:
+    """Sixteen documents, of which every third has no fields."""
+    made = engine.create("stock")
+    made.ingest(
+        Document(
+            id=d.id,
+            title=d.title,
+            text=d.text,
+            value=[float(i), 1.0],
+            metadata={"price": i, "kind": "ab"[i % 2], "fresh": i < 8, "tags": ["x"]} if i % 3 else {},
+        )
+        for i, d in enumerate(documents)
+    )
+    return made
+
+
+def test_it_is_the_attention_of_the_documents_with_the_field(stock: Collection) -> None:
+    found = stock.attend([QUERY])
+    weights = dict(zip(found.ids[0], found.output.weights[0].tolist(), strict=True))
+    have = {id: weight for id, weight in weights.items() if int(id[1:]) % 3}
+    total = sum(have.values())
+    shares = torch.tensor([[weight / total for weight in have.values()]], dtype=torch.float64)
+    prices = torch.tensor([[float(id[1:])] for id in have], dtype=torch.float64)
+    expected = mean_and_spread(shares, prices)
+    predicted = stock.predict([QUERY], field="price", evidence=3)
+    answer = predicted.predictions[0]
+    assert predicted.stamp == found.stamp
+    assert answer.mean == pytest.approx(float(expected.mean), abs=1e-4)
+    assert answer.spread == pytest.approx(float(expected.spread), abs=1e-4)
+    assert (answer.candidates, answer.without_field) == (10, 6)
+    best = sorted(have, key=lambda id: -have[id])[:3]
+    assert [one.id for one in answer.evidence] == best
+    assert [one.weight for one in answer.evidence] == pytest.approx(
+        [have[id] / total for id in best], abs=1e-6
+    )
+    assert [one.value for one in answer.evidence] == [int(id[1:]) for id in best]
+
+
+def test_labels_are_a_distribution(stock: Collection) -> None:
+    for field, labels in {"kind": {"a", "b"}, "fresh": {True, False}}.items():
+        answer = stock.predict([QUERY], field=field, evidence=100).predictions[0]
+        assert answer.kind == "label"
+        assert answer.mean is None
+        assert answer.labels is not None
+        assert set(answer.labels) == labels
+        assert sum(answer.labels.values()) == pytest.approx(1, abs=1e-6)
+        assert list(answer.labels.values()) == sorted(answer.labels.values(), reverse=True)
+        for label, share in answer.labels.items():
+            held = sum(one.weight for one in answer.evidence if one.value == label)
+            assert share == pytest.approx(held, abs=1e-6)
+
+
+def test_vectors_are_pooled_entry_by_entry(stock: Collection) -> None:
+    answer = stock.predict([QUERY], field="value").predictions[0]
+    assert answer.kind == "vector"
+    first = stock.predict([QUERY], field="value", evidence=100).predictions[0].evidence
+    expected = sum(one.weight * one.value[0] for one in first)
+    assert answer.mean == pytest.approx([expected, 1.0], abs=1e-4)
+    assert isinstance(answer.spread, list)
+    assert answer.spread[1] == 0.0
+
+
+def test_hard_pooling_takes_the_best_document_that_has_the_field(stock: Collection) -> None:
+    ranking = [hit.id for hit in stock.search("apple", limit=16).hits]
+    best = next(id for id in ranking if int(id[1:]) % 3)
+    assert best != ranking[0]
+    answer = stock.predict(["apple"], field="price", pooling="hard").predictions[0]
+    assert (answer.mean, answer.spread) == (int(best[1:]), 0.0)
+
+
+def test_a_head_that_reaches_nothing_leaves_its_share_to_the_others(stock: Collection) -> None:
+    head = Head(32, heads=2, rank=32)
+    with torch.no_grad():  # the second head asks for the opposite, and no document is there
+        head.query_out[1] = torch.eye(32)
+        head.query_in[1] = -2 * torch.eye(32)
+    version = stock.add_model(head, {})
+    options = {"score": "boxcar", "width": 1.2, "mode": "dense"}
+    both = stock.predict([QUERY], field="kind", model=version, **options).predictions[0]
+    alone = stock.predict([QUERY], field="kind", **options).predictions[0]
+    assert both.candidates == alone.candidates > 0
+    assert both.labels == pytest.approx(alone.labels)
+
+
+def test_where_no_document_has_the_field_nothing_is_predicted(
+    stock: Collection, engine: SearchEngine
+) -> None:
+    for field in ("cost", "tags"):
+        answer = stock.predict([QUERY], field=field).predictions[0]
+        assert (answer.kind, answer.mean, answer.spread, answer.labels) == (None, None, None, None)
+        assert (answer.candidates, answer.without_field, answer.evidence) == (0, 16, [])
+    empty = engine.create("empty").predict([QUERY], field="price").predictions[0]
+    assert (empty.kind, empty.candidates, empty.without_field) == (None, 0, 0)
+    assert stock.predict([], field="price").predictions == []
+
+
+def test_one_query_does_not_depend_on_the_others(stock: Collection) -> None:
+    together = stock.predict([QUERY, "lemon tea"], field="price").predictions
+    for query, answer in zip([QUERY, "lemon tea"], together, strict=True):
+        alone = stock.predict([query], field="price").predictions[0]
+        assert answer.mean == pytest.approx(alone.mean, abs=1e-4)
+        assert [one.id for one in answer.evidence] == [one.id for one in alone.evidence]
+
+
+def test_predicting_at_a_stored_document_by_its_vector(stock: Collection, encoder: HashingEncoder) -> None:
+    states = torch.as_tensor(encoder.encode_queries([QUERY]))
+    by_vector = stock.predict(states, field="price").predictions[0]
+    assert by_vector == stock.predict([QUERY], field="price", mode="dense").predictions[0]
+
+
+def test_fields_are_read_in_the_order_of_positions(stock: Collection) -> None:
+    stock.upsert([Document(id="new", text="a new one", metadata={"price": 99})])
+    stock.delete(["d1"])
+    snapshot = stock.snapshot
+    prices = stock.field_values(snapshot, "price")
+    assert len(prices) == snapshot.positions == 17
+    ids = [id for (id,) in stock.ids_at(snapshot, np.arange(17)[:, None])]
+    assert prices == [99 if id == "new" else int(id[1:]) if int(id[1:]) % 3 else None for id in ids]
+
+
+def test_errors(stock: Collection) -> None:
+    with pytest.raises(InvalidRequest, match="empty key"):
+        stock.predict([QUERY], field="")
+    with pytest.raises(InvalidRequest, match="evidence=-1; use 0 or more"):
+        stock.predict([QUERY], field="price", evidence=-1)
+    stock.upsert([Document(id="odd", text=QUERY, metadata={"price": "seven"}, value=[1.0])])
+    with pytest.raises(InvalidRequest, match=r"field 'price' is a \w+ in document '\w+' and a \w+ in '\w+'"):
+        stock.predict([QUERY], field="price")
+    with pytest.raises(
+        InvalidRequest, match="field 'value' is a vector of 1 numbers in document 'odd' and of 2"
+    ):
+        stock.predict([QUERY], field="value")

@@ -1,0 +1,56 @@
+"""Queries with the same phrases are answered together, and their words are encoded at once."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsearch.engine.search.queries import grouped, states_of
+from dsearch.index import ParsedQuery, Tokenizer
+
+QUERIES = ["rice", '"beam search" rice', "-java", '"beam search"', "+beam +search rice", "bread -java"]
+queries = st.lists(st.sampled_from([*QUERIES, "", " ", '"to be"', '"the"', "-", '"']), max_size=8)
+
+
+@given(queries=queries, operators=st.booleans())
+def test_every_query_is_in_one_group(queries: list[str], operators: bool) -> None:
+    groups = grouped(queries, "hybrid", Tokenizer(), operators=operators)
+    assert sorted(number for group in groups for number in group.numbers) == list(range(len(queries)))
+    for group in groups:
+        assert group.texts is None or len(group.texts) == len(group.numbers)
+    if not operators:
+        assert [group.texts for group in groups] == ([queries] if queries else [])
+
+
+def test_phrases_make_groups() -> None:
+    groups = grouped(["rice", "bread", 'rice "beam search"', 'bread "beam search"'], "hybrid", Tokenizer())
+    assert [group.numbers for group in groups] == [[0, 1], [2, 3]]
+    assert groups[1].phrases == ParsedQuery("", ("beam search",))
+    assert groups[1].texts == ["rice beam search", "bread beam search"]
+
+
+def test_what_leaves_no_word_is_asked_without_words() -> None:
+    (excluding,) = grouped(["-java"], "hybrid", Tokenizer())
+    assert (excluding.mode, excluding.texts) == ("dense", None)
+    (stopped,) = grouped(['"to be"'], "keyword", Tokenizer())
+    assert (stopped.mode, stopped.texts) == ("dense", None)
+    (worded,) = grouped(['"to be"'], "hybrid", Tokenizer())
+    assert (worded.mode, worded.texts) == ("hybrid", ["to be"])
+
+
+@given(queries=queries)
+def test_states_stand_in_the_order_of_the_batch(queries: list[str]) -> None:
+    calls: list[list[str]] = []
+
+    def encode(texts: list[str]) -> torch.Tensor:
+        calls.append(texts)
+        return torch.tensor([[float(len(text)), 1.0] for text in texts])
+
+    groups = grouped(queries, "hybrid", Tokenizer())
+    states = states_of(groups, encode, 2)
+    assert len(calls) <= 1
+    for group in groups:
+        for at, number in enumerate(group.numbers):
+            expected = [0.0, 0.0] if group.texts is None else [float(len(group.texts[at])), 1.0]
+            assert states[number].tolist() == expected

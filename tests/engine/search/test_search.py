@@ -1,0 +1,159 @@
+"""What is served equals a plain-tensor reference, for every mode, model and state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.engine.reference import QUERY, assert_equals_reference, many_documents, reference, turned_head
+from support.fakes import HashingEncoder
+
+from dsearch.engine import Collection, SearchEngine, System, make_run
+from dsearch.errors import InvalidRequest, ModelNotFound
+from dsearch.types import Document, Query
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "keyword"])
+def test_untrained_search_is_cosine_plus_keywords(
+    collection: Collection, documents: list[Document], encoder: HashingEncoder, mode: str
+) -> None:
+    assert_equals_reference(collection, documents, encoder, mode)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "keyword"])
+def test_trained_search_is_the_formula(
+    collection: Collection, documents: list[Document], encoder: HashingEncoder, mode: str
+) -> None:
+    head = turned_head()
+    version = collection.add_model(head, {})
+    assert_equals_reference(collection, documents, encoder, mode, turned_head(), model=version)
+    collection.promote(version)
+    assert_equals_reference(collection, documents, encoder, mode, turned_head())
+
+
+def test_candidates_hold_the_best_hits_and_say_how_much_they_cover(
+    engine: SearchEngine, encoder: HashingEncoder
+) -> None:
+    documents = many_documents()
+    collection = engine.create("many")
+    collection.ingest(documents)
+    for query in ("word1 word7", "word3 word50 word50 word2", "nothing known"):
+        result = collection.search(query, limit=10, coverage=True)
+        scores, weights = reference(documents, query, encoder, "hybrid")
+        best = sorted(scores, key=lambda id: -scores[id])[:10]
+        assert [hit.score for hit in result.hits] == pytest.approx([scores[id] for id in best], abs=1e-5)
+        everything = collection.search(query, limit=1000, coverage=True)
+        assert everything.attention.covered_mass == 1.0
+        covered = result.attention.covered_mass
+        assert covered is not None
+        assert 100 <= result.attention.candidates <= 200
+        found = collection.attend([query])
+        exact = sum(weights[id] for id in found.ids[0] if id)
+        assert covered == pytest.approx(exact, abs=1e-5)
+
+
+def test_explanations_sum_to_the_score(collection: Collection) -> None:
+    for hit in collection.search(QUERY, explain=True).hits:
+        assert hit.explain is not None
+        assert hit.explain.dense[0] + hit.explain.keyword[0] == pytest.approx(hit.score, abs=1e-6)
+        assert hit.explain.head_weights == [pytest.approx(hit.weight)]
+    assert collection.search(QUERY).hits[0].explain is None
+
+
+def test_pages_are_parts_of_one_ranking(collection: Collection) -> None:
+    whole = collection.search(QUERY, limit=16).hits
+    pages = [
+        hit for offset in range(0, 20, 3) for hit in collection.search(QUERY, limit=3, offset=offset).hits
+    ]
+    assert pages == whole
+
+
+def test_batch_equals_single(collection: Collection) -> None:
+    queries = [QUERY, "apple", "zebra crossing"]
+    batch = collection.search_batch(queries, coverage=True)
+    for query, result in zip(queries, batch, strict=True):
+        single = collection.search(query)
+        assert [hit.id for hit in single.hits] == [hit.id for hit in result.hits]
+        assert [hit.score for hit in single.hits] == pytest.approx(
+            [hit.score for hit in result.hits], abs=1e-6
+        )
+        assert result.attention.covered_mass == pytest.approx(single.attention.covered_mass)
+
+
+def test_edges(engine: SearchEngine, collection: Collection) -> None:
+    empty = engine.create("empty")
+    for mode in ("hybrid", "dense", "keyword"):
+        result = empty.search("anything", mode=mode)
+        assert result.hits == []
+        assert result.attention.candidates == 0
+    assert len(collection.search("apple", limit=1000).hits) == 16
+    assert collection.search("nosuchword", mode="keyword").hits == []
+    assert collection.search_batch([]) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 0}, "limit=0; use 1 to 1000"),
+        ({"limit": 1001}, "limit=1001; use 1 to 1000"),
+        ({"offset": -1}, "offset=-1; use 0 to 10000"),
+        ({"mode": "fuzzy"}, "mode='fuzzy'; use hybrid, dense or keyword"),
+        ({"hops": 0}, "hops=0; use an integer of at least 1"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_bad_options_say_what_is_allowed(
+    collection: Collection, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        collection.search("x", **options)  # type: ignore[arg-type]
+
+
+def test_bad_queries(collection: Collection) -> None:
+    with pytest.raises(InvalidRequest, match="query 1 is empty; give at least one word"):
+        collection.search_batch(["fine", "  "])
+    with pytest.raises(ModelNotFound):
+        collection.search("x", model="v7")
+
+
+def test_attend_takes_vectors(collection: Collection, encoder: HashingEncoder) -> None:
+    states = torch.as_tensor(encoder.encode_queries([QUERY, "apple"]))
+    by_vector = collection.attend(states)
+    by_text = collection.attend([QUERY, "apple"], mode="dense")
+    assert by_vector.ids == by_text.ids
+    torch.testing.assert_close(by_vector.output.context, by_text.output.context)
+    weights, keys = (
+        by_vector.output.weights,
+        torch.as_tensor(collection.snapshot.embeddings(by_vector.output.positions)),
+    )
+    torch.testing.assert_close(by_vector.output.context, torch.einsum("bc,bcd->bd", weights, keys))
+
+
+def test_runs_have_the_served_ranking(collection: Collection) -> None:
+    queries = [Query("q1", QUERY), Query("q2", "apple")]
+    run = make_run(collection, queries, depth=5)
+    for query in queries:
+        served = collection.search(query.text, limit=5).hits
+        assert run[query.id] == [(hit.id, pytest.approx(hit.score)) for hit in served]
+    first = run["q1"][0][0]
+    without = make_run(collection, queries, depth=5, exclude={"q1": {first}})
+    assert first not in dict(without["q1"])
+    assert len(without["q1"]) == 5
+    assert without["q2"] == run["q2"]
+    keyword = make_run(collection, queries, System("keyword"))
+    assert len(keyword["q1"]) < 16
+
+
+def test_the_best_by_keywords_are_proposed_wherever_they_are(collection: Collection) -> None:
+    """Built and fresh rows are ranked together, and no more than asked for are looked at again."""
+    collection.upsert([Document(f"n{n}", "apple " * (1 + n % 3) + "word " * n) for n in range(9)])
+    collection.delete(["n2"])
+    state = collection.snapshot
+    for query in ("apple", "apple word", "bread", "nothing"):
+        every = state.all_keyword_scores([query])[0]
+        every[state.excluded] = 0
+        for k in (1, 4, 200):
+            best = np.argsort(-every, kind="stable")[:k]
+            best = best[every[best] > 0]
+            (found,) = state.keyword_candidates([query], k)
+            assert found[found >= 0].tolist() == best.tolist()

@@ -1,0 +1,526 @@
+"""Long documents: every one is scored by its best passage, wherever scores are computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+import torch
+from support.fakes import HashingEncoder
+
+from dsearch.attention.head import Head
+from dsearch.attention.maxp import best_passages
+from dsearch.engine import PassageOptions, Question, SearchEngine, SearchLayer, attention_parts, vjp
+from dsearch.engine.indexing.chunking import Cutting, encode, spans_of
+from dsearch.engine.options import KeyOptions
+from dsearch.engine.ranking.certificate import _inner_products
+from dsearch.engine.ranking.coverage import covered_mass
+from dsearch.errors import Conflict, InvalidRequest
+from dsearch.store import Passages
+from dsearch.types import Document
+
+OPTIONS = PassageOptions(tokens=16, overlap=4)
+FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
+WORDS = FOODS.split()
+QUERIES = ["apple number7", "mango pear kale", "honey", "bread and cheese", "lemon juice number3"]
+
+
+def words(count: int, seed: int) -> str:
+    chance = random.Random(seed)
+    return " ".join(chance.choice([*WORDS, f"number{chance.randrange(30)}"]) for _ in range(count))
+
+
+def some(seed: int = 0, count: int = 24) -> list[Document]:
+    """Every third document is long."""
+    return [
+        Document(f"d{n}", words(40 + n if n % 3 == 0 else 8, 1000 * seed + n), WORDS[n % 16])
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def long(engine):
+    """A collection of built, fresh, changed and deleted documents, long ones among each."""
+    collection = engine.create("long", passages=OPTIONS)
+    collection.ingest(some())
+    collection.upsert(some(1, 5))
+    collection.upsert([Document("new", words(70, 77)), Document("tiny", "apple honey")])
+    collection.delete(["d6", "d8"])
+    return collection
+
+
+def brute(collection, head: Head, states: torch.Tensor, texts: list[str] | None):
+    """Plain tensors, document by document: dense [batch, heads, documents], keyword, and what was taken."""
+    store, snapshot = collection.store, collection.snapshot
+    rows = snapshot.rows(np.arange(snapshot.positions))
+    first, passages = store.embeddings(rows), store.passages(rows)
+    folded = head.fold(head.queries(states))
+    dense, taken = [], []
+    for row, embedding in zip(rows.tolist(), first, strict=True):
+        every = np.concatenate(
+            [embedding[None], passages[row].embeddings] if row in passages else [embedding[None]]
+        )
+        scores = folded @ torch.as_tensor(every).to(folded).T
+        best = scores.max(-1)
+        dense.append(best.values)
+        taken.append(torch.as_tensor(every).to(folded)[best.indices])
+    keyword = torch.zeros(len(states), len(rows))
+    if texts is not None:
+        keyword = torch.as_tensor(snapshot.all_keyword_scores(texts))
+    return torch.stack(dense, -1), keyword.to(folded), torch.stack(taken, 2)
+
+
+def reference(collection, head: Head, states: torch.Tensor, texts: list[str] | None):
+    """Weights of all documents and the contexts."""
+    dense, keyword, taken = brute(collection, head, states, texts)
+    logits = (dense + head.keyword_weight[:, None] * keyword[:, None]) / head.temperature
+    excluded = collection.snapshot.excluded
+    if excluded is not None:
+        logits = logits.masked_fill(torch.as_tensor(excluded), -torch.inf)
+    heads = logits.softmax(-1)
+    weights = (heads * head.mixture[:, None]).sum(1)
+    values = head.values(taken)
+    context = torch.einsum("h,bhd,bhdv->bv", head.mixture, heads, values)
+    return weights, context, logits
+
+
+def trained(dimension: int, heads: int = 1, seed: int = 3) -> Head:
+    """Any head but the untrained one."""
+    head, generator = Head(dimension, heads=heads), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in head.named_parameters():
+            if name not in ("log_temperature", "hop_strength"):
+                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return head
+
+
+def states_of(collection, texts=QUERIES) -> torch.Tensor:
+    return torch.as_tensor(collection.encoder.encode_queries(texts))
+
+
+# --- what is found
+
+
+def test_what_stands_at_the_end_of_a_long_document_is_found(engine):
+    target = Document("target", words(100, 1).replace("nut", "oat") + " unique needle words")
+    others = [Document(f"o{n}", words(12, n + 50) + (" needle" if n == 3 else "")) for n in range(20)]
+    with_passages = engine.create("with", passages=OPTIONS)
+    without = engine.create("without", passages=PassageOptions(none=True))
+    for collection in (with_passages, without):
+        collection.ingest([target, *others])
+    query = "unique needle words"
+    (first, *_) = with_passages.search(query, mode="dense").hits
+    assert first.id == "target"
+    assert first.passage.text.endswith("unique needle words")
+    assert first.passage.text == target.text[first.passage.start : first.passage.end]
+    assert first.passage.ordinal > 3
+    found = without.search(query, mode="dense", limit=21).hits
+    before = next(hit for hit in found if hit.id == "target")
+    assert before.score < first.score - 0.2
+    assert before.passage is None
+
+
+def test_only_long_documents_have_a_passage(long):
+    hits = long.search("apple number7", limit=50, mode="dense").hits
+    cut = {
+        id for id, row in long.store.rows_of([hit.id for hit in hits]).items() if long.store.passages([row])
+    }
+    assert {hit.id for hit in hits if hit.passage is not None} == cut
+    assert {"new", "d0", "d3"} <= cut
+    for hit in hits:
+        if hit.passage is not None:
+            assert hit.passage.text == hit.text[hit.passage.start : hit.passage.end]
+
+
+def test_words_alone_take_no_passage(long):
+    assert all(hit.passage is None for hit in long.search("apple number7", mode="keyword").hits)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("mode", ["dense", "hybrid"])
+def test_attention_is_that_of_plain_tensors(long, heads, mode):
+    head, states = trained(long.store.dimension, heads), states_of(long)
+    texts = QUERIES if mode == "hybrid" else None
+    weights, context, _ = reference(long, head, states, texts)
+    found = SearchLayer(long.snapshot, head, mode=mode)(states, texts)
+    spread = torch.zeros_like(weights).scatter(
+        1, torch.as_tensor(found.positions).clamp_min(0), found.weights
+    )
+    torch.testing.assert_close(spread, weights)
+    torch.testing.assert_close(found.context, context)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("projected", [False, True])
+def test_candidates_are_the_documents_of_best_passages(engine, heads, projected):
+    """One document has the nearest keys by far; k documents are found all the same."""
+    collection = engine.create("greedy", passages=OPTIONS)
+    greedy = Document("greedy", " ".join(["apple number7"] * 200))
+    collection.ingest([greedy, *some()])
+    head = trained(collection.store.dimension, heads)
+    if projected:
+        collection.promote(collection.add_model(head, {}))
+        collection.refresh()
+        assert collection.snapshot.unfold is not None
+    collection.upsert([Document("greedy2", " ".join(["apple number7 honey"] * 100))])
+    states = states_of(collection)
+    for k in (1, 3, 7):
+        found = SearchLayer(collection.snapshot, head, mode="dense", candidates=k)(states)
+        dense, _, _ = brute(collection, head, states, None)
+        for query in range(len(states)):
+            expected = {int(at) for scores in dense[query] for at in scores.topk(k).indices}
+            assert expected <= set(found.positions[query].tolist())
+
+
+def test_fresh_documents_are_proposed_by_their_best_passages(engine):
+    collection = engine.create("fresh", passages=OPTIONS)
+    collection.upsert(some(count=40))
+    assert len(collection.snapshot.fresh) == 40
+    head, states = Head(collection.store.dimension), states_of(collection)
+    dense, _, _ = brute(collection, head, states, None)
+    found = SearchLayer(collection.snapshot, head, mode="dense", candidates=4)(states).positions
+    assert [set(line) for line in found.tolist()] == [
+        set(line) for line in dense[:, 0].topk(4).indices.tolist()
+    ]
+
+
+@pytest.mark.parametrize("kind", ["HNSW", "IVF", "SQ8"])
+def test_approximate_kinds_give_as_many_documents_as_asked(engine, kind):
+    collection = engine.create("kinds", passages=OPTIONS, keys=KeyOptions(kind=kind))
+    collection.ingest([Document("greedy", " ".join(["apple number7"] * 200)), *some(count=60)])
+    found = SearchLayer(collection.snapshot, Head(collection.store.dimension), mode="dense", candidates=9)
+    positions = found(states_of(collection)).positions
+    assert positions.shape == (len(QUERIES), 9)
+    assert all(len(set(line)) == 9 and -1 not in line for line in positions.tolist())
+
+
+def test_hops_refine_by_the_passages_that_were_taken(long):
+    head, states = trained(long.store.dimension, 2), states_of(long)
+    with torch.no_grad():
+        head.hop_strength.fill_(0.7)
+    layer = SearchLayer(long.snapshot, head, mode="dense", hops=2)
+    once = SearchLayer(long.snapshot, head, mode="dense", hops=1)(states)
+    _, _, taken = brute(long, head, states, None)
+    first = torch.as_tensor(once.positions[:, :10])
+    rows = torch.arange(len(states))[:, None]
+    weights = once.head_weights[..., :10]
+    weights = weights / weights.sum(-1, keepdim=True)
+    pooled = torch.einsum("bhc,bchd->bhd", weights, head.keys(taken[rows, :, first]))
+    queries = head.queries(states)
+    unit = torch.nn.functional.normalize
+    turned = unit(unit(queries, dim=-1) + 0.7 * unit(pooled, dim=-1), dim=-1) * queries.norm(
+        dim=-1, keepdim=True
+    )
+    torch.testing.assert_close(layer(states).folded, head.fold(turned), atol=1e-5, rtol=1e-4)
+
+
+# --- gradients
+
+
+def test_gradients_are_those_of_the_best_passage(long):
+    head = trained(long.store.dimension, 2).double()
+    states = states_of(long).double().requires_grad_()
+    weights, context, _ = reference(long, head, states, QUERIES)
+    probe = torch.randn(context.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    parameters = [states, *head.parameters()]
+    expected = torch.autograd.grad(
+        (context * probe).sum() + weights[:, 3].sum(), parameters, allow_unused=True
+    )
+    found = SearchLayer(long.snapshot, head)(states, QUERIES)
+    third = found.weights[torch.as_tensor(found.positions == 3)].sum()
+    got = torch.autograd.grad((found.context * probe).sum() + third, parameters, allow_unused=True)
+    for one, other in zip(expected, got, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(other, one)
+
+
+def test_embeddings_in_the_graph_are_all_there_is_of_a_document(long):
+    head, states = Head(long.store.dimension), states_of(long)
+    layer = SearchLayer(long.snapshot, head, mode="dense")
+    found = layer(states, embed=lambda positions: torch.as_tensor(long.snapshot.embeddings(positions)))
+    assert found.keys is None
+    first = torch.as_tensor(long.snapshot.embeddings(found.positions))
+    torch.testing.assert_close(found.dense[:, 0], torch.einsum("bd,bcd->bc", states, first))
+
+
+# --- what is claimed about a search
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["at once", "block by block"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_covered_mass_is_the_share_of_the_softmax_over_documents(long, heads, gradients):
+    head, states = trained(long.store.dimension, heads), states_of(long)
+    layer = SearchLayer(long.snapshot, head, candidates=4)
+    with torch.set_grad_enabled(gradients):
+        found = layer(states, QUERIES)
+        covered = covered_mass(found, layer, QUERIES)
+        _, _, logits = reference(long, head, states, QUERIES)
+    everything = logits.softmax(-1)
+    at = torch.as_tensor(found.positions)
+    held = everything.gather(2, at.clamp_min(0)[:, None].expand(-1, heads, -1))
+    held = held.masked_fill((at == -1)[:, None], 0.0).sum(-1)
+    torch.testing.assert_close(covered, (held * head.mixture).sum(-1), atol=1e-5, rtol=1e-4)
+    assert covered.min() < 0.999
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine", "gaussian", "scaled_dot_product"])
+def test_what_is_certified_is_true(long, score):
+    proved = 0
+    for seed in range(4):
+        states = states_of(long, [words(3, seed * 10 + n) for n in range(6)])
+        options = {"score": score, "mode": "dense", "width": 0.3 if score == "gaussian" else None}
+        some_of = long.attend(states, certify=2, candidates=6, **options)
+        everything = long.attend(states, candidates=1000, **options)
+        for query in range(len(states)):
+            if some_of.certificate.proved[query]:
+                proved += 1
+                assert some_of.ids[query][:2] == everything.ids[query][:2]
+    assert proved > 5
+
+
+def test_bounds_on_unseen_documents_know_every_passage(long):
+    """What certificates rest on: inner products of best passages, and the lengths of all embeddings."""
+    head, states, snapshot = trained(long.store.dimension, 2), states_of(long), long.snapshot
+    dense, _, _ = brute(long, head, states, None)
+    positions = np.broadcast_to(np.array([3, 0, 12, -1]), (len(states), 4))
+    inner = _inner_products(snapshot, head.fold(head.queries(states)), positions)
+    torch.testing.assert_close(inner[..., :3], dense[..., [3, 0, 12]])
+    (one,) = long.encoder.encode_documents(["one"])
+    spans = np.array([[0, 9], [9, 20]])
+    for length in (0.5, 2.0):  # of a further passage; first ones have length 1
+        odd = Document(f"odd{length}", words(9, 1))
+        long.store.upsert([odd], one[None], passages={0: Passages(spans, length * one[None])})
+    long.refresh()
+    assert long.snapshot.embedding_lengths() == pytest.approx((0.5, 2.0))
+
+
+def test_a_score_takes_the_passage_that_is_best_by_itself(long):
+    head, states = trained(long.store.dimension), states_of(long)
+    found = SearchLayer(long.snapshot, head, mode="dense", score="gaussian", width=0.5)(states)
+    keys = head.keys(torch.as_tensor(long.snapshot.key_embeddings(found.keys[:, 0])))
+    away = (head.queries(states) - keys).square().sum(-1)
+    mask = torch.as_tensor(found.positions >= 0)
+    torch.testing.assert_close(found.dense[:, 0][mask], (-away / (2 * 0.25))[mask], atol=1e-4, rtol=1e-4)
+    for position in long.snapshot.passages.long.tolist():
+        _, further = long.snapshot.passages.beside(np.array([[position]]))
+        every = np.concatenate([[position], further[0] + long.snapshot.positions])
+        other = head.keys(torch.as_tensor(long.snapshot.key_embeddings(every)))
+        least = (head.queries(states) - other).square().sum(-1).min(-1).values
+        at = torch.as_tensor(found.positions == position)
+        if at.any():
+            torch.testing.assert_close(away[at], least[at.any(1)], atol=1e-5, rtol=1e-4)
+
+
+# --- indexing
+
+
+def test_collections_without_long_documents_are_what_they_were(engine, documents):
+    collection = engine.create("short")
+    assert collection.describe()["passages"] == {"tokens": 256, "overlap": 32}
+    collection.ingest(documents)
+    assert collection.snapshot.passages is None
+    assert collection.snapshot.generation.manifest.format == 2
+    assert (
+        SearchLayer(collection.snapshot, Head(collection.store.dimension))(states_of(collection)).keys is None
+    )
+
+
+def test_a_second_run_encodes_nothing(long, encoder):
+    before = encoder.encoded
+    report = long.ingest(
+        [document for document in some() if document.id not in ("d0", "d1", "d2", "d3", "d4")]
+    )
+    assert (report.updated, report.inserted) == (0, 2)  # d6 and d8 had been deleted
+    long.update_metadata("new", {"year": 1999})
+    assert long.search("apple", filter={"year": {"eq": 1999}}, mode="dense").hits[0].passage is not None
+    encoded = encoder.encoded - before
+    again = long.ingest(some()[5:])
+    assert (again.unchanged, again.encoded) == (19, 0)
+    assert encoder.encoded - before == encoded
+
+
+def test_interrupted_indexing_goes_on(engine, encoder, monkeypatch):
+    collection, whole = engine.create("stopped", passages=OPTIONS), engine.create("whole", passages=OPTIONS)
+    monkeypatch.setattr("dsearch.engine.indexing.ingest._LONG_ENCODED_AT_A_TIME", 400)
+    encode_documents, calls = encoder.encode_documents, []
+
+    def failing(texts):
+        calls.append(len(texts))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return encode_documents(texts)
+
+    monkeypatch.setattr(encoder, "encode_documents", failing)
+    with pytest.raises(KeyboardInterrupt):
+        collection.ingest(some())
+    assert max(calls) < 60
+    waiting = collection.store.count().pending
+    assert 0 < waiting < 24
+    assert collection.ingest(some()).encoded == waiting
+    whole.ingest(some())
+    for name in ("rows", "vectors"):
+        assert np.array_equal(
+            getattr(collection.snapshot.generation, name), getattr(whole.snapshot.generation, name)
+        )
+    assert collection.store.verify().ok
+
+
+def test_what_is_built_is_what_was_fresh(engine):
+    fresh, built = engine.create("fresh", passages=OPTIONS), engine.create("built", passages=OPTIONS)
+    fresh.upsert(some())
+    built.ingest(some())
+    for query in QUERIES:
+        one, other = (c.search(query, limit=24, mode="dense").hits for c in (fresh, built))
+        assert [(hit.id, hit.passage) for hit in one] == [(hit.id, hit.passage) for hit in other]
+    fresh.refresh()
+    assert len(fresh.snapshot.fresh) == 0
+    assert np.array_equal(fresh.snapshot.generation.vectors, built.snapshot.generation.vectors)
+
+
+def test_another_process_sees_the_same(long, tmp_path):
+    with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
+        hits = other.collection("long").search("mango pear kale", mode="dense").hits
+        assert hits == long.search("mango pear kale", mode="dense").hits
+
+
+# --- how documents are cut
+
+
+def test_passages_fit_their_size_with_the_title(encoder):
+    document = Document("d", words(300, 5), "a title of five words")
+    embeddings, cut = encode(encoder, [Document("s", "short"), document], Cutting(24, 4))
+    assert embeddings.shape == (2, 32)
+    assert list(cut) == [1]
+    spans = cut[1].spans.tolist()
+    texts = [f"{document.title} {document.text[start:end]}" for start, end in spans]
+    assert max(encoder.token_counts(texts)) <= 24
+    again = encoder.encode_documents(texts)
+    assert np.array_equal(embeddings[1], again[0])
+    assert np.array_equal(cut[1].embeddings, again[1:])
+
+
+def test_a_title_that_is_too_long_is_shortened(encoder):
+    document = Document("d", words(100, 5), words(200, 6))
+    title, spans = spans_of(encoder, [document], Cutting(24, 4))[0]
+    assert title == " ".join(document.title.split()[:5])
+    assert len(spans) > 5
+
+
+def test_a_document_that_is_nearly_all_title_stays_whole(encoder):
+    assert spans_of(encoder, [Document("d", "", words(300, 5))], Cutting(24, 4)) == {}
+    assert spans_of(encoder, [Document("d", "end", words(300, 5))], Cutting(24, 4)) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (PassageOptions(tokens=8), "passages of 8 tokens; use 16 to 256"),
+        (PassageOptions(tokens=257), "passages of 257 tokens; use 16 to 256"),
+        (PassageOptions(tokens=100, overlap=50), "an overlap of 50 tokens; use 0 to 49"),
+        (PassageOptions(overlap=-1), "an overlap of -1 tokens"),
+        (PassageOptions(tokens=32, none=True), "passages are turned off"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(engine, options, message):
+    with pytest.raises(InvalidRequest, match=message):
+        engine.create("refused", passages=options)
+    assert "refused" not in engine.names()
+
+
+def test_how_a_collection_is_cut_stays(engine):
+    engine.create("cut", passages=OPTIONS)
+    assert engine.collection_or_new("cut", passages=PassageOptions()).name == "cut"
+    assert engine.collection_or_new("cut", passages=PassageOptions(tokens=16)).name == "cut"
+    for other in (PassageOptions(tokens=32), PassageOptions(overlap=5), PassageOptions(none=True)):
+        with pytest.raises(Conflict, match=r"passages of 16 tokens, 4 shared, and that stays.*-c NEW_NAME"):
+            engine.collection_or_new("cut", passages=other)
+    engine.create("whole", passages=PassageOptions(none=True))
+    assert engine.collection_or_new("whole", passages=PassageOptions()).describe()["passages"] is None
+    with pytest.raises(Conflict, match="does not cut long documents"):
+        engine.collection_or_new("whole", passages=PassageOptions(tokens=32))
+
+
+class Silent(HashingEncoder):
+    token_counts = None
+
+
+def test_an_encoder_that_counts_no_tokens_cuts_nothing(tmp_path):
+    with SearchEngine(tmp_path / "other", encoder=Silent) as engine:
+        assert engine.create("plain").describe()["passages"] is None
+        with pytest.raises(InvalidRequest, match="counts no tokens"):
+            engine.create("refused", passages=OPTIONS)
+
+
+def test_given_embeddings_are_one_a_document(engine):
+    assert engine.create("given", dimension=4).describe()["passages"] is None
+
+
+# --- the best passage itself
+
+
+def test_the_best_passage_by_hand():
+    scores = torch.tensor([[[0.1, 0.5, 0.9, 0.5, 0.2]], [[0.3, -1.0, -2.0, 7.0, 7.0]]])
+    owners = torch.tensor([[[0, 1, 0, 1, 2]], [[0, 1, 1, 2, 2]]])  # 2 is padding
+    assert best_passages(scores, owners, 2).tolist() == [[[2, 1]], [[0, 1]]]
+
+
+def test_a_score_of_nan_or_nothing_takes_the_first_passage():
+    scores = torch.tensor([[torch.nan, 0.5, torch.nan], [-torch.inf, 1.0, -torch.inf]])
+    assert best_passages(scores, torch.tensor([0, 1, 0]), 2).tolist() == [[0, 1], [0, 1]]
+
+
+# --- over a wire
+
+
+def parts_of(collection, head, states, include, **options):
+    version = collection.add_model(head, {})
+    question = Question(states=states, texts=QUERIES, model=version, dtype="float64", options=options)
+    return question, attention_parts(collection, question, include=include)
+
+
+@pytest.mark.parametrize("score", ["dot", "gaussian"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_slopes_are_those_of_the_passages_that_were_taken(long, heads, score):
+    """What the other side computes from them is what `vjp` computes here."""
+    head, states = trained(long.store.dimension, heads), states_of(long).double()
+    options = {"score": score, "hops": 1, **({"width": 0.7} if score == "gaussian" else {})}
+    question, parts = parts_of(long, head, states, ("slopes", "parts"), **options)
+    raw = torch.as_tensor(parts.arrays["dense"] + parts.arrays["keyword"]).requires_grad_()
+    mask = torch.as_tensor([[n < len(ids) for n in range(raw.shape[2])] for ids in parts.ids])
+    logits = (raw / parts.temperature).masked_fill(~mask[:, None], -torch.inf)
+    weights = (logits.softmax(-1) * torch.as_tensor(parts.mixture)[:, None]).sum(1)
+    torch.testing.assert_close(weights, torch.as_tensor(parts.arrays["weights"]))
+    (of_raw,) = torch.autograd.grad(weights[:, 2].sum(), [raw])
+    slopes = torch.as_tensor(parts.arrays["slopes"])
+    there = torch.einsum("bhc,bhcd->bd", of_raw, slopes).numpy()
+    upstream = [[float(n == 2) for n in range(len(ids))] for ids in parts.ids]
+    here = vjp(long, dataclasses.replace(question, stamp=parts.stamp), weights=upstream).states
+    np.testing.assert_allclose(there, here, atol=1e-9)
+
+
+def test_keys_and_values_are_those_of_the_passages_that_were_taken(long):
+    head, states = trained(long.store.dimension), states_of(long).double()
+    _, parts = parts_of(long, head, states, ("keys", "values", "parts"), hops=1)
+    dense = torch.einsum(
+        "bd,bcd->bc", head.queries(states.float())[:, 0].double(), torch.as_tensor(parts.arrays["keys"])
+    )
+    mask = torch.as_tensor([[n < len(ids) for n in range(dense.shape[1])] for ids in parts.ids])
+    torch.testing.assert_close(
+        dense[mask], torch.as_tensor(parts.arrays["dense"])[:, 0][mask], atol=1e-5, rtol=1e-5
+    )
+    context = np.einsum("bc,bcd->bd", parts.arrays["weights"], parts.arrays["values"])
+    np.testing.assert_allclose(context, parts.arrays["context"], atol=1e-9)
+
+
+def test_heads_that_took_different_passages_have_keys_and_values_of_their_own(long):
+    head, states = trained(long.store.dimension, 3), states_of(long).double()
+    _, parts = parts_of(long, head, states, ("keys", "values", "parts"), hops=1)
+    keys, values = parts.arrays["keys"], parts.arrays["values"]
+    assert keys.shape == values.shape == (*parts.arrays["dense"].shape, long.store.dimension)
+    assert (keys != keys[:, :1]).any()
+    shares = parts.arrays["head_weights"] * parts.mixture[:, None]
+    context = np.einsum("bhc,bhcd->bd", shares, values)
+    np.testing.assert_allclose(context, parts.arrays["context"], atol=1e-9)

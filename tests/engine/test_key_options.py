@@ -1,0 +1,185 @@
+"""How keys are kept: asked for once, tuned on the collection's own queries, tuned again for a new head."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from support.fakes import HashingEncoder
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.indexing.tuning import FILE_NAME, key_queries
+from dsearch.engine.options import KeyOptions
+from dsearch.engine.rebuild import QUERIES, folded_queries, tuning_queries
+from dsearch.errors import InvalidRequest
+from dsearch.index.dense.tuning import exact_neighbours, recall
+from dsearch.types import Document
+
+TARGET = 0.9
+
+
+def documents(count: int) -> list[Document]:
+    chance = np.random.default_rng(0)
+    words = [f"word{i}" for i in range(400)]
+    return [
+        Document(id=f"{i}", text=" ".join(chance.choice(words, 6)) + f". Another sentence {words[i % 400]}.")
+        for i in range(count)
+    ]
+
+
+@pytest.fixture
+def approximate(engine: SearchEngine) -> Collection:
+    made = engine.create("many", keys=KeyOptions("IVF", TARGET))
+    made.ingest(documents(3000))
+    return made
+
+
+def test_what_was_asked_for_holds_until_something_else_is(
+    engine: SearchEngine, encoder: HashingEncoder
+) -> None:
+    made = engine.create("few", keys=KeyOptions("auto", memory_bytes=100_000))
+    made.ingest(documents(200))
+    assert made.describe()["keys"]["kind"] == "Flat"
+    assert made.describe()["keys"]["asked"] == "auto"
+    made.ingest(documents(1500))
+    assert made.describe()["keys"]["kind"] == "SQfp16"  # 1,500 keys of 32 numbers: 192,000 bytes, 96,000, …
+    made.refresh(memory_bytes=50_000)
+    report = made.describe()["keys"]
+    assert (report["kind"], report["memory_bytes"], report["recall_target"]) == ("SQ8", 50_000, 0.99)
+    home = engine.home.path
+    engine.close()
+    with SearchEngine(home, encoder=lambda: encoder) as again:
+        again.collection("few").refresh()
+        assert again.collection("few").describe()["keys"]["kind"] == "SQ8"
+        again.collection("few").refresh(kind="Flat")
+        again.collection("few").refresh()
+        assert again.collection("few").describe()["keys"]["kind"] == "Flat"
+
+
+def test_what_makes_no_sense_is_refused(engine: SearchEngine, collection: Collection) -> None:
+    with pytest.raises(InvalidRequest, match="dense kind 'Fast'; use one of Flat"):
+        engine.create("x", keys=KeyOptions("Fast"))
+    for wrong in ({"recall_target": 1.5}, {"memory_bytes": 0}, {"kind": ""}):
+        with pytest.raises(InvalidRequest):
+            collection.refresh(**wrong)
+    assert engine.names() == ["food"]
+
+
+def test_an_approximate_kind_is_tuned_on_sentences_of_the_documents(approximate: Collection) -> None:
+    report = approximate.describe()["keys"]
+    assert report["recall_at_10"] >= TARGET
+    assert report["parameters"]["nprobe"] >= 1
+    asked = tuning_queries(approximate, KeyOptions("IVF"), None)
+    assert asked is not None
+    assert asked.shape == (QUERIES, 32)
+    generation = approximate.snapshot.generation
+    found = recall(generation.dense, asked, exact_neighbours(generation.embeddings, asked))
+    assert found == pytest.approx(report["recall_at_10"], abs=1e-4)
+
+
+def test_queries_that_are_given_are_what_it_is_tuned_by(approximate: Collection) -> None:
+    texts = [f"word{i} word{2 * i}" for i in range(50)]
+    approximate.refresh(queries=texts)
+    generation = approximate.snapshot.generation
+    measured = generation.manifest.dense["measured"]
+    assert measured["queries"] == 50
+    states = approximate.query_states(texts, "dense").numpy()
+    found = recall(generation.dense, states, exact_neighbours(generation.embeddings, states))
+    assert found == pytest.approx(measured["recall_at_10"], abs=1e-4)
+
+
+def test_exact_kinds_and_given_embeddings_need_no_queries(
+    engine: SearchEngine, collection: Collection
+) -> None:
+    assert tuning_queries(collection, KeyOptions("Flat"), None) is None
+    assert tuning_queries(collection, KeyOptions("auto"), None) is None  # few documents: none will be needed
+    images = engine.create("images", dimension=4, keys=KeyOptions("HNSW"))
+    images.upsert([Document(id="a", text="a")], np.eye(4, dtype=np.float32)[:1])
+    assert images.refresh() == 2
+    assert folded_queries(images) is None
+    assert images.retune() is None
+    assert collection.retune() is None
+
+
+def turned(collection: Collection, strength: float) -> str:
+    """A head whose queries go elsewhere than those that the index was tuned by."""
+    head = type(collection.head("v0"))(32)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        head.query_delta.copy_(strength * torch.randn(1, 32, 32, generator=generator))
+        head.key_delta.copy_(0.1 * torch.randn(32, 32, generator=generator))
+    return collection.add_model(head, {})
+
+
+def found_by(collection: Collection, version: str) -> float:
+    head, generation = collection.head(version), collection.snapshot.generation
+    states = collection.query_states([one.text for one in documents(100)], "dense")
+    with torch.inference_mode():
+        folded = head.fold(head.queries(states)).flatten(0, 1).numpy()
+    asked = key_queries(folded, generation.key_projection)
+    truth = exact_neighbours(generation.embeddings, asked, generation.key_projection)
+    return recall(generation.dense, asked, truth)
+
+
+def test_a_promotion_measures_the_index_and_tunes_it_for_the_new_heads_queries(
+    engine: SearchEngine, approximate: Collection, encoder: HashingEncoder
+) -> None:
+    version = turned(approximate, 3.0)
+    before = found_by(approximate, version)
+    assert before < TARGET - 0.02
+    approximate.promote(version)
+    report = approximate.describe()["keys"]
+    assert report["recall_at_10"] >= TARGET
+    assert found_by(approximate, version) > before
+    assert report["parameters"] == approximate.snapshot.generation.dense.parameters
+    assert report["parameters"] != approximate.snapshot.generation.manifest.dense["parameters"]
+    home = engine.home.path
+    engine.close()
+    with SearchEngine(home, encoder=lambda: encoder) as again:
+        there = again.collection("many")
+        assert there.snapshot.generation.dense.parameters == report["parameters"]
+        there.refresh()  # a new generation is tuned by itself
+        assert there.describe()["keys"]["recall_at_10"] >= TARGET
+        assert (
+            there.snapshot.generation.dense.parameters
+            == there.snapshot.generation.manifest.dense["parameters"]
+        )
+
+
+def test_kept_parameters_that_cannot_be_read_are_those_of_the_build(
+    engine: SearchEngine, approximate: Collection
+) -> None:
+    assert approximate.snapshot.generation.number == 2
+    for content in ("", "{", "[]", '{"generation": 2}', '{"generation": 2, "parameters": {"nprobe": 0}}'):
+        (approximate.store.path / FILE_NAME).write_text(content)
+        with SearchEngine(engine.home.path, readonly=True) as again:
+            generation = again.collection("many").snapshot.generation
+            assert generation.dense.parameters == generation.manifest.dense["parameters"]
+            assert again.collection("many").describe()["keys"]["kind"] == "IVF"
+
+
+def test_one_that_is_good_enough_keeps_its_parameters(approximate: Collection) -> None:
+    before = approximate.snapshot.generation.dense.parameters
+    found = approximate.retune()
+    assert found is not None
+    assert found.recall_before >= TARGET
+    assert found.parameters == before
+    kept = json.loads((approximate.store.path / FILE_NAME).read_text())
+    assert kept["model"] == "v0"
+
+
+def test_in_a_server_it_is_measured_in_another_process(engine: SearchEngine, encoder: HashingEncoder) -> None:
+    home = engine.home.path
+    engine.close()
+    with SearchEngine(home, encoder=lambda: encoder, rebuild_share=0.5) as served:
+        made = served.create("many", keys=KeyOptions("IVF", TARGET))
+        made.ingest(documents(3000))
+        version = turned(made, 3.0)
+        made.promote(version)
+        made.rebuilder.wait()
+        assert made.rebuilder.status()["problem"] is None
+        assert made.describe()["keys"]["recall_at_10"] >= TARGET
+        assert made.snapshot.generation.dense.parameters == made.describe()["keys"]["parameters"]
+        assert json.loads((made.store.path / FILE_NAME).read_text())["model"] == version

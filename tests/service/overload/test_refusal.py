@@ -1,0 +1,183 @@
+"""Refusals that a connection writes by itself: the application's answer, and the connection lives on."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from support.service.overload import SEARCH, fill
+
+from dsearch.engine import Collection
+from dsearch.service.middleware.slow_clients import Patience, patient_protocol
+from dsearch.service.overload.refusal import Refusal
+
+BODY = json.dumps({"query": "cat", "limit": 1}).encode()
+HEAD = f"POST {SEARCH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+REQUEST = f"{HEAD}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY
+MISSES = ("date", "x-request-id", "connection")
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+@pytest.fixture
+def address(listening: socket.socket, served: uvicorn.Server) -> tuple[str, int]:
+    return listening.getsockname()
+
+
+@pytest.fixture
+def served(app: FastAPI, papers: Collection, listening: socket.socket) -> Iterator[uvicorn.Server]:
+    protocol = patient_protocol(Patience(header_bytes=4096), app.state.service.refusal)
+    config = uvicorn.Config(app, port=0, http=protocol, loop="asyncio", log_config=None, lifespan="on")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    until = time.monotonic() + 30
+    while not server.started:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    yield server
+    server.should_exit = True
+    thread.join(30)
+
+
+@pytest.fixture
+def by_asgi(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that were refused by the application."""
+    called: list[str] = []
+    messages = Refusal.messages
+
+    def noted(self: Refusal, scope: Any) -> Any:
+        refused = messages(self, scope)
+        if refused is not None:
+            called.append(scope["path"])
+        return refused
+
+    monkeypatch.setattr(Refusal, "messages", noted)
+    return called
+
+
+def ask(
+    connection: http.client.HTTPConnection, method: str = "POST", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    connection.request(method, SEARCH, BODY, {"Content-Type": "application/json", **headers})
+    answer = connection.getresponse()
+    named = {name.lower(): value for name, value in answer.getheaders()}
+    return answer.status, named, answer.read()
+
+
+def read_answers(connection: socket.socket, count: int) -> list[int]:
+    """The status of each."""
+    file, found = connection.makefile("rb"), []
+    for _ in range(count):
+        found.append(int(file.readline().split()[1]))
+        length = 0
+        while (line := file.readline()) != b"\r\n":
+            name, _, value = line.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        file.read(length)
+    return found
+
+
+def test_it_is_the_answer_that_the_application_gives(
+    app: FastAPI, address: tuple[str, int], by_asgi: list[str]
+) -> None:
+    fill(app.state.service.admission)
+    connection = http.client.HTTPConnection(*address, timeout=30)
+    status, headers, body = ask(connection)
+    assert by_asgi == []
+    other_status, others, other_body = ask(connection, Connection="close")  # for the application
+    assert by_asgi == [SEARCH]
+    assert (status, body) == (other_status, other_body)
+    assert status == 503
+    assert json.loads(body)["code"] == "overloaded"
+    assert headers["retry-after"] == "1"
+    assert {name: headers[name] for name in headers if name not in MISSES} == {
+        name: others[name] for name in others if name not in MISSES
+    }
+    assert headers["x-request-id"] != others["x-request-id"]
+    assert "date" in headers
+    assert "connection" not in headers
+
+
+def test_a_connection_is_refused_again_and_again_and_then_answered(
+    app: FastAPI, address: tuple[str, int], by_asgi: list[str]
+) -> None:
+    """Thirty requests are more bytes than the headers of one may be."""
+    places = fill(app.state.service.admission)
+    with socket.create_connection(address, timeout=30) as connection:
+        for _ in range(30):
+            connection.sendall(REQUEST)
+            assert read_answers(connection, 1) == [503]
+        connection.sendall(REQUEST[:40])
+        time.sleep(0.05)
+        connection.sendall(REQUEST[40:-5])
+        assert read_answers(connection, 1) == [503]  # what is still to come of a body is passed over
+        connection.sendall(REQUEST[-5:])
+        for place in places:
+            place.leave()
+        connection.sendall(REQUEST)
+        assert read_answers(connection, 1) == [200]
+    assert by_asgi == []
+    metrics = http.client.HTTPConnection(*address, timeout=30)
+    metrics.request("GET", "/metrics")
+    assert (
+        b'dsearch_rejections_total{reason="overloaded",worker="server"} 31.0' in metrics.getresponse().read()
+    )
+
+
+def test_many_requests_in_one_piece_are_all_answered(app: FastAPI, address: tuple[str, int]) -> None:
+    """As deep as Python's stack is: behind the first, which is answered, they wait for each other."""
+    with socket.create_connection(address, timeout=60) as connection:
+        connection.sendall(REQUEST)
+        assert read_answers(connection, 1) == [200]
+        fill(app.state.service.admission)
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" + REQUEST * 1500)
+        assert read_answers(connection, 1501) == [200] + [503] * 1500
+
+
+def test_what_has_no_body_or_is_to_end_goes_the_other_way(
+    app: FastAPI, address: tuple[str, int], by_asgi: list[str]
+) -> None:
+    fill(app.state.service.admission)
+    connection = http.client.HTTPConnection(*address, timeout=30)
+    status, headers, body = ask(connection, "HEAD")
+    assert (status, body, by_asgi) == (503, b"", [SEARCH])
+    assert int(headers["content-length"]) > 0
+    app.state.service.leaving = True
+    assert ask(connection)[1]["connection"] == "close"
+    assert len(by_asgi) == 2
+
+
+def test_whoever_does_not_read_waits(app: FastAPI, served: uvicorn.Server, address: tuple[str, int]) -> None:
+    """What is refused to a client that reads nothing must not pile up in the server."""
+    fill(app.state.service.admission)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(1)
+        connection.connect(address)
+        with contextlib.suppress(TimeoutError):
+            for _ in range(400):  # 16 MB of answers, of which the kernel takes a part
+                connection.sendall(REQUEST * 50)
+        (asking,) = served.server_state.connections
+        kept: list[int] = [0]
+        until = time.monotonic() + 60
+        while (
+            not kept[-1] or len(set(kept[-10:])) > 1
+        ):  # until the kernel takes no more, and then nothing happens
+            assert time.monotonic() < until
+            time.sleep(0.1)
+            kept.append(asking.transport.get_write_buffer_size())
+            assert kept[-1] < 2**20

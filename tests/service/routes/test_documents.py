@@ -1,0 +1,299 @@
+"""Collections, documents and models over HTTP: what is acknowledged is there, what is refused is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+from support.service.service_fakes import DIMENSION, documents
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection
+from dsearch.service.middleware import strict_route
+from dsearch.service.routes import documents as routes_documents
+from dsearch.service.schemas.collections import CollectionDescribed, CollectionList, ModelList, Promoted
+from dsearch.service.schemas.documents import Deleted, DocumentPage, DocumentStored, Written
+from dsearch.store.documents import validate
+
+URL = "/v1/collections/notes"
+NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+@pytest.fixture
+def notes(client: TestClient) -> TestClient:
+    assert client.put(URL).status_code == 201
+    return client
+
+
+def put(client: TestClient, *given: dict[str, Any]) -> Any:
+    return client.put(f"{URL}/documents", json=list(given))
+
+
+def stream(client: TestClient, *lines: str | bytes) -> Any:
+    content = b"\n".join(line.encode() if isinstance(line, str) else line for line in lines)
+    return client.put(f"{URL}/documents", content=content, headers=NDJSON)
+
+
+# ---- collections
+
+
+def test_a_collection_is_made_once_listed_and_deleted(client: TestClient) -> None:
+    assert client.get("/v1/collections").json() == {"collections": []}
+    made = client.put(URL)
+    assert made.status_code == 201
+    described = CollectionDescribed.model_validate(made.json(), extra="forbid")
+    assert (described.name, described.documents, described.model) == ("notes", 0, "v0")
+    assert client.put(URL).status_code == 200
+    listed = CollectionList.model_validate(client.get("/v1/collections").json(), extra="forbid")
+    assert [one.name for one in listed.collections] == ["notes"]
+    assert client.delete(URL).status_code == 204
+    assert client.get(URL).status_code == 404
+    assert client.delete(URL).json()["code"] == "collection_not_found"
+    assert client.put(URL).status_code == 201
+
+
+@pytest.mark.parametrize("name", ["A", "a.b", "-a", "a" * 65, "%2e%2e", "a%20b", "é"])
+def test_a_name_is_never_a_path(client: TestClient, name: str) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        answered = client.request(method, f"/v1/collections/{name}")
+        assert answered.status_code == 422, method
+        assert "use 1 to 64 of the characters" in answered.json()["detail"]
+
+
+def test_a_damaged_collection_does_not_hide_the_others(notes: TestClient, engine: Any) -> None:
+    (engine.home.path / "broken").mkdir()
+    (engine.home.path / "broken" / "documents.db").write_bytes(b"no database")
+    broken, fine = notes.get("/v1/collections").json()["collections"]
+    assert (broken["name"], broken["problem"]["code"]) == ("broken", "corrupt_data")
+    assert fine["name"] == "notes"
+    assert notes.get("/v1/collections/broken").json()["code"] == "corrupt_data"
+
+
+# ---- documents
+
+
+def test_what_is_written_is_found_and_read_back(notes: TestClient) -> None:
+    given = {
+        "id": "a/b c?",
+        "title": "Über",
+        "text": "cat 🐈",
+        "metadata": {"n": [1, None, 2.5]},
+        "value": [1.0],
+    }
+    written = put(notes, given, {"id": "b", "text": "dog"})
+    assert written.status_code == 200
+    receipt = Written.model_validate(written.json(), extra="forbid")
+    assert (receipt.inserted, receipt.updated, receipt.unchanged) == (2, 0, 0)
+    read = notes.get(f"{URL}/documents/a%2Fb%20c%3F")
+    assert DocumentStored.model_validate(read.json(), extra="forbid")
+    assert read.json() == given
+    found = notes.post(f"{URL}/search", json={"query": "cat"}).json()
+    assert found["hits"][0]["id"] == "a/b c?"
+    assert found["sequence"] == receipt.sequence
+
+    again = put(notes, given, {"id": "b", "text": "dog and cat"}).json()
+    assert (again["inserted"], again["updated"], again["unchanged"]) == (0, 1, 1)
+    assert again["sequence"] > receipt.sequence
+
+
+def test_what_is_deleted_is_gone(notes: TestClient) -> None:
+    put(notes, {"id": "a", "text": "cat"}, {"id": "b", "text": "cat"})
+    deleted = notes.delete(f"{URL}/documents/a")
+    assert Deleted.model_validate(deleted.json(), extra="forbid").deleted == 1
+    assert [hit["id"] for hit in notes.post(f"{URL}/search", json={"query": "cat"}).json()["hits"]] == ["b"]
+    for method in ("GET", "DELETE"):
+        missing = notes.request(method, f"{URL}/documents/a")
+        assert (missing.status_code, missing.json()["code"]) == (404, "document_not_found")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([{"text": "x"}], "0.id is missing"),
+        ([{"id": "a", "text": "x"}, {"id": 7, "text": "x"}], "1.id=7; use a string of 1 to 512 bytes"),
+        ([{"id": "", "text": "x"}], "0.id=''; use a string of 1 to 512 bytes"),
+        ([{"id": "a"}], "document 0 (id 'a') has neither title nor text"),
+        ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], "is also document 0 of this batch"),
+        ([{"id": "a", "text": None}], "0.text=None; use a string"),
+        ([{"id": "a", "text": "x", "metadata": []}], "0.metadata=[]; use an object"),
+        ([{"id": "a", "text": "x", "value": "7"}], "0.value='7'; use a finite number or a list"),
+        ([{"id": "a", "text": "x", "value": True}], "0.value=True; use a finite number or a list"),
+        ([{"id": "a", "text": "x", "colour": 1}], "0: unknown field 'colour'; use id, text, title"),
+        ([{"id": "x" * 513, "text": "x"}], "has 513 bytes of id; at most 512"),
+        ([{"id": "a", "text": "x" * (2**20 + 1)}], "bytes of text; at most 1048576"),
+        ({"id": "a", "text": "x"}, "a body of type object; use an array"),
+        ([1], "0=1; use a JSON object"),
+    ],
+)
+def test_an_array_is_stored_whole_or_not_at_all(notes: TestClient, given: Any, says: str) -> None:
+    before = notes.get(URL).json()
+    answered = notes.put(f"{URL}/documents", json=given)
+    assert answered.status_code == 422
+    assert says in answered.json()["detail"]
+    assert notes.get(URL).json() == before
+
+
+def test_of_a_stream_every_good_line_is_stored(notes: TestClient) -> None:
+    answered = stream(
+        notes,
+        '{"id": "a", "text": "cat"}',
+        "not json",
+        "",
+        '{"id": "b"}',
+        '{"id": "c", "text": "x", "colour": 1}',
+        '{"id": "a", "text": "again"}',
+        '{"id": "d", "text": "' + "\\ud800" + '"}',
+        b'{"id": "e", "text": "\xff"}',
+        '{"id": "f", "text": "dog"}\r',
+        '{"id": "g", "id": "h", "text": "x"}',
+        '{"id": "z", "text": "last, without a line feed"}',
+    )
+    assert answered.status_code == 200
+    written = Written.model_validate(answered.json(), extra="forbid")
+    assert (written.inserted, written.refused) == (3, 7)
+    refused = {problem.line: problem for problem in written.problems}
+    assert sorted(refused) == [2, 4, 5, 6, 7, 8, 10]
+    assert refused[2].code == "invalid_json"
+    assert "the document (id 'b') has neither title nor text" in refused[4].detail
+    assert "unknown field 'colour'" in refused[5].detail
+    assert "id 'a' stands on line 1 too" in refused[6].detail
+    assert "'id' stands twice in one object" in refused[10].detail
+    assert [one["id"] for one in notes.get(f"{URL}/documents").json()["documents"]] == ["a", "f", "z"]
+
+
+def test_each_line_is_checked_once(notes: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    check = validate._prepare
+    monkeypatch.setattr(validate, "_prepare", lambda one: checked.append(one.id) or check(one))
+    answered = stream(notes, '{"id": "a", "text": "cat"}', '{"id": "b"}', '{"id": "c", "text": "dog"}')
+    assert (answered.json()["inserted"], checked) == (2, ["a", "b", "c"])
+
+
+def test_a_long_stream_is_stored_block_by_block(notes: TestClient) -> None:
+    lines = [json.dumps({"id": one.id, "text": one.text, "title": one.title}) for one in documents(700)]
+    answered = stream(notes, *lines)
+    assert answered.json()["inserted"] == 700
+    assert answered.json()["sequence"] == notes.get(URL).json()["sequence"]
+    assert notes.get(URL).json()["documents"] == 700
+
+
+def test_a_stream_that_breaks_off_says_what_was_stored(notes: TestClient) -> None:
+    lines = [json.dumps({"id": str(i), "text": "cat"}) for i in range(300)]
+    answered = stream(notes, *lines, '{"id": "long", "text": "' + "x" * (4 * 2**20))
+    assert (answered.status_code, answered.json()["code"]) == (413, "body_too_large")
+    assert "line 301 has more than" in answered.json()["detail"]
+    assert answered.json()["written"]["inserted"] == 256
+    assert notes.get(URL).json()["documents"] == 256
+
+
+def test_a_stream_without_a_good_line_is_refused(notes: TestClient) -> None:
+    answered = stream(notes, "no", "[]")
+    assert (answered.status_code, answered.json()["code"]) == (422, "invalid_document")
+    assert [problem["line"] for problem in answered.json()["written"]["problems"]] == [1, 2]
+    assert stream(notes).json()["inserted"] == 0
+
+
+def test_writes_to_a_collection_that_is_not_there(client: TestClient) -> None:
+    for answered in (
+        put(client, {"id": "a", "text": "x"}),
+        stream(client, '{"id": "a", "text": "x"}'),
+        stream(client),
+    ):
+        assert (answered.status_code, answered.json()["code"]) == (404, "collection_not_found")
+
+
+def test_a_listing_goes_through_all_pages(notes: TestClient) -> None:
+    put(notes, *({"id": f"é{i:03d}", "text": "cat"} for i in range(120)))
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    for _ in range(9):
+        page = notes.get(f"{URL}/documents", params={"limit": 55, **cursor}).json()
+        DocumentPage.model_validate(page, extra="forbid")
+        seen += [one["id"] for one in page["documents"]]
+        if page["next"] is None:
+            break
+        cursor = {"cursor": page["next"]}
+    assert seen == [f"é{i:03d}" for i in range(120)]
+
+
+def test_a_page_of_long_texts_is_cut(notes: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(notes, *({"id": f"{i:03d}", "text": "cat"} for i in range(120)))
+    monkeypatch.setattr(routes_documents, "PAGE_CHARACTERS", 100)
+    page = notes.get(f"{URL}/documents", params={"limit": 1000}).json()
+    assert len(page["documents"]) == 50
+    rest = notes.get(f"{URL}/documents", params={"limit": 1000, "cursor": page["next"]}).json()
+    assert rest["documents"][0]["id"] == "050"
+
+
+@pytest.mark.parametrize("cursor", ["!", "_w", "a", "é"])
+def test_a_cursor_that_was_made_up_is_refused(notes: TestClient, cursor: str) -> None:
+    answered = notes.get(f"{URL}/documents", params={"cursor": cursor})
+    assert (answered.status_code, answered.json()["code"]) == (422, "invalid_cursor")
+
+
+# ---- bodies
+
+
+def test_a_body_above_the_limit_is_refused(notes: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strict_route, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(routes_documents, "MAX_STREAM_BYTES", 2000)
+
+    def parts(size: int) -> Any:
+        yield from (b" " * 100 for _ in range(size // 100))
+
+    for content in (b" " * 1001, parts(1100)):  # declared, and found out while it is read
+        answered = notes.put(
+            f"{URL}/documents", content=content, headers={"Content-Type": "application/json"}
+        )
+        assert (answered.status_code, answered.json()["code"]) == (413, "body_too_large")
+        assert "1000" in answered.json()["detail"]
+    for content in (b" " * 2001, parts(2100)):
+        answered = notes.put(f"{URL}/documents", content=content, headers=NDJSON)
+        assert (answered.status_code, answered.json()["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("given", ["text/plain", "", "application/xml", "multipart/form-data; boundary=x"])
+def test_other_media_types_are_refused(notes: TestClient, given: str) -> None:
+    for method, path in (("PUT", "documents"), ("POST", "search"), ("POST", "attend")):
+        answered = notes.request(method, f"{URL}/{path}", content=b"{}", headers={"Content-Type": given})
+        assert (answered.status_code, answered.json()["code"]) == (415, "unsupported_media_type")
+
+
+def test_compressed_bodies_are_refused(notes: TestClient) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    answered = notes.post(f"{URL}/search", content=b"{}", headers=headers)
+    assert (answered.status_code, answered.json()["code"]) == (415, "unsupported_media_type")
+
+
+# ---- models
+
+
+def test_a_model_is_promoted_and_taken_back(client: TestClient, papers: Collection) -> None:
+    url = "/v1/collections/papers"
+    torch.manual_seed(1)
+    head = Head(DIMENSION)
+    with torch.no_grad():
+        head.query_delta += 0.3 * torch.randn_like(head.query_delta)
+    version = papers.add_model(head, {"scores": {"nDCG@10": 0.5}})
+    listed = ModelList.model_validate(client.get(f"{url}/models").json(), extra="forbid")
+    assert [(one.version, one.live) for one in listed.models] == [("v0", True), ("v1", False)]
+    assert listed.models[1].record["scores"] == {"nDCG@10": 0.5}
+
+    before = client.post(f"{url}/search", json={"query": "cat head"}).json()
+    promoted = client.post(f"{url}/models/{version}/promote")
+    assert Promoted.model_validate(promoted.json(), extra="forbid").previous == "v0"
+    after = client.post(f"{url}/search", json={"query": "cat head"}).json()
+    assert after["model"] == "v1"
+    assert [hit["score"] for hit in after["hits"]] != [hit["score"] for hit in before["hits"]]
+    client.post(f"{url}/models/{promoted.json()['previous']}/promote")
+    back = client.post(f"{url}/search", json={"query": "cat head"}).json()
+    assert (back["model"], back["hits"]) == ("v0", before["hits"])
+
+
+def test_a_model_that_is_not_there_is_not_promoted(client: TestClient, papers: Collection) -> None:
+    for version in ("v9", "latest", "v0.1"):
+        answered = client.post(f"/v1/collections/papers/models/{version}/promote")
+        assert (answered.status_code, answered.json()["code"]) == (404, "model_not_found")

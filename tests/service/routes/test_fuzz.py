@@ -1,0 +1,119 @@
+"""Whatever is sent, the answer is an answer: never a 5xx, and a problem document when it is an error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+from support.service.problems import require_an_answer
+
+from dsearch.engine import Collection
+from dsearch.service.schemas.attend import AttendRequest, VjpRequest
+from dsearch.service.schemas.documents import DeleteRequest, FacetsRequest, SimilarRequest
+from dsearch.service.schemas.search import BatchRequest, DocumentGiven, PredictRequest, SearchRequest
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.integers() | st.floats(-1e300, 1e300) | TEXT
+SAID = st.sampled_from(["cat", "hybrid", "dense", "keyword", "v0", "v1", "keys", "values"])
+NAMES = st.sampled_from(["i", "by.name", "eq", "in", "gte", "exists", "and", "or", "not", ""])
+VALUES = st.recursive(
+    SCALARS | SAID,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=2),
+    max_leaves=6,
+)
+ROUTES: dict[str, type[Any]] = {
+    "search": SearchRequest,
+    "search/batch": BatchRequest,
+    "attend": AttendRequest,
+    "vjp": VjpRequest,
+    "predict": PredictRequest,
+    "similar": SimilarRequest,
+    "facets": FacetsRequest,
+    "documents/delete": DeleteRequest,
+    "documents": DocumentGiven,
+}
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[str, Any]:
+    """A route, and an object with some of the names that it knows and sometimes another."""
+    route = draw(st.sampled_from(sorted(ROUTES)))
+    names = st.sampled_from(sorted(ROUTES[route].model_fields))
+    body = draw(st.dictionaries(names | st.just("other"), VALUES, max_size=4))
+    if draw(st.booleans()):
+        whole = {
+            "search": {"query": "cat"},
+            "documents": {"id": "x", "text": "y"},
+            "similar": {"like": ["d001"]},
+            "facets": {"fields": ["i"]},
+            "documents/delete": {"ids": ["d002"]},
+        }
+        body |= whole.get(route, {"queries": ["cat"]})
+    return route, body
+
+
+@given(bodies())
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_json_gets_an_answer(client: TestClient, papers: Collection, sent: tuple[str, Any]) -> None:
+    route, body = sent
+    method = "PUT" if route == "documents" else "POST"
+    content = json.dumps([body] if route == "documents" else body).encode()
+    headers = {"Content-Type": "application/json"}
+    url = f"/v1/collections/papers/{route}"
+    require_an_answer(client.request(method, url, content=content, headers=headers))
+    if route == "documents":
+        headers = {"Content-Type": "application/x-ndjson"}
+        require_an_answer(client.put(url, content=json.dumps(body).encode(), headers=headers))
+
+
+@given(st.dictionaries(st.just("metadata") | TEXT, VALUES, max_size=2), st.sampled_from(["d001", "nobody"]))
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_patch_gets_an_answer(client: TestClient, papers: Collection, body: Any, id: str) -> None:
+    require_an_answer(client.patch(f"/v1/collections/papers/documents/{id}", json=body))
+
+
+PARTS = (
+    "%FF",
+    "%00",
+    "a%00b",
+    "%ED%A0%80",
+    "..%2f..",
+    "%0d%0aX: y",
+    "'; DROP TABLE--",
+    "*",
+    "x" * 3000,
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "template"),
+    [
+        ("GET", "/v1/collections/{}"),
+        ("PUT", "/v1/collections/{}"),
+        ("DELETE", "/v1/collections/{}"),
+        ("GET", "/v1/collections/papers/documents/{}"),
+        ("DELETE", "/v1/collections/papers/documents/{}"),
+        ("GET", "/v1/collections/papers/documents?cursor={}"),
+        ("GET", "/v1/collections/papers/documents?limit={}"),
+        ("GET", "/v1/collections/papers/documents?filter={}"),
+        ("GET", "/v1/collections/papers/facets?field={}"),
+        ("GET", "/v1/collections/papers/facets?field=i&filter={}"),
+        ("GET", "/v1/collections/papers/search?q=cat&filter={}"),
+        ("GET", "/v1/collections/papers/search?q=cat&cursor={}"),
+        ("GET", "/v1/collections/papers/search?q={}"),
+        ("GET", "/v1/collections/papers/search?q=cat&model={}"),
+        ("POST", "/v1/collections/papers/models/{}/promote"),
+        ("GET", "/problems/{}"),
+        ("GET", "/ui/{}"),
+        ("GET", "/{}"),
+    ],
+)
+def test_any_address_gets_an_answer(
+    client: TestClient, papers: Collection, method: str, template: str
+) -> None:
+    for part in PARTS:
+        require_an_answer(client.request(method, template.format(part)))

@@ -1,0 +1,55 @@
+"""Long documents over HTTP: a hit says which passage it was found by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from support.fakes import HashingEncoder
+from support.service.service_fakes import ORIGIN
+
+from dsearch.engine import PassageOptions, SearchEngine
+from dsearch.service import create_app
+from dsearch.service.schemas.collections import CollectionList
+from dsearch.service.schemas.search import SearchAnswer
+from dsearch.types import Document
+
+LONG = " ".join(f"filler{n}" for n in range(60)) + " unique needle"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    with SearchEngine(tmp_path / "home", encoder=HashingEncoder) as engine:
+        engine.create("notes", passages=PassageOptions(tokens=16)).ingest(
+            [Document("long", LONG), Document("short", "a short needle")]
+        )
+        with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as connected:
+            yield connected
+
+
+def test_a_hit_has_the_passage_that_it_was_found_by(client: TestClient) -> None:
+    answered = client.post("/v1/collections/notes/search", json={"query": "unique needle", "mode": "dense"})
+    got = SearchAnswer.model_validate(answered.json(), extra="forbid")
+    by_id = {hit.id: hit for hit in got.hits}
+    assert got.hits[0].id == "long"
+    passage = by_id["long"].passage
+    assert passage is not None
+    assert passage.text.endswith("unique needle")
+    assert LONG[passage.start : passage.end] == passage.text
+    assert passage.ordinal > 2
+    assert "passage" not in next(hit for hit in answered.json()["hits"] if hit["id"] == "short")
+
+
+def test_documents_written_over_http_are_cut_too(client: TestClient) -> None:
+    text = " ".join(f"other{n}" for n in range(50)) + " hidden treasure"
+    client.put("/v1/collections/notes/documents", json=[{"id": "new", "text": text}]).raise_for_status()
+    hits = client.post("/v1/collections/notes/search", json={"query": "hidden treasure", "mode": "dense"})
+    assert hits.json()["hits"][0]["id"] == "new"
+    assert hits.json()["hits"][0]["passage"]["text"].endswith("hidden treasure")
+
+
+def test_a_collection_says_how_it_cuts(client: TestClient) -> None:
+    listed = CollectionList.model_validate(client.get("/v1/collections").json())
+    assert [one.passages for one in listed.collections] == [{"tokens": 16, "overlap": 2}]  # type: ignore[union-attr]

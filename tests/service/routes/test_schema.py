@@ -1,0 +1,122 @@
+"""Requests made from the OpenAPI document itself (schemathesis), fitting it and not: each gets an answer.
+
+`SCHEMA_CASES=20000` in the environment makes as many; the suite makes about a thousand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, reject, seed, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from support.service.problems import require_an_answer
+from support.service.service_fakes import WordEncoder, documents, serving
+
+from dsearch.engine import SearchEngine
+from dsearch.service import create_app
+
+CASES = int(os.environ.get("SCHEMA_CASES", "1000"))
+ROUNDS = 2 if CASES >= 20_000 else 1
+LEAVES_COLLECTIONS = {"PUT /v1/collections/{collection}", "DELETE /v1/collections/{collection}"}
+DELIBERATE = (503, 507)
+
+
+def _operations() -> list[Any]:
+    with tempfile.TemporaryDirectory() as home, SearchEngine(Path(home)) as engine:
+        schema = schemathesis.openapi.from_dict(create_app(engine).openapi())
+    return [found.ok() for found in schema.get_all_operations()]
+
+
+@schemathesis.serializer("application/x-safetensors")
+def _bytes(_: Any, value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode(errors="replace")
+
+
+OPERATIONS = _operations()
+
+
+@dataclass
+class Served:
+    """A server in another process, and what it held after each operation, in bytes."""
+
+    client: httpx2.Client
+    process: int
+    cases: int = 0
+    resident: list[int] = field(default_factory=list)
+
+    def look(self) -> None:
+        """Note its memory (Linux)."""
+        with contextlib.suppress(OSError):
+            pages = Path(f"/proc/{self.process}/statm").read_text().split()[1]
+            self.resident.append(int(pages) * os.sysconf("SC_PAGE_SIZE"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server whose tasks end at once: this is about what is asked, not about what it does."""
+    home = tmp_path_factory.mktemp("schema") / "home"
+    with SearchEngine(home, encoder=WordEncoder) as engine:
+        engine.create("papers").ingest(documents(60))
+    with (
+        serving(home, no_tasks=True) as (origin, process),
+        httpx2.Client(base_url=origin, timeout=60) as client,
+    ):
+        yield Served(client, process.pid)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.label)
+@pytest.mark.parametrize("number", range(ROUNDS))  # the outer loop: all operations, then again
+def test_every_request_of_the_document_gets_an_answer(served: Served, number: int, operation: Any) -> None:
+    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in modes))
+
+    @seed(number)
+    @settings(
+        max_examples=max(1, CASES // ROUNDS // len(OPERATIONS)),
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases, here=st.booleans())
+    def answered(case: Any, here: bool) -> None:
+        if (
+            here
+            and "collection" in (case.path_parameters or {})
+            and operation.label not in LEAVES_COLLECTIONS
+        ):
+            case.path_parameters["collection"] = "papers"
+        sent = case.as_transport_kwargs(base_url=str(served.client.base_url))
+        if "data" in sent:  # as `requests` calls it
+            sent["content"] = sent.pop("data")
+        served.cases += 1
+        try:
+            given = served.client.request(
+                **{name: value for name, value in sent.items() if name != "cookies"}
+            )
+        except httpx2.InvalidURL:
+            reject()  # the client does not send it
+        if given.status_code not in DELIBERATE:
+            require_an_answer(given)
+
+    answered()
+    served.look()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+def test_the_server_is_still_there_and_holds_no_more(served: Served) -> None:
+    """After all operations everything was loaded once: the second round may add 5 % (asked of 20,000)."""
+    assert served.client.get("/readyz").status_code == 200
+    first, end = served.resident[len(OPERATIONS) - 1], served.resident[-1]
+    print(f"{served.cases} cases, {first / 2**20:.0f} MiB after a round, {end / 2**20:.0f} MiB at the end")
+    assert end < 1.05 * first

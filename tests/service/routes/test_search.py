@@ -1,0 +1,280 @@
+"""Search and attention over HTTP: the same numbers as in Python, and as plain tensors give."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from starlette.testclient import TestClient
+from support.service.service_fakes import DIMENSION, WordEncoder
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection
+from dsearch.service.schemas.attend import AttendAnswer
+from dsearch.service.schemas.search import BatchAnswer, SearchAnswer
+
+URL = "/v1/collections/papers"
+MODES = ("hybrid", "dense", "keyword")
+
+
+@pytest.fixture
+def trained(papers: Collection) -> Collection:
+    """The collection with a live head of two heads that is far from the identity."""
+    torch.manual_seed(3)
+    head = Head(DIMENSION, heads=2, rank=4)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    papers.promote(papers.add_model(head, {"note": "random"}))
+    return papers
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "options", [{}, {"limit": 7, "offset": 3, "explain": True}, {"hops": 2, "hop_strength": 1.0}]
+)
+def test_search_gives_what_python_gives(
+    client: TestClient, trained: Collection, mode: str, options: dict[str, Any]
+) -> None:
+    answered = client.post(f"{URL}/search", json={"query": "cat attention", "mode": mode, **options})
+    assert answered.status_code == 200
+    got = SearchAnswer.model_validate(answered.json(), extra="forbid")
+    expected = trained.search("cat attention", mode=mode, **options)  # type: ignore[arg-type]
+    assert [hit.id for hit in got.hits] == [hit.id for hit in expected.hits]
+    assert [hit.rank for hit in got.hits] == [hit.rank for hit in expected.hits]
+    assert [hit.weight for hit in got.hits] == [hit.weight for hit in expected.hits]
+    assert [hit.score for hit in got.hits] == [hit.score for hit in expected.hits]
+    assert [hit.text for hit in got.hits] == [hit.text for hit in expected.hits]
+    assert [hit.metadata for hit in got.hits] == [hit.metadata for hit in expected.hits]
+    assert (got.generation, got.model, got.sequence) == (
+        expected.stamp.generation,
+        expected.stamp.model,
+        expected.stamp.sequence,
+    )
+    assert got.attention.candidates == expected.attention.candidates
+    assert got.attention.entropy == expected.attention.entropy
+    assert got.attention.covered_mass == expected.attention.covered_mass
+    for mine, theirs in zip(got.hits, expected.hits, strict=True):
+        assert (mine.explain is not None) == bool(options.get("explain"))
+        if mine.explain and theirs.explain:
+            assert mine.explain.dense == theirs.explain.dense
+            assert mine.explain.keyword == theirs.explain.keyword
+            assert mine.explain.head_weights == theirs.explain.head_weights
+            assert mine.explain.terms == theirs.explain.terms
+            assert (mine.explain.shares, mine.explain.mixing) == (
+                theirs.explain.shares,
+                theirs.explain.mixing,
+            )
+
+
+def test_dense_search_gives_what_plain_tensors_give(client: TestClient, papers: Collection) -> None:
+    encoder = WordEncoder()
+    stored = papers.store.snapshot().rows
+    embeddings = torch.as_tensor(papers.store.embeddings(stored))
+    ids = papers.store.ids(stored)
+    scores = embeddings @ torch.as_tensor(encoder.encode_queries(["river stone"]))[0]
+    # The 100 best of the generation, and what was written after it.
+    fresh = torch.tensor([id >= "d140" for id in ids])
+    built = scores.masked_fill(fresh, -torch.inf).topk(100).indices
+    candidates = torch.cat([built, fresh.nonzero()[:, 0]])
+    order = candidates[scores[candidates].argsort(descending=True)]
+    weights = torch.softmax(scores[order] / 0.05, 0)
+    exact = torch.softmax(scores / 0.05, 0)
+
+    got = client.post(f"{URL}/search", json={"query": "river stone", "mode": "dense", "limit": 100}).json()
+    assert [hit["id"] for hit in got["hits"]] == [ids[i] for i in order[:100].tolist()]
+    np.testing.assert_allclose([hit["score"] for hit in got["hits"]], scores[order[:100]], atol=1e-6)
+    np.testing.assert_allclose([hit["weight"] for hit in got["hits"]], weights[:100], atol=1e-6)
+    assert got["attention"]["covered_mass"] == pytest.approx(exact[order].sum().item(), abs=1e-5)
+    entropy = -(weights * weights.log()).sum().item()
+    assert got["attention"]["entropy"] == pytest.approx(entropy, abs=1e-5)
+
+    attended = client.post(f"{URL}/attend", json={"queries": ["river stone"], "mode": "dense"}).json()[
+        "results"
+    ][0]
+    assert attended["ids"] == [ids[i] for i in order.tolist()]
+    np.testing.assert_allclose(attended["context"], weights @ embeddings[order], atol=1e-6)
+
+
+def test_the_url_form_gives_the_same_hits(client: TestClient, papers: Collection) -> None:
+    posted = client.post(f"{URL}/search", json={"query": "cat", "limit": 3, "explain": True}).json()
+    by_url = client.get(f"{URL}/search", params={"q": "cat", "limit": "3", "explain": "true"}).json()
+    assert by_url["hits"] == posted["hits"]
+    assert by_url["query_id"] != posted["query_id"]
+
+
+def test_a_batch_gives_what_single_searches_give(client: TestClient, papers: Collection) -> None:
+    queries = ["cat", "river stone", "softmax head"]
+    batch = client.post(f"{URL}/search/batch", json={"queries": queries, "limit": 5}).json()
+    BatchAnswer.model_validate(batch, extra="forbid")
+    for query, one in zip(queries, batch["results"], strict=True):
+        single = client.post(f"{URL}/search", json={"query": query, "limit": 5}).json()
+        assert [hit["id"] for hit in one["hits"]] == [hit["id"] for hit in single["hits"]]
+        np.testing.assert_allclose(
+            [hit["weight"] for hit in one["hits"]], [hit["weight"] for hit in single["hits"]], atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_attend_gives_what_python_gives(client: TestClient, trained: Collection, mode: str) -> None:
+    queries = ["cat attention", "music"]
+    request = {"queries": queries, "mode": mode, "candidates": 5, "include": ["keys", "values"]}
+    answered = client.post(f"{URL}/attend", json=request)
+    assert answered.status_code == 200, answered.text
+    AttendAnswer.model_validate(answered.json(), extra="forbid")
+    expected = trained.attend(queries, mode=mode, candidates=5)  # type: ignore[arg-type]
+    head = trained.head(trained.live_model)
+    for query, got in enumerate(answered.json()["results"]):
+        ids = [id for id in expected.ids[query] if id]
+        assert got["ids"] == ids
+        for name, tensor in (("weights", expected.output.weights), ("scores", expected.output.scores)):
+            # The shortest digits of a float32, read back as one: bit for bit.
+            np.testing.assert_array_equal(np.float32(got[name]), tensor[query, : len(ids)].numpy())
+        np.testing.assert_array_equal(np.float32(got["context"]), expected.output.context[query].numpy())
+        rows = trained.store.rows_of(ids)
+        embeddings = torch.as_tensor(trained.store.embeddings(np.array([rows[id] for id in ids])))
+        np.testing.assert_allclose(got["keys"], head.keys(embeddings).detach(), atol=1e-6)
+        np.testing.assert_allclose(got["values"], head.values(embeddings).detach(), atol=1e-6)
+        np.testing.assert_allclose(
+            np.float32(got["weights"]) @ np.float32(got["values"]), got["context"], atol=1e-5
+        )
+
+
+def test_vectors_attend_as_the_texts_that_they_encode(client: TestClient, papers: Collection) -> None:
+    vectors = WordEncoder().encode_queries(["cat attention", "music"]).tolist()
+    by_vector = client.post(f"{URL}/attend", json={"vectors": vectors}).json()["results"]
+    by_text = client.post(
+        f"{URL}/attend", json={"queries": ["cat attention", "music"], "mode": "dense"}
+    ).json()
+    assert by_vector == by_text["results"]
+
+
+def test_attend_leaves_out_what_was_not_asked_for(client: TestClient, papers: Collection) -> None:
+    got = client.post(f"{URL}/attend", json={"queries": ["cat"]}).json()["results"][0]
+    assert set(got) == {"ids", "weights", "scores", "context"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_empty_collection_answers_with_nothing(client: TestClient, mode: str) -> None:
+    client.put("/v1/collections/empty")
+    got = client.post("/v1/collections/empty/search", json={"query": "cat", "mode": mode}).json()
+    assert got["hits"] == []
+    assert got["attention"]["candidates"] == 0
+    attended = client.post("/v1/collections/empty/attend", json={"queries": ["cat"], "mode": mode}).json()
+    assert attended["results"] == [{"ids": [], "weights": [], "scores": [], "context": [0.0] * DIMENSION}]
+
+
+def test_more_hits_than_documents_give_all_documents(client: TestClient, papers: Collection) -> None:
+    got = client.post(f"{URL}/search", json={"query": "cat", "limit": 1000}).json()
+    assert len(got["hits"]) == papers.store.count().documents == 148
+    assert math.isclose(sum(hit["weight"] for hit in got["hits"]), 1, abs_tol=1e-5)
+    assert not {"d003", "d145"} & {hit["id"] for hit in got["hits"]}
+
+
+def test_an_older_model_answers_when_it_is_named(client: TestClient, trained: Collection) -> None:
+    live = client.post(f"{URL}/search", json={"query": "cat attention"}).json()
+    untrained = client.post(f"{URL}/search", json={"query": "cat attention", "model": "v0"}).json()
+    assert (live["model"], untrained["model"]) == ("v1", "v0")
+    assert [h["score"] for h in live["hits"]] != [h["score"] for h in untrained["hits"]]
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "says"),
+    [
+        ("search", {}, "query is missing"),
+        ("search", {"query": ""}, "query=''; use 1 to 8192 characters, at least one word"),
+        ("search", {"query": " \t"}, "query=' \\t'; use 1 to 8192 characters"),
+        ("search", {"query": "x" * 8193}, "use 1 to 8192 characters"),
+        ("search", {"query": 3}, "query=3; use 1 to 8192 characters"),
+        ("search", {"query": "cat", "limit": 0}, "limit=0; use an integer from 1 to 1000"),
+        ("search", {"query": "cat", "limit": 1001}, "limit=1001; use an integer from 1 to 1000"),
+        ("search", {"query": "cat", "limit": "10"}, "limit='10'; use an integer"),
+        ("search", {"query": "cat", "limit": 1.5}, "limit=1.5; use an integer"),
+        ("search", {"query": "cat", "limit": True}, "limit=True; use an integer"),
+        ("search", {"query": "cat", "offset": -1}, "offset=-1; use an integer from 0 to 10000"),
+        ("search", {"query": "cat", "mode": "magic"}, "mode='magic'; use hybrid, dense or keyword"),
+        ("search", {"query": "cat", "model": "../v1"}, "model='../v1'; use a registered version"),
+        ("search", {"query": "cat", "explain": 1}, "explain=1; use true or false"),
+        ("search", {"query": "cat", "hops": 9}, "hops=9; use an integer from 1 to 4"),
+        ("search", {"query": "cat", "hop_strength": -1}, "hop_strength=-1; use a number from 0 to 10"),
+        ("search", {"query": "cat", "limits": 3}, "unknown field 'limits'; use filter, limit, offset"),
+        ("search", ["cat"], "a body of type array; use a JSON object"),
+        ("search/batch", {"queries": []}, "queries=[]; "),
+        ("search/batch", {"queries": ["a"] * 257}, "queries=a list of 257; "),
+        ("search/batch", {"queries": ["a", ""]}, "queries.1=''; use 1 to 8192 characters"),
+        ("search/batch", {"queries": ["a"] * 26, "limit": 1000}, "26000 hits; use at most 25600"),
+        ("attend", {}, "neither queries nor vectors; give one of the two"),
+        ("predict", {"queries": ["a"], "vectors": [[1.0]], "field": "i"}, "queries and vectors; give one"),
+        ("attend", {"queries": ["a", "b"], "vectors": [[1.0]]}, "2 queries and 1 vectors; give as many"),
+        (
+            "attend",
+            {"vectors": [[1.0, 2.0]]},
+            "vectors.0 has 2 numbers; this collection's embeddings have 32",
+        ),
+        ("attend", {"vectors": [[1.0, "x"]]}, "vectors.0.1='x'; input should be a valid number"),
+        ("attend", {"vectors": [[0.0] * 32], "mode": "keyword"}, "mode='keyword' without texts"),
+        (
+            "attend",
+            {"queries": ["a"], "include": ["weights"]},
+            "include.0='weights'; use keys, values, parts or slopes",
+        ),
+        ("attend", {"queries": ["a"], "candidates": 0}, "candidates=0; use an integer from 1 to 1000"),
+    ],
+)
+def test_bad_requests_are_told_what_is_allowed(
+    client: TestClient, papers: Collection, route: str, body: Any, says: str
+) -> None:
+    answered = client.post(f"{URL}/{route}", json=body)
+    assert answered.status_code == 422
+    assert answered.headers["content-type"] == "application/problem+json"
+    assert says in answered.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ("", "q is missing"),
+        ("q=cat&limit=0", "limit='0'; use an integer from 1 to 1000"),
+        ("q=cat&limit=ten", "limit='ten'; use an integer from 1 to 1000"),
+        ("q=cat&query=dog", "unknown field 'query'; use filter, limit, offset"),
+    ],
+)
+def test_bad_urls_are_told_what_is_allowed(
+    client: TestClient, papers: Collection, parameters: str, says: str
+) -> None:
+    answered = client.get(f"{URL}/search?{parameters}")
+    assert answered.status_code == 422
+    assert says in answered.json()["detail"]
+
+
+def test_what_is_not_there_is_named(client: TestClient, papers: Collection) -> None:
+    missing = client.post("/v1/collections/nothing/search", json={"query": "cat"})
+    assert (missing.status_code, missing.json()["code"]) == (404, "collection_not_found")
+    assert "there are: papers" in missing.json()["detail"]
+    model = client.post(f"{URL}/search", json={"query": "cat", "model": "v7"})
+    assert (model.status_code, model.json()["code"]) == (404, "model_not_found")
+    name = client.post("/v1/collections/No.Name/search", json={"query": "cat"})
+    assert (name.status_code, name.json()["code"]) == (422, "invalid_request")
+
+
+def test_keys_are_those_of_the_state_that_was_attended_to(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attend = Collection.attend
+
+    def attend_and_rebuild(collection: Collection, *given: Any, **options: Any) -> Any:
+        attended = attend(collection, *given, **options)
+        monkeypatch.setattr(Collection, "attend", attend)
+        collection.refresh()  # deleted documents leave, and every position behind them moves
+        return attended
+
+    monkeypatch.setattr(Collection, "attend", attend_and_rebuild)
+    answered = client.post(f"{URL}/attend", json={"queries": ["cat"], "include": ["keys"]}).json()
+    got = answered["results"][0]
+    rows = papers.store.rows_of(got["ids"])
+    embeddings = papers.store.embeddings(np.array([rows[id] for id in got["ids"]]))
+    np.testing.assert_allclose(got["keys"], embeddings, atol=1e-6)
+    assert answered["generation"] == papers.snapshot.generation.number

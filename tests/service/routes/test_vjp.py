@@ -1,0 +1,247 @@
+"""Attention and its gradients over HTTP, as JSON and as tensors, to the bit what Python gives; and heads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load, save
+from starlette.testclient import TestClient
+
+from dsearch.attention.head import Head
+from dsearch.attention.overlay import KeyOverlay
+from dsearch.engine import Collection, Question, SearchEngine, attention_parts, head_bytes, vjp
+from dsearch.service import create_app
+from dsearch.service.schemas.attend import AttendAnswer, VjpAnswer
+from dsearch.service.schemas.collections import ModelAdded
+from dsearch.types import Document, Stamp
+
+URL = "/v1/collections/papers"
+TENSORS = {"Accept": "application/x-safetensors"}
+QUERIES = ["river stone", "attention music head"]
+EVERYTHING = ["keys", "values", "parts", "slopes"]
+
+
+def moved_head(heads: int = 2, dimension: int = 32) -> Head:
+    torch.manual_seed(4)
+    head = Head(dimension, heads=heads, rank=3)
+    with torch.no_grad():
+        for name, parameter in head.named_parameters():
+            if name != "hop_strength":
+                parameter += 0.05 * torch.randn_like(parameter)
+    return head
+
+
+def facts_and_tensors(body: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
+    return json.loads(header["__metadata__"]["answer"]), load(body)
+
+
+@pytest.fixture
+def live(papers: Collection) -> Collection:
+    papers.promote(papers.add_model(moved_head(), {}))
+    return papers
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("words", [True, False])
+def test_tensors_and_json_are_what_python_gives_to_the_bit(
+    client: TestClient, live: Collection, dtype: Any, words: bool
+) -> None:
+    states = torch.as_tensor(live.encoder.encode_queries(QUERIES)).double()
+    texts = QUERIES if words else None
+    asked = Question(states=states, texts=texts, dtype=dtype, options={"candidates": 7})
+    expected = attention_parts(live, asked, include=set(EVERYTHING), certify=3)  # type: ignore[arg-type]
+    body = {"vectors": states.tolist(), "queries": texts, "dtype": dtype, "candidates": 7, "certify": 3}
+    answered = client.post(f"{URL}/attend", json={**body, "include": EVERYTHING}, headers=TENSORS)
+    assert answered.headers["content-type"] == TENSORS["Accept"]
+    facts, tensors = facts_and_tensors(answered.content)
+    assert facts["ids"] == expected.ids
+    assert (facts["hops"], facts["temperature"]) == (1, expected.temperature)
+    assert len(facts["certificates"]) == 2
+    assert set(tensors) == {*expected.arrays, "mixture"}
+    assert set(expected.arrays) > {"keys", "values", "dense", "keyword", "head_weights", "slopes"}
+    for name, array in expected.arrays.items():
+        assert tensors[name].dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(tensors[name], array)
+    answered = client.post(f"{URL}/attend", json={**body, "include": EVERYTHING})
+    AttendAnswer.model_validate(answered.json(), extra="forbid")
+    assert answered.json()["temperature"] == expected.temperature
+    for query, result in enumerate(answered.json()["results"]):
+        count = len(expected.ids[query])
+        for name, array in expected.arrays.items():
+            wanted = array[query]
+            if name in ("dense", "keyword", "head_weights", "slopes"):
+                wanted = wanted[:, :count]
+            elif name != "context":
+                wanted = wanted[:count]
+            np.testing.assert_array_equal(np.asarray(result[name], dtype), wanted, err_msg=name)
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+def test_vjp_answers_the_gradients(client: TestClient, live: Collection, tensors: bool) -> None:
+    first = client.post(f"{URL}/attend", json={"queries": QUERIES}).json()
+    stamp = {name: first[name] for name in ("generation", "model", "sequence")}
+    weights = [np.linspace(-1, 1, len(one["ids"])).tolist() for one in first["results"]]
+    live.delete(["d007"])  # the state that the stamp names is still known
+    body = {"queries": QUERIES, "stamp": stamp, "grad_weights": weights, "grad_context": [[0.5] * 32] * 2}
+    expected = vjp(
+        live, Question(texts=QUERIES, stamp=Stamp(**stamp)), context=np.full((2, 32), 0.5), weights=weights
+    )
+    answered = client.post(f"{URL}/vjp", json=body, headers=TENSORS if tensors else {})
+    assert answered.status_code == 200, answered.text
+    if tensors:
+        facts, found = facts_and_tensors(answered.content)
+        head = {name.removeprefix("head."): found[name] for name in found if name != "states"}
+    else:
+        VjpAnswer.model_validate(answered.json(), extra="forbid")
+        facts = found = answered.json()
+        head = found["head"]
+    assert {name: facts[name] for name in stamp} == stamp
+    np.testing.assert_array_equal(np.float32(found["states"]), expected.states)
+    assert set(head) == set(expected.head)
+    for name, gradient in expected.head.items():
+        np.testing.assert_array_equal(np.float32(head[name]), gradient, err_msg=name)
+    short = client.post(f"{URL}/vjp", json={**body, "include": ["states"]}).json()
+    assert ("states" in short, "head" in short) == (True, False)
+
+
+def test_a_state_that_is_gone_or_never_was_is_told(client: TestClient, live: Collection) -> None:
+    first = client.post(f"{URL}/attend", json={"queries": ["cat"]}).json()
+    stamp = {name: first[name] for name in ("generation", "model", "sequence")}
+    body = {"queries": ["cat"], "grad_context": [[0.0] * 32]}
+    for i in range(9):
+        live.delete([f"d{i + 10:03d}"])
+    gone = client.post(f"{URL}/vjp", json={**body, "stamp": stamp})
+    assert (gone.status_code, gone.json()["code"]) == (410, "gone")
+    ahead = client.post(f"{URL}/attend", json={"queries": ["cat"], "stamp": {**stamp, "sequence": 10**9}})
+    assert (ahead.status_code, ahead.json()["code"]) == (409, "conflict")
+    present = client.post(f"{URL}/attend", json={"queries": ["cat"]}).json()
+    stamp = {**{name: present[name] for name in stamp}, "model": "v9"}
+    never = client.post(f"{URL}/attend", json={"queries": ["cat"], "stamp": stamp})
+    assert (never.status_code, never.json()["code"]) == (404, "model_not_found")
+
+
+def test_a_head_is_read_changed_and_handed_in(client: TestClient, live: Collection) -> None:
+    read = client.get(f"{URL}/models/v1/head")
+    assert read.content == head_bytes(live.head("v1"))
+    tensors = load(read.content)
+    tensors["log_temperature"] = np.array(np.log(0.5), np.float32)
+    body = save(tensors, {"record": json.dumps({"loss": 0.25})})
+    added = client.post(f"{URL}/models?parent=v1", content=body, headers={"Content-Type": TENSORS["Accept"]})
+    assert added.status_code == 201, added.text
+    ModelAdded.model_validate(added.json(), extra="forbid")
+    assert (added.json()["model"], added.json()["parent"]) == ("v2", "v1")
+    assert live.live_model == "v1"
+    listed = client.get(f"{URL}/models").json()["models"][-1]
+    assert (listed["record"]["scope"], listed["record"]["uploaded"]) == ("uploaded", {"loss": 0.25})
+    assert client.post(f"{URL}/models/v2/promote").status_code == 200
+    assert client.post(f"{URL}/attend", json={"queries": ["cat"]}).json()["temperature"] == pytest.approx(0.5)
+
+
+def test_an_overlay_is_read_and_handed_in_with_its_head(client: TestClient, live: Collection) -> None:
+    asked = {"queries": ["cat"], "model": "v1"}
+    found = client.post(f"{URL}/attend", json=asked).json()["results"][0]
+    head = live.head("v1")
+    rows = torch.tensor(sorted(live.store.rows_of(found["ids"][:2]).values()))
+    head.overlay = KeyOverlay(rows, torch.full((2, 32), 0.03), 0.2)
+    version = live.add_model(head, {})
+    read = client.get(f"{URL}/models/{version}/head").content
+    added = client.post(
+        f"{URL}/models?parent=v1", content=read, headers={"Content-Type": TENSORS["Accept"]}
+    ).json()["model"]
+    kept = live.head(added).overlay
+    assert kept is not None
+    assert (kept.rows.tolist(), kept.bound) == (rows.tolist(), 0.2)
+    answers = [
+        client.post(f"{URL}/attend", json={**asked, "model": model}).json()["results"][0]
+        for model in (version, added)
+    ]
+    assert answers[0]["weights"] == answers[1]["weights"] != found["weights"]
+
+
+def changed(name: str, tensor: Any) -> bytes:
+    tensors = load(head_bytes(Head(32)))
+    if tensor is None:
+        del tensors[name]
+    else:
+        tensors[name] = tensor
+    return save(tensors)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "not a safetensors file"),
+        (b"\x80\x04K\x01.", "not a safetensors file"),
+        (b"\xff" * 64, "not a safetensors file"),
+        (head_bytes(Head(16)), "for embeddings of 16 numbers; this collection's have 32"),
+        (head_bytes(Head(32, heads=65, rank=1)), "65 query heads of rank 1; use 1 to 64"),
+        (head_bytes(Head(32, heads=2, rank=33)), "2 query heads of rank 33"),
+        (changed("key_delta", np.full((32, 32), np.nan, np.float32)), "'key_delta' has numbers that are not"),
+        (changed("key_delta", np.zeros((32, 31), np.float32)), "'key_delta' of shape [32, 31]; use [32, 32]"),
+        (changed("key_delta", np.zeros((32, 32))), "'key_delta' is float64; send float32"),
+        (changed("key_delta", None), "lacks or does not have: 'key_delta'"),
+        (changed("encoder", np.zeros(1, np.float32)), "lacks or does not have: 'encoder'"),
+        (changed("query_delta", None), "no tensor 'query_delta' or 'query_out'"),
+        (
+            changed("log_temperature", np.array(80, np.float32)),
+            "a temperature of 5.541e+34; use 1e-06",
+        ),
+        (save(load(head_bytes(Head(32))), {"record": "[1]"}), "a record that is no JSON object"),
+        (save(load(head_bytes(Head(32))), {"record": '{"a": NaN}'}), "a record that is no JSON object"),
+    ],
+)
+def test_what_is_no_head_of_this_collection_is_refused(
+    client: TestClient, live: Collection, body: bytes, said: str
+) -> None:
+    answered = client.post(f"{URL}/models", content=body, headers={"Content-Type": TENSORS["Accept"]})
+    assert answered.status_code == 422, answered.text
+    assert said in answered.json()["detail"]
+    assert [one.version for one in live.store.models()] == ["v1"]
+
+
+def test_a_head_needs_its_type_and_a_parent_and_a_bound(client: TestClient, live: Collection) -> None:
+    assert client.post(f"{URL}/models", json={}).status_code == 415
+    headers = {"Content-Type": TENSORS["Accept"]}
+    large = client.post(f"{URL}/models", content=b"0" * 700_000, headers=headers)
+    assert (large.status_code, large.json()["code"]) == (413, "body_too_large")
+    orphan = client.post(f"{URL}/models?parent=v7", content=head_bytes(Head(32)), headers=headers)
+    assert (orphan.status_code, orphan.json()["code"]) == (404, "model_not_found")
+
+
+def test_a_head_alone_is_no_child_of_a_model_with_an_encoder(client: TestClient, live: Collection) -> None:
+    live.add_model(Head(32), {"query_encoder": {}}, parent="v1")
+    headers = {"Content-Type": TENSORS["Accept"]}
+    lost = client.post(f"{URL}/models?parent=v2", content=head_bytes(Head(32)), headers=headers)
+    assert (lost.status_code, lost.json()["code"]) == (409, "conflict")
+    assert "model v2 has a query encoder of its own" in lost.json()["detail"]
+
+
+def test_an_answer_that_would_be_too_large_is_refused(
+    client: TestClient, live: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsearch.service.routes.attend.MAX_JSON_VECTOR_BYTES", 1000)
+    body = {"queries": ["cat"], "include": ["keys"]}
+    refused = client.post(f"{URL}/attend", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+    assert "at most 1000 bytes in one answer" in refused.json()["detail"]
+    assert client.post(f"{URL}/attend", json=body, headers=TENSORS).status_code == 200
+
+
+def test_where_embeddings_are_given_nobody_waits_for_an_encoder(tmp_path: Path) -> None:
+    def fail() -> NoReturn:
+        raise AssertionError("the encoder was asked for")
+
+    with SearchEngine(tmp_path / "home", encoder=fail) as engine:
+        states = np.eye(4, dtype=np.float32)
+        engine.create("given", dimension=4).upsert([Document(str(i), f"image {i}") for i in range(4)], states)
+        with TestClient(create_app(engine), base_url="http://127.0.0.1") as client:
+            asked = {"vectors": states.tolist(), "stamp": None}
+            answered = client.post("/v1/collections/given/attend", json=asked)
+            assert [one["ids"][0] for one in answered.json()["results"]] == ["0", "1", "2", "3"]
+            assert client.get("/readyz").status_code == 200

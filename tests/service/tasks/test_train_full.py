@@ -1,0 +1,172 @@
+"""Scope full over HTTP: both encoders learn in another process, and the documents come back by row."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+from support.service.service_fakes import ORIGIN
+from support.tiny_encoder import write_tiny_encoder
+
+from dsearch.encoder import Encoder
+from dsearch.engine import Collection, EncodedDocuments, SearchEngine
+from dsearch.processes import Report
+from dsearch.service import create_app
+from dsearch.service.tasks import manager
+from dsearch.service.tasks.jobs import train_job
+from dsearch.service.tasks.results import read_encoded, write_encoded
+from dsearch.store import Passages
+from dsearch.types import Document
+
+URL = "/v1/collections/numbers"
+COUNT = 20
+BODY = {
+    "queries": {f"q{i:02d}": f"question {i}" for i in range(COUNT)},
+    "judgements": {f"q{i:02d}": {f"d{i}": 1} for i in range(COUNT)},
+    "scope": "full",
+    "epochs": 2,
+    "encoder_learning_rate": 0.01,
+    "negatives": 1,
+    "accept": True,
+}
+
+
+def text(number: int) -> str:
+    """Every third document is longer than the encoder's 32 tokens."""
+    words = ["red", "green", "blue", "apple", "bread", "cheese"]
+    long = " ".join(f"{words[(number + i) % 6]} {(number * i) % 50}" for i in range(24))
+    return f"answer {long if number % 3 == 0 else 'red'} {number}."
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_encoder(tmp_path_factory.mktemp("tiny"))
+
+
+def open_tiny(home: Path, encoder: Path) -> SearchEngine:
+    """As a task's process opens this home."""
+    return SearchEngine(home, readonly=True, encoder=lambda: Encoder.load(str(encoder)))
+
+
+@pytest.fixture
+def engine(tmp_path: Path, tiny: Path) -> Iterator[SearchEngine]:
+    loaded = Encoder.load(str(tiny))
+    with SearchEngine(tmp_path / "home", encoder=lambda: loaded) as opened:
+        yield opened
+
+
+@pytest.fixture
+def numbers(engine: SearchEngine) -> Collection:
+    made = engine.create("numbers")
+    made.ingest([Document(id=f"d{i}", text=text(i)) for i in range(COUNT)])
+    assert made.snapshot.passages is not None
+    return made
+
+
+@pytest.fixture
+def client(engine: SearchEngine, tiny: Path) -> Iterator[TestClient]:
+    app = create_app(engine, query_timeout_s=30, open_engine=partial(open_tiny, engine.home.path, tiny))
+    with TestClient(app, base_url=ORIGIN) as connected:
+        yield connected
+
+
+def ended(client: TestClient, id: str, within_s: float = 120) -> dict[str, Any]:
+    until = time.monotonic() + within_s
+    while not (task := client.get(f"/v1/tasks/{id}").json())["ended"]:
+        assert time.monotonic() < until, task
+        time.sleep(0.1)
+    return task
+
+
+def test_both_encoders_learn_and_answer(client: TestClient, numbers: Collection) -> None:
+    before = client.get(f"{URL}/search?q=question 7&mode=dense").json()
+    id = client.post(f"{URL}/train", json=BODY).json()["id"]
+    # Meanwhile something is written and something deleted, of which the training knows nothing.
+    numbers.upsert([Document("late", "answer blue 61")])
+    numbers.delete(["d4"])
+    task = ended(client, id)
+    assert task["state"] == "done", task
+    assert task["result"]["live"]
+    record = client.get(f"{URL}/models").json()["models"][1]["record"]
+    assert (record["scope"], record["options"]["epochs"]) == ("full", 2)
+    assert (record["options"]["encoder_learning_rate"], record["options"]["negatives"]) == (0.01, 1)
+    after = client.post(
+        f"{URL}/search", json={"query": "question 7", "mode": "dense", "limit": 100, "explain": True}
+    )
+    assert after.status_code == 200, after.text
+    hits = {hit["id"]: hit for hit in after.json()["hits"]}
+    assert set(hits) == {f"d{i}" for i in range(COUNT) if i != 4} | {"late"}
+    assert after.json()["model"] == "v1" != before["model"]
+    assert [hit["score"] for hit in before["hits"]] != [hits[hit["id"]]["score"] for hit in before["hits"]]
+    assert hits["d7"]["explain"]["learned"] is None  # its parent's embeddings are others
+    # Each score is that of the best passage by the encoder that was trained.
+    encoder = numbers.encoder_of("v1")
+    query = encoder.encode_queries(["question 7"])[0]
+    for name, hit in hits.items():
+        stored = numbers.store.get(name).text
+        pieces = [hit["passage"]["text"]] if "passage" in hit else [stored]
+        best = max(float(query @ encoder.encode_documents([piece])[0]) for piece in pieces)
+        assert hit["score"] == pytest.approx(best, abs=1e-4)
+
+
+def hold(report: Report, *arguments: Any) -> dict[str, Any]:
+    """The training, kept from ending."""
+    made = train_job(report, *arguments)
+    threading.Event().wait(600)
+    return made
+
+
+def test_it_is_cancelled(client: TestClient, numbers: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "train_job", hold)
+    id = client.post(f"{URL}/train", json=BODY).json()["id"]
+    until = time.monotonic() + 60
+    while not client.get(f"/v1/tasks/{id}").json()["progress"]:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    client.delete(f"/v1/tasks/{id}")
+    assert ended(client, id)["state"] == "cancelled"
+    assert [model["version"] for model in client.get(f"{URL}/models").json()["models"]] == ["v0"]
+    while list((numbers.store.path.parent / ".tasks").iterdir()):  # its folder goes after its end is told
+        assert time.monotonic() < until + 60
+        time.sleep(0.05)
+
+
+def test_encoded_documents_travel_by_row(numbers: Collection, tmp_path: Path) -> None:
+    """What was written or deleted in between neither moves nor mixes anything."""
+    numbers.delete(["d2"])
+    state = numbers.snapshot
+    dimension = numbers.store.dimension
+    generator = np.random.default_rng(0)
+    embeddings = generator.standard_normal((state.positions, dimension)).astype(np.float32)
+    further = {
+        at: Passages(
+            np.array([[0, 5], [5, 9], [9, 12]], np.int64),
+            generator.standard_normal((2, dimension)).astype(np.float32),
+        )
+        for at in (3, 6, 9)
+    }
+    further[1] = Passages(np.array([[0, 4]], np.int64), np.zeros((0, dimension), np.float32))
+    write_encoded(tmp_path, EncodedDocuments(state, embeddings, further))
+    gone, changed = (int(numbers.store.rows_of([id])[id]) for id in ("d6", "d8"))
+    numbers.delete(["d6"])
+    numbers.upsert([Document("new", "answer 50"), Document("d8", "answer 8, otherwise")])
+    numbers.refresh()  # other positions
+    read = read_encoded(tmp_path, numbers.snapshot)
+    visible = read.state.visible()
+    rows = read.state.rows(visible)
+    before = state.rows(state.visible())
+    assert set(rows) == set(before) - {gone, changed}
+    assert np.array_equal(read.embeddings[visible], embeddings[state.positions_of(rows)])
+    by_row = {int(read.state.rows(np.array([at]))[0]): one for at, one in read.further.items()}
+    assert set(by_row) == {int(state.rows(np.array([at]))[0]) for at in (1, 3, 9)}
+    for row, one in by_row.items():
+        was = further[int(state.positions_of(np.array([row]))[0])]
+        assert np.array_equal(one.spans, was.spans)
+        assert np.array_equal(one.embeddings, was.embeddings)

@@ -1,0 +1,146 @@
+"""The page in a real browser: Chromium, when there is one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from support.service.browsing import needs_chromium
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+pytestmark = [pytest.mark.browser, needs_chromium]
+
+
+def test_search_as_you_type(page: Any) -> None:
+    page.goto("/#c=papers")
+    page.get_by_text("60 documents to ask").wait_for()
+    page.keyboard.type("river stone")
+    page.locator(".hit").nth(9).wait_for()
+    shares = page.locator(".share").all_inner_texts()
+    assert len(shares) == 10
+    assert all("%" in share for share in shares)
+    widths = page.locator(".bar").evaluate_all(
+        "bars => bars.map(bar => getComputedStyle(bar, '::before').width).map(parseFloat)"
+    )
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > 10
+    assert re.search(
+        r"Confident|Torn between \d+ documents|Spread over", page.locator("#status").inner_text()
+    )
+    assert re.search(
+        r"generation \d+ · model v0 · sequence \d+ · [\d.]+ ms", page.locator("#stamp").inner_text()
+    )
+    assert page.locator("mark").count() > 0
+    assert "q=river+stone" in page.url
+
+
+def test_modes_and_collections_change_the_answer_and_stay_in_the_address(page: Any) -> None:
+    page.goto("/#c=papers&q=cat+dog")
+    page.locator(".hit").first.wait_for()
+    hybrid = page.locator(".parts").first.inner_text()
+    assert "meaning" in hybrid
+    assert "words" in hybrid
+    page.get_by_label("Words").check()
+    playwright.expect(page.locator(".parts").first).not_to_have_text(hybrid)
+    assert "mode=keyword" in page.url
+    page.reload()
+    page.locator(".hit").first.wait_for()
+    assert page.locator("input[value=keyword]").is_checked()
+    page.select_option("#collection", "nasty")
+    playwright.expect(page.locator(".hit")).to_have_count(3)
+    assert "c=nasty" in page.url
+
+
+def test_nothing_that_a_document_says_is_run(page: Any) -> None:
+    attack = "cat <img src=x onerror='window.attacked=true'><script>window.attacked=true</script>"
+    page.goto("/#c=nasty")
+    page.fill("#query", attack)
+    playwright.expect(page.locator(".hit")).to_have_count(3)
+    for more in page.locator(".more").all():
+        more.click()
+    assert page.evaluate("window.attacked") is None
+    assert page.locator("main img, main script, main b").count() == 0
+    shown = page.locator("#hits").inner_text()
+    for text in ("<script>window.attacked = true</script>", "<img src=x onerror=", "&lt;b&gt;"):
+        assert text in shown
+
+
+def test_a_problem_shows_its_detail(page: Any, server: str) -> None:
+    page.route(
+        "**/search",
+        lambda route: route.fulfill(
+            status=503,
+            content_type="application/problem+json",
+            body='{"detail": "<b>256</b> requests wait", "code": "overloaded"}',
+        ),
+    )
+    page.goto("/#c=papers&q=cat")
+    page.locator("#problem").wait_for()
+    assert page.locator("#problem").inner_text() == "<b>256</b> requests wait"
+    page.unroute("**/search")
+    page.fill("#query", "cat dog")
+    page.locator(".hit").first.wait_for()
+    assert page.locator("#problem").is_hidden()
+    page.wrong.remove(next(one for one in page.wrong if "503" in one))
+
+
+def test_a_late_answer_does_not_replace_a_newer_one(page: Any) -> None:
+    late: list[Any] = []
+    page.route("**/search", lambda route: late.append(route) if not late else route.continue_())
+    page.goto("/#c=papers&q=river")
+    page.wait_for_timeout(300)
+    page.fill("#query", "music")
+    page.locator(".hit").first.wait_for()
+    newer = page.locator("#hits").inner_text()
+    late[0].continue_()
+    page.wait_for_timeout(300)
+    assert page.locator("#hits").inner_text() == newer
+
+
+def test_the_keyboard_is_enough(page: Any) -> None:
+    page.goto("/#c=papers&q=cat")
+    page.locator(".hit").nth(1).wait_for()
+    page.locator("#query").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("[...document.querySelectorAll('.hit')].indexOf(document.activeElement)") == 1
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    playwright.expect(page).to_have_url(re.compile("mode=dense"))
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "query"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_small_phone(browser: Any, server: str, scheme: str) -> None:
+    context = browser.new_context(
+        base_url=server, viewport={"width": 360, "height": 640}, color_scheme=scheme
+    )
+    page = context.new_page()
+    page.goto("/#c=nasty&q=cat")
+    page.locator(".hit").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground))) < 200) == (scheme == "dark")
+    context.close()
+
+
+def test_the_description_of_the_api_needs_no_other_host(page: Any) -> None:
+    page.goto("/docs")
+    page.get_by_text("/v1/collections/{collection}/attend").wait_for()
+    page.locator("#operations-search-search").get_by_role("button").first.click()
+    page.get_by_text("Execute").wait_for()
+
+
+def test_without_a_collection_it_says_how_to_make_one(page: Any) -> None:
+    page.route(
+        "**/v1/collections",
+        lambda route: route.fulfill(content_type="application/json", body='{"collections": []}'),
+    )
+    page.goto("/")
+    page.get_by_text("No collection yet").wait_for()
+    assert page.locator("#hint code").inner_text() == "dsearch index FOLDER -c notes"

@@ -1,0 +1,49 @@
+"""Power cuts, by the model in power_loss.py: what was acknowledged is there, nothing is torn or dangling."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.store import power_loss
+
+from dsearch.errors import DsearchError
+
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.skipif(shutil.which("strace") is None, reason="strace records the calls"),
+]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("recorded") / "home"
+
+
+@pytest.fixture(scope="module")
+def calls(home) -> power_loss.Calls:
+    home.mkdir()
+    return power_loss.record(home, home.with_name("trace"))
+
+
+def test_what_a_power_cut_leaves_is_a_state_before_or_after_a_step(home, calls, tmp_path):
+    checked = 0
+    for cut in power_loss.states(calls, home, every=11, draws=2):
+        power_loss.check(cut, tmp_path / "after")
+        checked += 1
+    assert checked >= 500
+
+
+@pytest.mark.parametrize("forgotten", ["fsync", "fdatasync"])
+def test_the_check_can_fail(home, calls, tmp_path, forgotten):
+    """Vacuity: with one kind of sync taken out, of files and folders or of logs, a cut does harm."""
+    unsynced = [call for call in calls if call[0] != forgotten]
+    assert len(unsynced) < len(calls)
+
+    def check_all() -> None:
+        for cut in power_loss.states(unsynced, home, every=3):
+            power_loss.check(cut, tmp_path / "after")
+
+    with pytest.raises((AssertionError, DsearchError)):
+        check_all()

@@ -1,0 +1,12 @@
+"""Folders of the repository, for tests that run its scripts and helper programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SUPPORT = Path(__file__).resolve().parent
+TESTS = SUPPORT.parent
+ROOT = TESTS.parent
+SCRIPTS = ROOT / "scripts"
+EXAMPLE = ROOT / "index" / "example"
+REAL_DATA = ROOT.parent / "shared" / "data"  # real collections, where they lie beside the repository

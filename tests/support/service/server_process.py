@@ -1,0 +1,60 @@
+"""A real server in a process of its own: prints its port, then serves the home given. Not a test.
+
+    python server_process.py HOME [JSON of Patience]
+
+"no_tasks" in the JSON gives up every task at once, "next_encoder" lets it have one. At the end it prints how
+many requests it had begun.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.service.service_fakes import WordEncoder, newer_words, open_both, open_words
+
+from dsearch.engine import SearchEngine, rebuild
+from dsearch.errors import Cancelled
+from dsearch.service import create_app
+from dsearch.service.middleware.slow_clients import Patience
+from dsearch.service.overload import admission
+from dsearch.service.server import run_server
+from dsearch.service.tasks import manager
+
+
+def give_up(*_: Any, **__: Any) -> Any:
+    """In place of a task's process."""
+    raise Cancelled("this server begins no task")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    admission.TOLERATED_S, admission.FULL_S = 60.0, 120.0  # a busy machine is no reason for a test to fail
+    asked = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+    if asked.pop("no_tasks", False):
+        manager.run_spawned = rebuild.run_spawned = give_up
+    moving = asked.pop("next_encoder", False)
+    patience = Patience(**asked) if asked else None
+    with (
+        SearchEngine(
+            sys.argv[1], encoder=WordEncoder, next_encoder=newer_words if moving else None
+        ) as engine,
+        socket.create_server(("127.0.0.1", 0), backlog=256) as server,
+    ):
+        port = server.getsockname()[1]
+        engine.home.announce(f"http://127.0.0.1:{port}")
+        print(port, flush=True)
+        open_engine = partial(open_both if moving else open_words, Path(sys.argv[1]))
+        to = "newer" if moving else "hashing"
+        app = create_app(engine, query_timeout_s=30, open_engine=open_engine, migrates_to=to)
+        run_server(app, sockets=[server], patience=patience)
+        print(app.state.service.metrics.accepted, flush=True)
+
+
+if __name__ == "__main__":
+    main()

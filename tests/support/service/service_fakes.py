@@ -1,0 +1,104 @@
+"""What the tests of the service share: an encoder that counts, documents, documents that attack, servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support.fakes import HashingEncoder
+
+from dsearch.engine import SearchEngine
+from dsearch.types import Document
+
+DIMENSION = 32
+ORIGIN = "http://127.0.0.1"
+
+
+class WordEncoder(HashingEncoder):
+    """Remembers how many queries it was given at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(DIMENSION)
+        self.batches: list[int] = []
+
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        self.batches.append(len(texts))
+        return super().encode_queries(texts)
+
+
+WORDS = (
+    *("attention", "query", "key", "value", "softmax", "head", "pool", "search"),
+    *("index", "cat", "dog", "river", "stone", "lamp", "music", "index"),
+)
+
+
+def documents(count: int, *, seed: int = 0) -> list[Document]:
+    """Made of a few words, so that every query finds several."""
+    draw = np.random.default_rng(seed)
+    return [
+        Document(
+            f"d{i:03d}",
+            " ".join(draw.choice(WORDS, size=8)),
+            title=f"Title {i} {draw.choice(WORDS)}",
+            metadata={"i": i},
+        )
+        for i in range(count)
+    ]
+
+
+SCRIPT = "<script>window.attacked = true</script>"
+IMAGE = "<img src=x onerror='window.attacked = true'>"
+NASTY = [
+    Document(
+        f"id {SCRIPT}",
+        f"cat {SCRIPT} {IMAGE}",
+        title=f"title {IMAGE}",
+        metadata={SCRIPT: IMAGE, "kind": IMAGE},
+    ),
+    Document(f"only {IMAGE}", "cat \u202e javascript:window.attacked=true &lt;b&gt;"),
+    Document("long", f"cat {IMAGE} " + "dog " * 300 + SCRIPT),
+]
+
+
+@contextmanager
+def serving(home: Path, **asked: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server in another process: its origin, and the process, which ends well when the block does.
+
+    `asked`: of `Patience`, and `no_tasks`.
+    """
+    command = [sys.executable, str(Path(__file__).with_name("server_process.py")), str(home)]
+    if asked:
+        command.append(json.dumps(asked))
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # tests/support/fakes.py
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}", process
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def newer_words() -> HashingEncoder:
+    """What the collections of these tests are migrated to."""
+    return HashingEncoder(48, "newer")
+
+
+def open_both(home: Path) -> SearchEngine:
+    """As a task's process opens a home whose server has a next encoder."""
+    return SearchEngine(home, readonly=True, encoder=WordEncoder, next_encoder=newer_words)
+
+
+def open_words(home: Path) -> SearchEngine:
+    """As a task's process opens a home of these tests."""
+    return SearchEngine(home, readonly=True, encoder=WordEncoder)

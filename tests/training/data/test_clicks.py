@@ -1,0 +1,201 @@
+"""From events to grades: weights by position, thumbs above clicks, and nobody counts for much."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dsearch.errors import InvalidRequest
+from dsearch.store import Event, Impression, Page
+from dsearch.training.data.clicks import MANY_KEYS, ClickOptions, graded_pages
+from dsearch.training.data.propensity import assumed_propensities, even_propensities
+
+IDS = tuple(f"d{k}" for k in range(1, 11))
+THETA = assumed_propensities(1.0)  # position k is looked at with probability 1 / k
+_count = iter(range(1_000_000))
+
+
+def page(
+    *acts: tuple[str, str], key: str = "a", query: str = "wing", time_s: float = 0.0, client: str = ""
+) -> Page:
+    """A page d1 … d10 on which `key` did (action, document)s."""
+    number = next(_count)
+    events = tuple(
+        Event(f"e{number}-{n}", f"q{number}", key, client, action, document, 1, time_s, 0.0)
+        for n, (action, document) in enumerate(acts)
+    )
+    return Page(Impression(f"q{number}", query, 0.0, ids=IDS), events)
+
+
+def click(document: str, **more: str) -> Page:
+    return page(("click", document), **more)  # type: ignore[arg-type]
+
+
+def test_clicks_weigh_by_where_they_fell_whatever_the_sender_says() -> None:
+    pages = [click("d1", key=f"k{n}") for n in range(4)] + [click("d2", key=f"k{n}") for n in range(2)]
+    assert graded_pages(pages, THETA).grades == {"wing": {"d1": 1.0, "d2": 1.0}}
+    assert graded_pages(pages, even_propensities()).grades == {"wing": {"d1": 1.0, "d2": 0.5}}
+
+
+def test_the_weight_of_a_click_is_clipped() -> None:
+    pages = [click("d1", key=f"k{n}") for n in range(4)] + [click("d8", key="k1")]
+    assert graded_pages(pages, THETA).grades["wing"] == {"d1": 0.5, "d8": 1.0}
+    assert graded_pages(pages, THETA, ClickOptions(clip=4.0)).grades["wing"] == {"d1": 1.0, "d8": 1.0}
+
+
+def test_inverse_weights_restore_what_is_liked_on_average() -> None:
+    draw = np.random.default_rng(0)
+    liked = {"d1": 0.2, "d2": 0.6, "d5": 0.9}
+    pages = []
+    for n in range(6000):
+        acts = [
+            ("click", document)
+            for document, chance in liked.items()
+            if draw.random() < chance / int(document[1:])
+        ]
+        pages += [page(*acts, key=f"k{n % 50}")] if acts else []
+    corrected = graded_pages(pages, THETA).grades["wing"]
+    assert corrected == pytest.approx({"d1": 0.2 / 0.9, "d2": 0.6 / 0.9, "d5": 1.0}, abs=0.06)
+    naive = graded_pages(pages, even_propensities()).grades["wing"]
+    assert naive["d2"] == 1.0
+    assert naive["d5"] < 0.7
+
+
+def test_a_page_counts_a_key_and_a_document_once_by_its_best_act() -> None:
+    again = [page(("click", "d1"), ("click", "d1"), ("purchase", "d1")), click("d3")]
+    graded = graded_pages(again, even_propensities())
+    assert graded.grades["wing"] == {"d1": 1.0, "d3": pytest.approx(1 / 3)}
+    assert graded.clicks == 2
+
+
+def test_queries_are_one_that_differ_in_case_and_spaces() -> None:
+    pages = [click("d1", query="Wing  Flutter"), click("d1", query="wing flutter", key="b")]
+    graded = graded_pages(pages, THETA)
+    assert list(graded.grades) == ["wing flutter"]
+    assert graded.texts == {"wing flutter": "Wing  Flutter"}
+
+
+def test_noise_is_left_out() -> None:
+    pages = [click("d1", key=f"k{n}") for n in range(10)] + [click("d2", key="k1")]
+    graded = graded_pages(pages, even_propensities())
+    assert graded.grades["wing"] == {"d1": 1.0}
+    assert graded.left_out == {"documents of a query with too few of its clicks": 1}
+
+
+# ---- nobody counts for much
+
+
+def test_many_clicks_of_one_key_count_no_more_than_twice_the_median_keys() -> None:
+    pages = [click("d2", key="liar") for _ in range(500)]
+    pages += [click("d1", key=f"k{n}") for n in range(3)]
+    assert graded_pages(pages, even_propensities()).grades["wing"]["d1"] == 1.0
+    assert graded_pages(pages, even_propensities()).grades["wing"]["d2"] == pytest.approx(2 / 3)
+
+
+def crowd(count: int = MANY_KEYS) -> list[Page]:
+    return [click("d1", key=f"k{n}") for n in range(count)]
+
+
+def test_where_many_contribute_one_key_makes_nothing_relevant() -> None:
+    alone = [click("d9", key="liar") for _ in range(50)]
+    others = [click("d9", key="liar", query=f"rare {n}") for n in range(50)]
+    graded = graded_pages(crowd() + alone + others, THETA)
+    assert graded.quorum == 2
+    assert graded.grades == {"wing": {"d1": 1.0}}
+    assert graded_pages(crowd() + others, THETA, ClickOptions(quorum=1)).grades.keys() > {"wing", "rare 1"}
+    few = graded_pages(crowd(3) + others, THETA)
+    assert (few.quorum, len(few.grades)) == (1, 51)
+
+
+def test_none_counts_for_more_than_the_others_together() -> None:
+    shared = [click("d10", key="liar"), click("d2", key="k1"), click("d2", key="k2")]
+    pages = crowd() + shared + [page(("thumbs_up", "d10"), key="k3")]
+    # d10: ten of the liar's, whose click was the deepest, and one of k3, so two; d2: two each, so four.
+    grades = graded_pages(pages, THETA, ClickOptions(floor=0.0)).grades["wing"]
+    assert grades["d10"] / grades["d2"] == pytest.approx(2 / 4)
+    lone = [click("d1", key="k1", query="x"), click("d10", key="k2", query="x")]
+    assert "x" not in graded_pages(crowd() + lone, THETA).grades  # two documents, one key each
+
+
+def test_over_all_queries_a_key_has_at_most_its_share() -> None:
+    pages = [click("d1", key=f"k{n % 10}", query=f"q{n}") for n in range(100)]
+    pages += [click("d1", key="liar", query=f"lie{n}") for n in range(900)]
+    options = ClickOptions(quorum=1, key_share=0.1)
+    graded = graded_pages(pages, THETA, options)
+    lies = sum(weight for name, weight in graded.weights.items() if name.startswith("lie"))
+    capped = lies / sum(graded.weights.values())
+    free = graded_pages(pages, THETA, ClickOptions(quorum=1, key_share=1.0))
+    uncapped = sum(w for name, w in free.weights.items() if name.startswith("lie")) / sum(
+        free.weights.values()
+    )
+    assert capped < 0.5 * uncapped + 0.4
+    assert max(graded.weights.values()) <= 2
+
+
+# ---- what people say
+
+
+def test_thumbs_outweigh_clicks() -> None:
+    pages = [click("d1", key=f"k{n}") for n in range(6)] + [page(("thumbs_up", "d7"), key="b")]
+    assert graded_pages(pages, THETA).grades["wing"] == {"d1": 1.0, "d7": 2.0}
+    pages += [page(("thumbs_down", "d1"), key=f"b{n}") for n in range(2)]
+    graded = graded_pages(pages, THETA)
+    assert graded.grades["wing"] == {"d7": 2.0}
+    assert graded.left_out["documents called not relevant"] == 1
+
+
+def test_the_newest_thumb_of_a_client_counts() -> None:
+    pages = [
+        page(("thumbs_down", "d7"), key="b", time_s=2.0),
+        page(("thumbs_up", "d7"), key="b", time_s=1.0),
+        click("d1"),
+    ]
+    assert graded_pages(pages, THETA).grades["wing"] == {"d1": 1.0}
+
+
+def test_one_thumb_among_many_keys_neither_makes_nor_takes_a_document() -> None:
+    up = [page(("thumbs_up", "d9"), key="liar")]
+    down = [page(("thumbs_down", "d1"), key="liar")]
+    assert graded_pages(crowd() + up + down, THETA).grades == {"wing": {"d1": 1.0}}
+    two = [page(("thumbs_down", "d1"), key=key) for key in ("liar", "accomplice")]
+    assert graded_pages(crowd() + two, THETA).grades == {}
+
+
+def test_what_cannot_be_used_is_counted() -> None:
+    pages = [
+        page(("stare", "d1")),
+        Page(
+            Impression("q", "wing", 0.0), (Event("e", "q", "a", "", "click", "d1", 1, 0.0, 0.0),)
+        ),  # words alone: nobody knows what was shown
+    ]
+    graded = graded_pages(pages, THETA)
+    assert graded.grades == {}
+    assert graded.left_out == {
+        "events of unknown action 'stare'": 1,
+        "clicks without the page that they were on": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "detail"),
+    [({"clip": 0.5}, "clip=0.5"), ({"floor": 2.0}, "floor=2.0"), ({"quorum": 0}, "quorum=0")],
+)
+def test_options_out_of_range(options: dict[str, float], detail: str) -> None:
+    with pytest.raises(InvalidRequest, match=detail):
+        ClickOptions(**options)  # type: ignore[arg-type]
+
+
+def test_a_key_that_clicks_what_nobody_else_does_is_left_out() -> None:
+    """It would reach the quorum where somebody's click happened to be the same."""
+    pages = [
+        click(document, key=f"k{(n + q) % 20}", query=f"q{q}")
+        for q in range(12)
+        for n, document in enumerate(["d1"] * 15 + ["d2"] * 4 + ["d10"])
+    ]
+    attack = [click("d10", key="liar", query=f"q{q}") for q in range(12)]
+    graded = graded_pages(pages + attack, THETA)
+    assert graded.grades == graded_pages(pages, THETA).grades
+    assert graded.weights == graded_pages(pages, THETA).weights
+    assert graded.left_out["keys that click what hardly anybody else does"] == 1
+    few = graded_pages(pages + attack[:5], THETA)  # too few clicks to say so
+    assert "d10" in few.grades["q0"]

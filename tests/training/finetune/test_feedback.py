@@ -1,0 +1,210 @@
+"""Learning from feedback: what is learned, who judges it, and that poison does not get through."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import InvalidRequest
+from dsearch.store import Event, Impression
+from dsearch.training import (
+    ClickOptions,
+    Examples,
+    Gate,
+    TrainingOptions,
+    examples_from_feedback,
+    finetune_from_feedback,
+    train_head,
+)
+from dsearch.training.data.propensity import even_propensities
+from dsearch.training.finetune.feedback import judged_by_trusted
+from dsearch.training.losses.objectives import OBJECTIVES
+from dsearch.training.scopes.head import _Batches
+from dsearch.types import Document
+
+COUNT = 60
+QUERIES = [f"question{i % 20} colour{i % 3} asked{i}" for i in range(COUNT)]
+FAST = TrainingOptions(epochs=12, learning_rate=1e-2, retention=0.1)
+
+
+@pytest.fixture
+def synonyms(engine: SearchEngine) -> Collection:
+    """Documents that share no word with the queries that they answer."""
+    collection = engine.create("synonyms")
+    collection.ingest(
+        [Document(id=f"d{i}", text=f"answer{i % 20} tint{i % 3} filler{i}") for i in range(COUNT)]
+    )
+    return collection
+
+
+def clicked(collection: Collection, key: str, answers: list[int], *, action: str = "click") -> None:
+    """A key does something with document answers[i] for query i, on a page that had it before ten others."""
+    impressions, events = [], []
+    for i, answer in enumerate(answers):
+        name = f"{key}-{action}-{i}"
+        ids = dict.fromkeys([f"d{answer}", *(f"d{(answer + 5 * k) % COUNT}" for k in range(10))])
+        impressions.append(Impression(name, QUERIES[i], 0.0, ids=tuple(ids)))
+        events.append(Event(name, name, key, "", action, f"d{answer}", 1, 0.0, 0.0))
+    collection.feedback.record(impressions, events)
+
+
+def test_examples_are_graded_and_weighted(synonyms: Collection) -> None:
+    clicked(synonyms, "a", list(range(COUNT)))
+    clicked(synonyms, "b", list(range(30)))
+    clicked(synonyms, "c", [COUNT - 1, *range(1, 30)])
+    source = examples_from_feedback(synonyms, propensities=even_propensities())
+    examples = source.examples
+    assert examples.weights is not None
+    assert examples.weights.mean() == pytest.approx(1.0)
+    weight = dict(zip(examples.texts, examples.weights.tolist(), strict=True))
+    assert weight[QUERIES[5]] > weight[QUERIES[45]]  # three clicks, one
+    grades = dict(zip(examples.texts, examples.relevant, strict=True))
+    positions, graded = grades[QUERIES[0]]
+    assert sorted(graded.tolist()) == [0.5, 1.0]
+    assert len(positions) == 2
+    assert source.to_dict()["clicks"] == 120
+    assert "120 clicks of 3 keys" in source.to_text()
+    other = examples_from_feedback(synonyms, propensities=even_propensities(), only={"a"}).examples
+    assert other.digest != examples.digest
+
+
+def test_keys_can_be_named_and_left_out(synonyms: Collection) -> None:
+    clicked(synonyms, "a", list(range(10)))
+    clicked(synonyms, "b", list(range(20)))
+    assert len(examples_from_feedback(synonyms, without={"b"}).examples) == 10
+    assert len(examples_from_feedback(synonyms, only={"b"}).examples) == 20
+    with pytest.raises(InvalidRequest, match="no feedback of 'synonyms' to learn from"):
+        examples_from_feedback(synonyms, only={"nobody"})
+
+
+def test_a_query_of_weight_two_counts_twice(synonyms: Collection) -> None:
+    clicked(synonyms, "a", [3, 8])
+    examples = examples_from_feedback(synonyms).examples
+    corpus = torch.as_tensor(np.array(synonyms.snapshot.generation.embeddings))
+
+    def loss(objective: str, weights: list[float] | None, which: list[int]) -> float:
+        array = None if weights is None else np.array(weights, np.float32)
+        made = Examples(*(getattr(examples, name) for name in Examples.__slots__[:7]), weights=array)
+        batch = _Batches(made, "cpu").of(Head(32), corpus, torch.tensor(which), None)
+        return OBJECTIVES[objective](batch).item()
+
+    for objective in ("listwise", "judged"):
+        assert loss(objective, [2.0, 0.0], [0, 1]) == pytest.approx(loss(objective, None, [0]), rel=1e-5)
+        assert loss(objective, [1.0, 1.0], [0, 1]) == pytest.approx(loss(objective, None, [0, 1]), rel=1e-6)
+
+
+def test_what_helps_the_trusted_passes_and_more_of_the_same_does_not(synonyms: Collection) -> None:
+    for key in ("a", "b", "trusted"):
+        clicked(synonyms, key, list(range(COUNT)))
+    source = examples_from_feedback(synonyms, without={"trusted"})
+    trusted = examples_from_feedback(synonyms, only={"trusted"})
+    trained = finetune_from_feedback(source, trusted, FAST)
+    assert trained.gate.passed, trained.gate.reason
+    assert trained.record["trusted_queries"] == COUNT
+    assert trained.record["feedback"]["propensities"]["source"] == "assumed"
+    assert trained.gate.canary_overlap is not None
+    again = finetune_from_feedback(source, trusted, FAST, live=trained.head)
+    assert not again.gate.passed  # it is no better than what answers now
+
+
+def test_without_a_trusted_slice_it_says_that_it_cannot_tell(synonyms: Collection) -> None:
+    clicked(synonyms, "a", list(range(COUNT)))
+    trained = finetune_from_feedback(examples_from_feedback(synonyms), None, FAST)
+    assert (trained.gate.verdict, trained.gate.passed) == ("cannot tell", False)
+    assert "anybody can poison" in trained.gate.reason
+
+
+def test_few_trusted_queries_are_too_few(synonyms: Collection) -> None:
+    clicked(synonyms, "a", list(range(COUNT)))
+    clicked(synonyms, "trusted", list(range(40)))
+    source = examples_from_feedback(synonyms, without={"trusted"})
+    trusted = examples_from_feedback(synonyms, only={"trusted"})
+    assert finetune_from_feedback(source, trusted, FAST).gate.verdict == "cannot tell"
+    assert finetune_from_feedback(source, trusted, FAST, gate=Gate(min_queries=30)).gate.passed
+
+
+@pytest.mark.parametrize("poison", ["random", "one document", "shifted", "thumbs"])
+def test_poison_never_passes_a_trusted_slice(engine: SearchEngine, poison: str) -> None:
+    """All keys but the trusted lie; whatever they agree on, the trusted slice does not rise."""
+    draw = np.random.default_rng(0)
+    for trial in range(4):
+        collection = engine.create(f"c{trial}")
+        # A search that works: documents share words with their queries.
+        collection.ingest(
+            [Document(id=f"d{i}", text=f"question{i % 20} colour{i % 3} filler{i}") for i in range(COUNT)]
+        )
+        shift = int(draw.integers(1, COUNT))
+        answers = {
+            "random": draw.integers(COUNT, size=COUNT).tolist(),
+            "one document": [shift] * COUNT,
+            "shifted": [(i + shift) % COUNT for i in range(COUNT)],
+            "thumbs": [(i + shift) % COUNT for i in range(COUNT)],
+        }[poison]
+        for key in ("a", "b", "c"):
+            clicked(collection, key, answers, action="thumbs_up" if poison == "thumbs" else "click")
+        clicked(collection, "trusted", list(range(COUNT)))
+        source = examples_from_feedback(collection, without={"trusted"})
+        trusted = examples_from_feedback(collection, only={"trusted"})
+        options = TrainingOptions(epochs=8, learning_rate=1e-2, retention=0.1, seed=trial)
+        trained = finetune_from_feedback(source, trusted, options)
+        assert not trained.gate.passed, (trial, trained.gate.reason)
+
+
+def test_random_heads_pass_no_more_often_than_alpha_allows(synonyms: Collection) -> None:
+    clicked(synonyms, "a", list(range(COUNT)))
+    clicked(synonyms, "trusted", list(range(COUNT)))
+    examples = examples_from_feedback(synonyms, only={"a"}).examples
+    trusted = examples_from_feedback(synonyms, only={"trusted"})
+    passed = 0
+    for seed in range(60):
+        torch.manual_seed(seed)
+        head = Head(32).eval()
+        with torch.no_grad():
+            head.query_delta += 0.05 * torch.randn_like(head.query_delta)
+        passed += judged_by_trusted(examples, trusted, Head(32).eval(), head).passed
+    assert passed <= 7  # 60 trials at .05: 8 or more have a chance below 2 %
+
+
+def test_one_adversary_among_many_moves_nothing(synonyms: Collection) -> None:
+    """One key of 31 with 1 % of the clicks: the grades are the same, so is the head."""
+    for n in range(30):
+        clicked(synonyms, f"k{n}", list(range(COUNT)))
+    honest = examples_from_feedback(synonyms)
+    for name in range(18):  # of 1,818 clicks
+        number = f"x{name}"
+        impression = Impression(number, QUERIES[name], 0.0, ids=tuple(f"d{i}" for i in range(30, 60)))
+        event = Event(number, number, "liar", "", "click", "d59", 30, 0.0, 0.0)
+        synonyms.feedback.record([impression], [event])
+    attacked = examples_from_feedback(synonyms)
+    assert attacked.graded.keys == 31
+    assert attacked.graded.grades == honest.graded.grades
+    one, other = (train_head(source.examples, FAST) for source in (honest, attacked))
+    assert torch.equal(one.query_delta, other.query_delta)
+    open_door = examples_from_feedback(synonyms, options=ClickOptions(quorum=1, key_share=1.0))
+    assert open_door.graded.grades != honest.graded.grades
+
+
+def test_a_document_that_the_trusted_never_saw_cannot_hide_above_the_others(engine: SearchEngine) -> None:
+    """Good clicks teach the order of what was shown; with them comes one document above everything."""
+    collection = engine.create("lifted")
+    collection.ingest([Document(id=f"d{i}", text=f"question{i % 20} filler{i}") for i in range(COUNT)])
+    collection.upsert([Document(id="lifted", text="buy this now")])
+    for key in ("a", "b", "trusted"):
+        clicked(collection, key, list(range(COUNT)))
+    for i, query in enumerate(QUERIES):
+        event = Event(f"x{i}", f"x{i}", "liar", "", "thumbs_up", "lifted", 1, 0.0, 0.0)
+        collection.feedback.record([Impression(f"x{i}", query, 0.0, ids=("lifted",))], [event])
+    trusted = examples_from_feedback(collection, only={"trusted"})
+    options = TrainingOptions(epochs=40, learning_rate=1e-2, retention=0.1)
+    honest = finetune_from_feedback(examples_from_feedback(collection, only={"a", "b"}), trusted, options)
+    assert honest.gate.passed, honest.gate.reason
+    lifted = finetune_from_feedback(examples_from_feedback(collection, without={"trusted"}), trusted, options)
+    whole = lifted.gate.slice("all")
+    assert whole.before is not None
+    assert whole.after is not None
+    assert whole.after > whole.before + 0.05  # the order of what was shown has become better
+    assert lifted.gate.verdict == "refused"
+    assert "documents that were never shown" in lifted.gate.reason

@@ -1,0 +1,103 @@
+"""What "nothing fits" is learned from, that it is worth it, and that ranking does not change for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection
+from dsearch.errors import InvalidRequest
+from dsearch.training import (
+    TrainingOptions,
+    examples_from_judgements,
+    finetune,
+    learn_null_slot,
+    unanswerable_queries,
+    with_null_slot,
+)
+from dsearch.training.finetune.null_slot import evidence_of
+from dsearch.types import Document
+
+ABSENT = [f"zebra{n} quantum{n} tunnel{n}" for n in range(40)]
+
+
+@pytest.fixture
+def papers(collection: Collection) -> Collection:
+    collection.ingest(
+        Document(f"p{n}", title=f"thing{n}", text=f"answer{n % 20} filler{n}") for n in range(60)
+    )
+    return collection
+
+
+def judged(papers: Collection):
+    queries = {f"q{n}": f"question{n % 20} thing{n}" for n in range(60)}
+    return examples_from_judgements(papers, queries, {f"q{n}": {f"p{n}": 1.0} for n in range(60)})
+
+
+def test_which_queries_nothing_answers() -> None:
+    qrels = {"a": {"d": 0.0}, "b": {"d": 0.0, "e": 1.0}, "c": {"d": -1.0}, "d": {}, "e": {"d": 0.0}}
+    texts = {"a": " one ", "b": "two", "c": "three", "d": "four"}
+    assert unanswerable_queries(texts, qrels) == {"a": "one", "c": "three"}
+
+
+def test_it_tells_what_is_absent_from_what_is_there(papers: Collection) -> None:
+    states = papers.encoder.encode_queries(ABSENT)
+    head, slot = learn_null_slot(Head(32), judged(papers), ABSENT, states)
+    assert slot.opened
+    assert slot.told.auroc > 0.85
+    assert slot.told.calibration_error is not None
+    assert slot.told.calibration_error < 0.15
+    assert slot.gain > 0.2
+    assert head.null_slot is not None
+    version = papers.add_model(head, {"null_slot": slot.to_dict()})
+    new = [f"unheard{n} unseen{n} unknown{n}" for n in range(20)]
+    found = papers.search_batch([*judged(papers).texts[:20], *new], model=version)
+    weights = np.array([one.attention.null_weight for one in found])
+    assert weights[:20].mean() < weights[20:].mean() - 0.2
+
+
+def test_a_slot_that_says_nothing_is_not_opened(papers: Collection) -> None:
+    """The same queries on both sides: nothing tells them apart."""
+    examples = judged(papers)
+    same = examples.texts[::2]
+    head, slot = learn_null_slot(Head(32), examples, same, examples.states[::2])
+    assert not slot.opened
+    assert head.null_slot is None
+    assert "left out" in slot.to_text()
+
+
+def test_queries_that_were_trained_on_are_asked_of_heads_that_were_not(papers: Collection) -> None:
+    """With a head that knows its queries by heart the slot would be set too high for all others."""
+    examples, options = judged(papers), TrainingOptions(epochs=30, learning_rate=2e-2, retention=0.0, folds=0)
+    trained = finetune(examples, replace(options, tune=False))
+    before = {name: tensor.clone() for name, tensor in trained.head.state_dict().items()}
+    asked: list[list[int]] = []
+    known = evidence_of(trained.head, examples.snapshot, examples.texts, examples.states).mean()
+
+    def without(held_out: list[int]) -> Head:
+        asked.append(held_out)
+        return Head(32)
+
+    states = papers.encoder.encode_queries(ABSENT)
+    head, slot = learn_null_slot(trained.head, examples, ABSENT, states, train_without=without)
+    assert slot.opened
+    assert head.null_slot is not None
+    assert trained.head.null_slot is None
+    assert sorted(query for part in asked for query in part) == list(range(60))
+    unknown = evidence_of(Head(32), examples.snapshot, examples.texts, examples.states).mean()
+    assert known > unknown + 1
+    for name, tensor in before.items():  # the ranking is what it was
+        np.testing.assert_array_equal(tensor.numpy(), head.state_dict()[name].numpy())
+
+
+def test_after_training_the_record_says_so(papers: Collection) -> None:
+    examples, options = judged(papers), TrainingOptions(epochs=2, folds=0, tune=False)
+    trained, slot = with_null_slot(finetune(examples, options), examples, options, ABSENT, papers.encoder)
+    assert trained.record["null_slot"]["opened"] == slot.opened
+    with pytest.raises(InvalidRequest, match="use scope head"):
+        with_null_slot(trained, examples, replace(options, scope="query"), ABSENT, papers.encoder)
+    with pytest.raises(InvalidRequest, match="2 judged queries that nothing answers and 60"):
+        learn_null_slot(trained.head, examples, ABSENT[:2], papers.encoder.encode_queries(ABSENT[:2]))

@@ -1,0 +1,163 @@
+"""Tuning finds the better leg, the hop that helps, and never ends below the better leg."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dsearch.engine import Collection, SearchEngine, System, make_run
+from dsearch.errors import InvalidRequest
+from dsearch.evaluation import evaluate
+from dsearch.training import Examples, TrainingOptions, examples_from_judgements, finetune, tune
+from dsearch.training.ranking import Ranking
+from dsearch.training.scopes.head import train_head
+from dsearch.training.tune import (
+    DENSE,
+    KEYWORD,
+    WEIGHTINGS,
+    Setting,
+    _best,
+    head_of,
+    setting_from,
+    setting_of,
+)
+from dsearch.types import Document, Query
+
+COUNT = 80
+
+
+@pytest.fixture
+def words(engine: SearchEngine) -> Collection:
+    collection = engine.create("words")
+    collection.ingest([Document(id=f"d{i}", text=f"word{i} common{i % 7}") for i in range(COUNT)])
+    return collection
+
+
+def judged(collection: Collection, texts: list[str]) -> Examples:
+    queries = {f"q{i:03}": text for i, text in enumerate(texts)}
+    return examples_from_judgements(collection, queries, {f"q{i:03}": {f"d{i}": 1.0} for i in range(COUNT)})
+
+
+def test_keywords_are_weighed_up_where_they_answer(words: Collection) -> None:
+    """The states point at the wrong documents, the words at the right ones."""
+    examples = judged(words, [f"word{i}" for i in range(COUNT)])
+    corpus = words.snapshot.embeddings(np.arange(COUNT))
+    misled = Examples(
+        examples.snapshot,
+        examples.texts,
+        np.roll(corpus, 7, axis=0),
+        examples.relevant,
+        {},
+        examples.digest,
+    )
+    tuned = tune(misled)
+    assert tuned.setting[0] > 1
+    assert tuned.gate.passed
+    assert tuned.scores["tuned"] >= tuned.scores["keyword"] > tuned.scores["untuned"]
+
+
+def test_keywords_are_weighed_down_where_they_mislead(words: Collection) -> None:
+    """The words point at the wrong documents, the states, some way off, at the right ones."""
+    examples = judged(words, [f"word{(i + 9) % COUNT} common{(i + 9) % COUNT % 7}" for i in range(COUNT)])
+    corpus = words.snapshot.embeddings(np.arange(COUNT))
+    noisy = corpus + 0.2 * np.random.default_rng(0).standard_normal(corpus.shape)
+    states = (noisy / np.linalg.norm(noisy, axis=1, keepdims=True)).astype(np.float32)
+    misled = Examples(examples.snapshot, examples.texts, states, examples.relevant, {}, examples.digest)
+    tuned = tune(misled)
+    assert tuned.setting[0] < 1
+    assert tuned.gate.passed
+    assert tuned.scores["cross-validated"] >= tuned.scores["dense"] > tuned.scores["untuned"]
+
+
+def test_few_queries_need_to_be_accepted(words: Collection) -> None:
+    examples = judged(words, [f"word{i}" for i in range(COUNT)])
+    assert tune(examples.subset(range(30))).gate.verdict in ("cannot tell", "refused")
+    with pytest.raises(InvalidRequest, match="9 judged queries; tuning needs at least 10"):
+        tune(examples.subset(range(9)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_never_below_the_better_leg(words: Collection, seed: int) -> None:
+    """Whatever the states and words are worth, drawn at random."""
+    generator = np.random.default_rng(seed)
+    texts = [f"word{i if generator.random() < 0.5 else generator.integers(COUNT)}" for i in range(COUNT)]
+    examples = judged(words, texts)
+    corpus = words.snapshot.embeddings(np.arange(COUNT))
+    mixed = corpus + generator.uniform(0, 0.5) * generator.standard_normal(corpus.shape)
+    states = (mixed / np.linalg.norm(mixed, axis=1, keepdims=True)).astype(np.float32)
+    tuned = tune(
+        Examples(examples.snapshot, examples.texts, states, examples.relevant, {}, examples.digest), seed=seed
+    )
+    legs = max(tuned.scores["dense"], tuned.scores["keyword"], tuned.scores["untuned"])
+    assert tuned.scores["cross-validated"] >= legs
+    assert tuned.scores["tuned"] >= legs
+
+
+def test_a_hop_must_add_more_than_its_standard_error() -> None:
+    plain = np.full(50, 0.5)
+    noise = np.random.default_rng(0).normal(0, 0.2, 50)
+    values = {DENSE: plain, KEYWORD: plain - 0.1, Setting(1.0, 0.5): plain + 0.001 + noise - noise.mean()}
+    assert _best(values) == DENSE
+    values[Setting(1.0, 0.5)] = plain + 0.1 + noise - noise.mean()
+    assert _best(values) == Setting(1.0, 0.5)
+
+
+def test_the_ranking_of_a_setting_is_the_served_one(collection: Collection) -> None:
+    """With every document a candidate, exact ranking with a hop and the layer's agree."""
+    queries = {f"q{i}": text for i, text in enumerate(["apple bread", "honey ice", "kale lemon", "oat pear"])}
+    qrels = {f"q{i}": {f"d{(3 * i) % 16}": 1.0, f"d{i}": 2.0} for i in range(4)}
+    examples = examples_from_judgements(collection, queries, qrels)
+    setting = Setting(0.4, 1.0)
+    head = head_of(setting, collection.store.dimension)
+    top = Ranking(examples).top(head, hop_strength=setting.hop_strength)
+    asked = [Query(id, text) for id, text in queries.items()]
+    run = make_run(collection, asked, head=head, depth=10)
+    ids = collection.ids_at(examples.snapshot, top)
+    assert ids == [[id for id, _ in run[query.id]] for query in asked]
+    plain = make_run(collection, asked, System(hops=1), head=head, depth=10)
+    assert plain != run
+    assert evaluate(run, qrels)["nDCG@10"]
+
+
+def test_training_starts_from_what_was_tuned(words: Collection) -> None:
+    examples = judged(words, [f"word{i}" for i in range(COUNT)])
+    start = head_of(Setting(2.5, 0.5), words.store.dimension)
+    trained = finetune(examples, TrainingOptions(epochs=1, learning_rate=1e-6, keywords=False), start=start)
+    assert trained.head.keyword_weight.tolist() == [2.5]
+    assert trained.head.hop_strength.item() == 0.5
+    assert not torch.equal(trained.head.query_delta, start.query_delta)
+
+
+def test_k1_and_b_are_chosen_where_they_decide(engine: SearchEngine) -> None:
+    """Answers are long; short documents repeat the word. Only where both count less do answers come first."""
+    made = engine.create("lengths")
+    filler = " ".join(f"filler{i}" for i in range(12))
+    answers = [Document(f"a{i}", f"word{i} other{i} {filler}") for i in range(COUNT)]
+    decoys = [Document(f"b{i}", f"word{i} word{i}") for i in range(COUNT)]
+    made.ingest([*answers, *decoys])
+    texts = {f"q{i:03}": f"word{i} other{i}" for i in range(COUNT)}
+    examples = examples_from_judgements(made, texts, {f"q{i:03}": {f"a{i}": 1.0} for i in range(COUNT)})
+    none = Examples(
+        examples.snapshot,
+        examples.texts,
+        np.zeros_like(examples.states),
+        examples.relevant,
+        {},
+        examples.digest,
+    )
+    tuned = tune(none)
+    assert tuned.setting.bm25 in WEIGHTINGS
+    assert tuned.gate.passed
+    assert tuned.scores["tuned"] > tuned.scores["untuned"]
+    k1, b = tuned.setting.bm25 or (0, 0)
+    assert f"k1 {k1:g}, b {b:g}" in str(tuned.setting)
+    assert setting_from(tuned.record) == tuned.setting == setting_of(tuned.head)
+    head = train_head(examples, TrainingOptions(epochs=1), start=tuned.head)
+    assert head.keyword_weighting == tuned.setting.bm25
+    before = Ranking(none).top(tuned.head)
+    np.testing.assert_array_equal(before[:, 0], [at[0] for at, _ in none.relevant])
+
+
+def test_a_record_of_before_has_the_numbers_of_the_index() -> None:
+    assert setting_from({"keyword_weight": 0.4, "hop_strength": 0.5}) == Setting(0.4, 0.5, None)
