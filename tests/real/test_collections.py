@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.real_data import DATA, collection_of
 
-from dsearch.cli.commands.evaluate import compare, read_judgements
+from dsearch.cli.commands.evaluate import compare_systems, read_judgements
 from dsearch.corpus import BeirFolder, Problems
 from dsearch.engine import SearchEngine, System, make_run
 from dsearch.evaluation import EvaluationReport, read_trec, write_trec
@@ -25,7 +25,7 @@ def test_scifact_untrained_and_trained(real_engine: SearchEngine) -> None:
     trained = finetune(examples_from_judgements(collection, texts, judged.training))
     assert trained.verdict[0], trained.verdict[1]
     collection.promote(collection.add_model(trained.head, trained.record))
-    report = compare(collection, judged)
+    report = compare_systems(collection, judged)
     assert ndcg(report, "dense") == pytest.approx(0.645, abs=0.002)
     assert ndcg(report, "keyword") >= 0.680
     assert ndcg(report, "hybrid") >= 0.722
@@ -54,7 +54,7 @@ def test_cranfield_untrained(real_engine: SearchEngine) -> None:
     collection = collection_of(real_engine, "cranfield")
     assert collection.describe()["documents"] == 1398  # two are empty
     judged = read_judgements(DATA / "cranfield", "test", DATA / "cranfield" / "source_docs.tsv")
-    report = compare(collection, judged)
+    report = compare_systems(collection, judged)
     assert report.lines[0].queries == 225
     # .424 was asked for; see README, Results.
     assert ndcg(report, "dense") == pytest.approx(0.4135, abs=0.005)
@@ -66,7 +66,7 @@ def test_outside_evaluators_agree(real_engine: SearchEngine, tmp_path) -> None: 
     ir_measures = pytest.importorskip("ir_measures")
     collection = collection_of(real_engine, "cranfield")
     judged = read_judgements(DATA / "cranfield", "test")
-    report = compare(collection, judged)
+    report = compare_systems(collection, judged)
     path = tmp_path / "run.trec"
     write_trec(make_run(collection, judged.queries), path, "test")
     grades = {query: {id: int(grade) for id, grade in of.items()} for query, of in judged.qrels.items()}
