@@ -9,16 +9,18 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # tests/support/fakes.py
+sys.path.insert(0, str(Path(__file__).parent))  # tests/support
 
 from dsearch.threads import set_threads
 
-set_threads()
+set_threads(1)  # as many tests at a time as there are cores
 
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.types import Document
+
+pytest_plugins = ["support.sizes"]
 
 FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
 WORDS = FOODS.split()

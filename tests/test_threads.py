@@ -25,9 +25,9 @@ print(json.dumps([pools, torch.get_num_threads(), faiss.omp_get_max_threads(), o
 
 
 def report(set_call: str) -> tuple[list[int], int, int, list[str]]:
-    done = subprocess.run(
-        [sys.executable, "-c", REPORT.format(set=set_call)], capture_output=True, text=True, check=True
-    )
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    command = [sys.executable, "-c", REPORT.format(set=set_call)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return json.loads(done.stdout)
 
 
