@@ -25,6 +25,8 @@ CALLS = (
     "link,copy_file_range,sendfile"
 )
 
+WAIT_S = 120  # for a line, many times what it takes
+
 
 class Forks:
     """Runs `main()` of one of `modules`, which lie in `folder`, as often as asked, in new processes."""
@@ -125,6 +127,18 @@ def injecting(call: str, when: object, what: str) -> list[str]:
 def lines_of(output: bytes) -> list[str]:
     """The whole lines of what a killed process printed."""
     return [line.decode().rstrip("\n") for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def said(line: str) -> Callable[[Path], None]:
+    """What `run` takes as `kill`, to end a process that has printed a line: it should wait there."""
+
+    def wait(out: Path) -> None:
+        until = time.monotonic() + WAIT_S
+        while line not in (lines := lines_of(out.read_bytes() if out.exists() else b"")):
+            assert time.monotonic() < until, f"it never said {line!r}, but {lines}"
+            time.sleep(0.001)
+
+    return wait
 
 
 def in_memory() -> str | None:

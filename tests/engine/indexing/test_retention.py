@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.fakes import HashingEncoder
+from support.sizes import by_size
 
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.indexing import leases
@@ -252,14 +253,13 @@ searching.asked = late
 """
 
 
-@pytest.mark.slow
-def test_a_reader_during_100_swaps_gets_the_answers_of_the_generations_it_names(
+def test_a_reader_during_swaps_gets_the_answers_of_the_generations_it_names(
     engine: SearchEngine, collection: Collection
 ) -> None:
-    assert follow_swaps(engine, collection, 100) > 5
+    swaps, least = by_size((30, 1), (100, 5))
+    assert follow_swaps(engine, collection, swaps) > least
 
 
-@pytest.mark.slow
 def test_a_reader_that_answers_from_the_state_before_is_found_out(
     engine: SearchEngine, collection: Collection
 ) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 import shutil
-import subprocess
-import sys
+import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.fakes import HashingEncoder
+from support.forked import Forks, said
 from support.paths import SUPPORT
 
 from dsearch.engine import Collection, SearchEngine
@@ -30,7 +31,13 @@ from dsearch.errors import (
 from dsearch.store import Impression
 from dsearch.types import Document
 
-SCRIPT = SUPPORT / "engine" / "interrupted_maintenance.py"
+PROGRAM = "interrupted_maintenance"
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks(SUPPORT / "engine", PROGRAM) as ready:
+        yield ready
 
 
 @pytest.fixture
@@ -237,23 +244,17 @@ def test_what_stands_in_the_way_is_refused(
     "moment", ["before damaged_model_files", "before _copy_generation", "after _copy_generation"]
 )
 def test_a_backup_that_is_killed_leaves_nothing_under_its_name(
-    engine: SearchEngine, trained: Collection, tmp_path: Path, moment: str
+    forks: Forks, engine: SearchEngine, trained: Collection, tmp_path: Path, moment: str
 ) -> None:
     home = engine.home.path
     home.rename(tmp_path / "theirs")  # the script opens it for itself
     (tmp_path / "theirs" / "food").rename(tmp_path / "theirs" / "papers")
     target = tmp_path / "copies" / "copy"
-    command = [sys.executable, str(SCRIPT), "backup", str(tmp_path / "theirs"), "0", str(target)]
     trained.close()
     engine.home.unlock()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        for line in process.stdout:
-            if line.strip() == moment:
-                process.kill()
-                break
-        else:
-            raise AssertionError("it ended before it was killed")
+    arguments = ["backup", tmp_path / "theirs", 0, moment, target]
+    status, seen = forks.run(PROGRAM, arguments, tmp_path / "out", kill=said(f"waits at {moment}"))
+    assert status == -signal.SIGKILL, seen
     assert not target.exists()
     with SearchEngine(tmp_path / "theirs", encoder=HashingEncoder) as again:
         assert again.verify("papers").ok

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
+import signal
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from support.fakes import HashingEncoder
+from support.forked import Forks, said
 from support.paths import SUPPORT
 
 from dsearch.engine import Collection, SearchEngine
@@ -23,7 +23,13 @@ from dsearch.errors import Cancelled, Conflict, EncoderMismatch, Unavailable
 from dsearch.store import ModelRecord, Store
 from dsearch.types import Document, Progress
 
-SCRIPT = SUPPORT / "engine" / "interrupted_maintenance.py"
+PROGRAM = "interrupted_maintenance"
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks(SUPPORT / "engine", PROGRAM) as ready:
+        yield ready
 
 
 @pytest.fixture
@@ -284,7 +290,7 @@ MOMENTS = [
 
 @pytest.mark.crash
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_it_has_switched_or_goes_on(tmp_path: Path, moment: str) -> None:
+def test_killed_it_has_switched_or_goes_on(forks: Forks, tmp_path: Path, moment: str) -> None:
     home = tmp_path / "home"
     old, new = HashingEncoder(), HashingEncoder(48, "newer")
     with SearchEngine(home, encoder=lambda: old) as engine:
@@ -293,20 +299,10 @@ def test_killed_it_has_switched_or_goes_on(tmp_path: Path, moment: str) -> None:
         documents = documents_of(made)
     del made
     gc.collect()  # a generation is held for as long as somebody has it
-    command = [sys.executable, str(SCRIPT), "migrate", str(home), str(COUNT)]
-    environment = {**os.environ, "KILLED_AT": moment}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout
-        seen = []
-        for line in process.stdout:
-            seen.append(line.strip())
-            if line.strip() == moment and "started" in seen:
-                if moment == "before clear_superseded" and "after _publish" not in seen:
-                    continue  # that of the opening
-                process.kill()
-                break
-        else:
-            raise AssertionError("it ended before it was killed")
+    status, seen = forks.run(
+        PROGRAM, ["migrate", home, COUNT, moment], tmp_path / "out", kill=said(f"waits at {moment}")
+    )
+    assert status == -signal.SIGKILL, seen
     switched = "after _publish" in seen
     present = new if switched else old
     with SearchEngine(home, encoder=lambda: present) as engine:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from support.fakes import HashingEncoder
 
@@ -18,6 +15,7 @@ from dsearch.engine.maintenance import migrate
 from dsearch.types import Document, Progress
 
 _said: list[str] = []
+_waits_at = ""
 
 
 def say(*words: object) -> None:
@@ -26,8 +24,9 @@ def say(*words: object) -> None:
     _said.append(line)
     print(line, flush=True)
     opening = line == "before clear_superseded" and "after _publish" not in _said
-    if line == os.environ.get("KILLED_AT") and "started" in _said and not opening:
-        time.sleep(60)
+    if line == _waits_at and not opening:
+        print("waits at", line, flush=True)
+        time.sleep(120)
 
 
 def documents(count: int) -> list[Document]:
@@ -48,13 +47,15 @@ def announced(module: object, name: str) -> None:
 
 
 def main() -> None:
-    task, home, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    """Do argv[1]: home, number of documents, the line at which it waits, the backup's folder."""
+    global _waits_at
+    task, home, count, _waits_at = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     say("started")
     if task == "backup":
         for name in ("damaged_model_files", "_copy_generation", "copy_feedback"):
             announced(backups, name)
         with SearchEngine(home, encoder=HashingEncoder) as engine:
-            say(engine.backup("papers", Path(sys.argv[4])).documents)
+            say(engine.backup("papers", Path(sys.argv[5])).documents)
         return
     for name in ("_copy_all", "_copy_changes", "build_generation", "_publish", "clear_superseded"):
         announced(migrate, name)
@@ -72,7 +73,3 @@ def main() -> None:
             engine.create("papers").ingest(documents(count))
         done = engine.migrate("papers", new, on_progress=reporting)
         say("encoded", done.encoded)
-
-
-if __name__ == "__main__":
-    main()
