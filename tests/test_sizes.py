@@ -82,4 +82,4 @@ def test_nightly_takes_everything_in_large(tmp_path: Path) -> None:
 
 
 def test_sizes_are_small_by_default(tmp_path: Path) -> None:
-    assert "size 3 30" in run(tmp_path)
+    assert "size 3 50" in run(tmp_path)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 from torch.autograd import gradcheck
 
 from dsearch.attention import exact_attention, log_partition
@@ -301,7 +302,7 @@ def test_the_gradient_of_the_log_partition_is_the_mean_key(inputs):
 
 
 @given(documents=st.integers(0, 20), block_size=st.integers(1, 25), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=by_size(25, 250))
 def test_the_block_size_never_matters(documents, block_size, seed):
     generator = torch.Generator().manual_seed(seed)
     queries, keys = (torch.randn(n, 3, generator=generator) for n in (2, documents))

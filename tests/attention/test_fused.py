@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 from torch.autograd import gradcheck
 
 from dsearch.attention import Exact, Partial, exact_attention, log_partition, merge
@@ -16,7 +17,7 @@ from dsearch.attention.fused_passes import choose_fused
 
 CPU = torch.device("cpu")
 F64 = torch.float64
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=by_size(40, 400))
 
 
 def drawn(seed: int, *shapes: tuple[int, ...], dtype: torch.dtype = F64) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 from torch.autograd import gradcheck
 
 from dsearch.attention import (
@@ -25,7 +26,7 @@ from dsearch.errors import InvalidRequest
 
 class TestHops:
     @given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-3, 1.0, 1e3]))
-    @settings(deadline=None, max_examples=30)
+    @settings(max_examples=by_size(30, 300))
     def test_strength_zero_gives_the_query_back_bit_for_bit(self, seed, scale):
         generator = torch.Generator().manual_seed(seed)
         queries = torch.randn(3, 2, 5, generator=generator) * scale

@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 
 from dsearch.attention import Exact, Partial, exact_attention, merge
 from dsearch.errors import InvalidRequest
 
 logit = st.one_of(st.floats(-30, 30), st.sampled_from([-math.inf, 1e4, -1e4]))
 shard = st.lists(logit, max_size=5)
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=by_size(40, 400))
 
 
 def triple(logits: list[float], offset: int = 0) -> Partial:

@@ -7,13 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 from torch.autograd import gradcheck
 from torch.nn.functional import scaled_dot_product_attention
 
 from dsearch.attention import POOLINGS, SCORES, attend, hard, mix, normalise, pool, soft, uniform
 from dsearch.errors import InvalidRequest
 
-quick = settings(deadline=None, max_examples=25)
+quick = settings(max_examples=by_size(25, 250))
 numbers = st.floats(-100, 100, width=32)
 
 

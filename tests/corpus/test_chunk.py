@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.corpus.chunk import cut
@@ -70,7 +70,6 @@ TEXTS = st.text(st.sampled_from("ab é.\n,\t;"), min_size=1, max_size=400)
 
 
 @given(TEXTS, st.integers(2, 40), st.data())
-@settings(deadline=None, max_examples=150)
 def test_every_character_is_in_a_passage_and_none_is_too_long(text, size, data):
     overlap = data.draw(st.integers(0, (size - 1) // 2))
     passages = cut(text, size, overlap, characters)

@@ -7,7 +7,7 @@ import itertools
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.corpus import Fields, Problems, read, read_sources
@@ -102,7 +102,6 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), min_siz
 
 
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=5, unique_by=lambda row: row[0]))
-@settings(deadline=None, max_examples=50)
 def test_any_table_survives(tmp_path_factory, rows):
     written = io.StringIO(newline="")
     csv.writer(written).writerows([("id", "title", "text"), *rows])

@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.corpus import Fields, Problems, content_id, read
@@ -153,7 +153,6 @@ TEXTS = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
 
 
 @given(TEXTS, TEXTS, TEXTS, st.dictionaries(NAMES, JSON_VALUES, max_size=4), st.none() | st.floats(-1e9, 1e9))
-@settings(deadline=None, max_examples=60)
 def test_any_document_survives_json_lines(identity, title, text, metadata, value):
     record = {"_id": identity, "title": title, "text": text, "metadata": metadata, "value": value}
     for ascii_only in (True, False):

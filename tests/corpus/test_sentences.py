@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.corpus import inverse_cloze, sentences
@@ -28,7 +28,6 @@ def test_cuts(text, expected):
 
 
 @given(st.text(st.sampled_from('ab. !?\n"A-1)'), max_size=60))
-@settings(deadline=None, max_examples=100)
 def test_nothing_is_lost_and_nothing_is_blank(text):
     found = sentences(text)
     assert " ".join(found).split() == text.split()

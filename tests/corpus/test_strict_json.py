@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dsearch.corpus.strict_json import MAX_DEPTH, AmbiguousJson, parse
@@ -59,7 +59,6 @@ def objects(tree: Any) -> Iterator[Pairs]:
 @example(Pairs([("a", "x:y"), ("a", 1)]), False, False)
 @example(Pairs([("a", 1), ("b", [0.5, 2**64])]), False, False)
 @example([0, -(2**63) - 1, True], False, False)
-@settings(deadline=None, max_examples=500)
 def test_a_name_twice_is_refused_and_nothing_else(tree: Any, ascii: bool, escaped: bool) -> None:
     text = written(tree, ensure_ascii=ascii)
     if escaped:  # "a:" stands in strings alone: between a name and its colon is a quotation mark

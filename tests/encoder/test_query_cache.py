@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes import HashingEncoder
+from support.sizes import by_size
 
 from dsearch.encoder import QueryCache
 from dsearch.engine import SearchEngine
@@ -22,7 +23,7 @@ TEXTS = st.lists(st.sampled_from(["cat", "dog", "a river", "stone", "ein Fluß"]
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=8), st.sampled_from([0, 400, 900, 10_000]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=by_size(40, 400))
 def test_states_are_what_the_encoder_gives_and_bytes_are_bounded(
     calls: list[list[str]], max_bytes: int
 ) -> None:

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 from support.fakes import HashingEncoder
 from support.forked import in_memory
+from support.sizes import by_size
 
 from dsearch.engine import SearchEngine
 from dsearch.engine.maintenance.compact import compact
@@ -31,9 +32,9 @@ from dsearch.types import Document
 
 pytestmark = pytest.mark.crash
 
-STEPS = 2_000
+STEPS = by_size(600, 10_000)
 ROUND = settings(
-    max_examples=24,
+    max_examples=by_size(8, 24),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -203,7 +204,7 @@ class EngineMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-def test_engine_against_a_dict_over_two_thousand_steps() -> None:
+def test_engine_against_a_dict() -> None:
     """How many steps a sequence takes is drawn too, so whole rounds of them run until there are enough."""
     EngineMachine.steps = 0
     while EngineMachine.steps < STEPS:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.engine.bare_generation import add_bare_generation
 
@@ -59,7 +59,6 @@ FILTERS: st.SearchStrategy[dict[str, Any]] = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(METADATA, min_size=1, max_size=6), st.lists(FILTERS, min_size=1, max_size=12))
 def test_both_ways_find_the_same(
     tmp_path_factory: pytest.TempPathFactory, metadata: list[dict[str, Any]], filters: list[dict[str, Any]]

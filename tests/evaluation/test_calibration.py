@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.calibration import answerability, auroc, expected_calibration_error
@@ -20,7 +21,7 @@ def test_by_hand() -> None:
     assert expected_calibration_error(np.zeros(0), np.zeros(0, bool)) == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=by_size(25, 250))
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=30))
 def test_auroc_is_the_share_of_pairs(pairs: list[tuple[int, bool]]) -> None:
     scores, wrong = np.array([float(score) for score, _ in pairs]), np.array([flag for _, flag in pairs])

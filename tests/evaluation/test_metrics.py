@@ -4,7 +4,7 @@ import math
 
 import ir_measures
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.errors import InvalidRequest
@@ -50,7 +50,6 @@ def oracle(run, qrels):
 
 
 @given(QRELS, RUNS)
-@settings(deadline=None, max_examples=60)
 def test_agrees_with_ir_measures(qrels, rankings):
     run = with_scores(rankings)
     ours = evaluate(run, qrels, tuple(ORACLE))

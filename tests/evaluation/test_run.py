@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.errors import InvalidRequest, InvalidSource
@@ -21,7 +21,6 @@ def written_scores(path):
 
 
 @given(SCORES)
-@settings(deadline=None, max_examples=80)
 def test_written_scores_fall_strictly_even_in_single_precision(tmp_path_factory, scores):
     path = tmp_path_factory.mktemp("run") / "run.trec"
     write_trec({"q": [(f"d{n}", score) for n, score in enumerate(scores)]}, path)
@@ -32,7 +31,6 @@ def test_written_scores_fall_strictly_even_in_single_precision(tmp_path_factory,
 
 
 @given(st.dictionaries(IDS, st.lists(IDS, unique=True, min_size=1, max_size=6), max_size=4))
-@settings(deadline=None, max_examples=60)
 def test_order_survives_writing_and_reading_whatever_the_scores(tmp_path_factory, rankings):
     path = tmp_path_factory.mktemp("run") / "run.trec"
     write_trec(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import (
@@ -48,7 +49,7 @@ def test_equal_systems_have_p_one():
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=20), st.integers(0, 3))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=by_size(30, 300))
 def test_the_interval_holds_for_any_values(numbers, seed):
     interval = bootstrap_mean(values(numbers), samples=200, seed=seed)
     assert min(numbers) - 1e-9 <= interval.low <= interval.high <= max(numbers) + 1e-9

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.index import DenseIndex, exact
@@ -47,7 +47,6 @@ def repeated(rng: np.random.Generator, different: int, count: int, dim: int) -> 
     bounded=st.booleans(),
     seed=st.integers(0, 999),
 )
-@settings(deadline=None, max_examples=60)
 def test_any_blocks_give_the_best_with_ties_by_position(
     count, different, dim, batch, block, k, bounded, seed
 ) -> None:
@@ -142,7 +141,6 @@ def test_pairs_are_scored_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert 0 < largest <= exact._PAIRS
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     count=st.integers(0, 4000),
     k=st.integers(1, 60),

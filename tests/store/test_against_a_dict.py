@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.sizes import by_size
 
 from dsearch.errors import DocumentNotFound
 from dsearch.store import Store
@@ -185,4 +186,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreAgainstADict = StoreMachine.TestCase
-TestStoreAgainstADict.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestStoreAgainstADict.settings = settings(max_examples=by_size(12, 200), stateful_step_count=20)

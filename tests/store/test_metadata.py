@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.errors import InvalidDocument
@@ -36,7 +36,6 @@ class Word(str):
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=5))
-@settings(max_examples=300, deadline=None)
 def test_what_is_written_is_canonical_json_and_comes_back(metadata):
     written = canonical_metadata(metadata)
     assert written == canonical_json(metadata)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.sizes import by_size
 from support.store import power_loss
 
 from dsearch.errors import DsearchError
@@ -29,10 +30,11 @@ def calls(home) -> power_loss.Calls:
 
 def test_what_a_power_cut_leaves_is_a_state_before_or_after_a_step(home, calls, tmp_path):
     checked = 0
-    for cut in power_loss.states(calls, home, every=11, draws=2):
+    every, least = by_size((17, 250), (5, 1000))
+    for cut in power_loss.states(calls, home, every=every, draws=2):
         power_loss.check(cut, tmp_path / "after")
         checked += 1
-    assert checked >= 500
+    assert checked >= least
 
 
 @pytest.mark.parametrize("forgotten", ["fsync", "fdatasync"])

@@ -27,7 +27,7 @@ _LEFT_OUT = pytest.StashKey[Counter[str]]()
 _nightly = False
 
 # No deadline: a busy machine is slow, which is no fault of the code.
-settings.register_profile("default", max_examples=30, deadline=None, print_blob=True)
+settings.register_profile("default", max_examples=50, deadline=None, print_blob=True)
 settings.register_profile("nightly", max_examples=500, deadline=None, print_blob=True)
 
 
@@ -72,7 +72,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_quick(items)
     if not config.getoption("--nightly"):

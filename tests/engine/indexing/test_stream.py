@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes import HashingEncoder
+from support.sizes import by_size
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.snapshot.fresh import GrowingMatrix
@@ -61,7 +62,7 @@ def answers(collection: Collection) -> list[object]:
     return found
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=by_size(8, 80))
 @given(WRITES)
 def test_every_state_is_as_if_it_had_been_loaded(writes: list[tuple[str, object]]) -> None:
     encoder = HashingEncoder()

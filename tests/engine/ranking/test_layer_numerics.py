@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support.engine.layers import QUERIES, opened_head
 from support.engine.reference import many_documents
 from support.fakes import HashingEncoder
+from support.sizes import by_size
 from torch import Tensor
 
 import dsearch
@@ -281,7 +282,7 @@ def test_duplicates_share_their_weight(
         assert (share / (1 - share)).item() == pytest.approx(4 * odds.item(), rel=1e-3)
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=by_size(15, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     heads=st.integers(1, 3),
     hops=st.integers(1, 2),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.engine import Collection, SearchEngine
@@ -90,7 +90,6 @@ def test_many_detailed_hits_are_refused(prose: tuple[Collection, Document]) -> N
         st.sampled_from(["alpha", "beta", "x", "yy", "\n", "long" * 80, "ünïcode"]), min_size=1, max_size=200
     )
 )
-@settings(deadline=None, max_examples=60)
 def test_fragments_are_pieces_of_the_text_around_terms(words: list[str]) -> None:
     text = " ".join(words)
     spans: list[tuple[int, int]] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.attention.head import Head
@@ -177,7 +177,6 @@ def test_a_cursor_of_any_length_is_not_even_read() -> None:
     st.integers(1, 11_000),
     st.integers(1, 11_000),
 )
-@settings(deadline=None, max_examples=50)
 def test_cursors_come_back_as_they_were(
     generation: int, model: int, sequence: int, offset: int, candidates: int
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import HashingEncoder
 
@@ -155,7 +155,6 @@ def by_hand(
 
 
 @given(FILTERS, st.sampled_from(MODES), st.lists(st.sampled_from(WORDS), min_size=1, max_size=3))
-@settings(deadline=None, max_examples=60)
 def test_filtered_search_is_search_among_what_matches(
     written: tuple[Collection, dict[str, Document]], filter: dict[str, Any], mode: Mode, words: list[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from support.sizes import by_size
 
 from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.index import DENSE_KINDS, DenseIndex
@@ -171,7 +172,7 @@ def test_ties_among_many_keys(kind: str, batch: int) -> None:
         np.testing.assert_array_equal(index.search(queries, k)[1], exact(keys, queries, k))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=by_size(40, 400))
 @given(
     keys=arrays(np.float32, st.tuples(st.integers(0, 12), st.just(3)), elements=st.integers(-2, 2)),
     query=arrays(np.float32, 3, elements=st.integers(-2, 2)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.index import KeywordIndex, TokenizedTexts, Tokenizer, parse_query
@@ -13,7 +13,6 @@ WORDS = ["apple", "bread", "cheese", "dough", "egg"]
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join), max_size=9)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(TEXTS, max_size=8))
 def test_parts_one_after_the_other_are_as_all_at_once(parts: list[list[str]]) -> None:
     tokenizer = Tokenizer()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.index import Tokenizer, highlights
@@ -43,7 +43,6 @@ awkward = st.text(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(text=awkward, query=awkward)
 def test_offsets_are_within_the_text_ascending_and_show_terms_of_the_query(text: str, query: str) -> None:
     spans = highlights(PLAIN, query, text)
@@ -56,7 +55,6 @@ def test_offsets_are_within_the_text_ascending_and_show_terms_of_the_query(text:
     assert bool(spans) == bool(wanted & set(next(PLAIN.terms([text]))))
 
 
-@settings(max_examples=300, deadline=None)
 @given(text=awkward)
 def test_each_character_of_the_normal_form_knows_where_it_comes_from(text: str) -> None:
     normal = unicodedata.normalize("NFKC", text)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.errors import CorruptData, InvalidRequest
@@ -37,7 +37,6 @@ def reference(query: str, document: str, corpus: list[str], k1: float, b: float)
     return above / below if below else 0.0
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     corpus=corpora,
     query=texts_of,
@@ -56,7 +55,6 @@ def test_equals_the_formula(corpus: list[str], query: str, fresh: list[str], k1:
     np.testing.assert_allclose(of_texts, [reference(query, d, corpus, k1, b) for d in fresh], atol=1e-6)
 
 
-@settings(max_examples=150, deadline=None)
 @given(corpus=corpora, query=texts_of, k=st.integers(1, 10), seed=st.integers(0, 99))
 def test_all_paths_agree_to_the_last_bit(corpus: list[str], query: str, k: int, seed: int) -> None:
     index = KeywordIndex.build(corpus, tokenizer=PLAIN)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 
 from dsearch.errors import InvalidRequest
 from dsearch.index import CorpusStatistics, KeywordIndex
@@ -19,7 +20,7 @@ texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join), max
 QUERIES = ["apple the flour", "readCsv zebra egg", "x_y x", "the"]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=by_size(40, 400))
 @given(texts, st.lists(st.integers(0, 20), max_size=4), st.sampled_from([3, 7, 1 << 22]))
 def test_the_parts_of_an_index_score_as_it_does(corpus: list[str], cuts: list[int], block: int) -> None:
     whole, before = KeywordIndex.build(corpus), data._POSTINGS_AT_A_TIME

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dsearch.index.keyword.data as sequences
@@ -58,7 +58,6 @@ def test_queries_are_taken_apart(text: str, expected: ParsedQuery) -> None:
     assert expected.constrained == bool(expected.required or expected.excluded)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from('ab+- "“”\n.'), max_size=30))
 def test_every_text_is_a_query_and_plain_ones_stay_as_they_are(text: str) -> None:
     parsed = parse_query(text)
@@ -100,7 +99,6 @@ documents_of = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     documents=documents_of,
     phrase=st.lists(st.sampled_from(["aa", "bb", "the", "x"]), min_size=1, max_size=3),

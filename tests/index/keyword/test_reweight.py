@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.errors import InvalidRequest
@@ -21,7 +21,6 @@ built_weightings = st.tuples(st.floats(0.2, 3), st.floats(0, 0.95))
 
 
 @given(texts_of_words, built_weightings, weightings)
-@settings(deadline=None, max_examples=150)
 def test_weighing_anew_is_building_anew(
     texts: list[str], built: tuple[float, float], wanted: tuple[float, float]
 ) -> None:

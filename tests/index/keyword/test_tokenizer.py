@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import Stemmer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dsearch.index.keyword.tokenizer as tokenize
@@ -55,7 +55,6 @@ def test_the_words_splitter_leaves_them_whole() -> None:
     assert terms("csv.DictReader read_csv x", plain) == ["csv", "dictreader", "read_csv"]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from("aBcsDÉß_.12 é\u0301-ΣИж字")))
 def test_leaves_cover_each_word_in_order_without_overlap(text: str) -> None:
     for word in SPLITTERS["identifiers"].words.findall(tokenize.normal_form(text)):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import SUPPORT
 from support.store.feedback_trials import events_of, faults, flips_in_the_log, forks, kills, make_format_1
@@ -54,7 +54,6 @@ def test_what_was_recorded_is_read_by_another(tmp_path: Path) -> None:
 TEXT = st.text(max_size=20)
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     # Made in the test: whoever checks its types draws from `random`, which no strategy may.
     fields=st.fixed_dictionaries(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.errors import InvalidRequest
@@ -128,7 +128,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory):
 
 
 @given(st.lists(METADATA, min_size=1, max_size=8), st.lists(FILTERS, min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None)
 def test_filters_find_what_a_plain_evaluator_finds(shared, metadata, filters):
     shared.delete_matching({"here": {"exists": False}})
     documents = [Document(f"d{i}", "x", metadata=fields) for i, fields in enumerate(metadata)]
@@ -143,7 +142,6 @@ def test_filters_find_what_a_plain_evaluator_finds(shared, metadata, filters):
 
 
 @given(st.lists(METADATA, min_size=1, max_size=8), FIELDS, FILTERS)
-@settings(max_examples=60, deadline=None)
 def test_facets_count_what_eq_finds(shared, metadata, field, filter):
     shared.delete_matching({"here": {"exists": False}})
     shared.upsert([Document(f"d{i}", "x", metadata=fields) for i, fields in enumerate(metadata)])

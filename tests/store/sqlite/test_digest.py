@@ -7,6 +7,7 @@ import sqlite3
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 
 from dsearch.store.sqlite.digest import (
     add_facts,
@@ -66,7 +67,6 @@ FIELDS = st.tuples(*[st.binary(max_size=3)] * 5)
 
 
 @given(FIELDS, FIELDS)
-@settings(max_examples=300, deadline=None)
 def test_other_fields_have_another_digest(one, other):
     assert (document_digest(*one) == document_digest(*other)) == (one == other)
 
@@ -78,7 +78,7 @@ def test_a_byte_that_moves_to_the_next_field_changes_the_digest():
 @given(
     st.permutations([document_fact(1, 1, b"d" * 32), document_fact(2, 1, b"e" * 32), tombstone_fact(1, 2)])
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=by_size(10, 100))
 def test_the_order_of_facts_does_not_matter_and_what_was_added_can_be_taken_away(facts):
     digest = bytes(32)
     for fact in facts:
