@@ -103,7 +103,10 @@ def test_a_query_of_zeros_is_proposed_the_first(collection: Collection) -> None:
     first = found.positions[1]
     assert sorted(first[first >= 0].tolist()) == [0, 1, 2, 4, 5]
     alone = layer(states[:1])
-    assert alone.positions[0].tolist() == found.positions[0][found.positions[0] >= 0].tolist()
+    # One query and two are multiplied in another order, so near ties may change places.
+    beside = found.positions[0] >= 0
+    assert sorted(alone.positions[0].tolist()) == sorted(found.positions[0][beside].tolist())
+    torch.testing.assert_close(alone.scores[0], found.scores[0][beside])
 
 
 def test_a_projected_index_is_asked_itself(collection: Collection) -> None:
