@@ -16,7 +16,7 @@ The peaks are a large square matrix product, in the float type of the line's cor
 count the products that a line needs, not those it makes, and each byte of the corpus once per pass over it. A
 line that does not fit into memory says so. Timings are medians after one round that is not counted.
 
-`gpu_h100.json` beside this script is a run of it.
+`results/gpu-h100.json` is a run of it.
 """
 
 from __future__ import annotations

@@ -32,9 +32,12 @@ def problem_with(command: str, root: Path) -> str | None:
     script = words[1] if words[0] == "python" else words[0]
     if not script.startswith("scripts/") or "*" in script:
         return None
-    if not (root / script).is_file():
+    path = root / script
+    if path.is_dir():
+        path /= "__main__.py"
+    if not path.is_file():
         return f"there is no {script}"
-    source = (root / script).read_text(encoding="utf-8")
+    source = path.read_text(encoding="utf-8")
     if 'exec .venv/bin/python -m pytest "$@"' in source:
         return None  # the options are pytest's
     if "dsearch demo" in source:
