@@ -19,6 +19,9 @@ _ORDER = (
     "scaling",
     "attention",
     "errors",
+    "architecture",
+    "decisions",
+    "changelog",
 )
 
 

@@ -65,7 +65,7 @@ class HeadOptions:
 class TrainingOptions(HeadOptions):
     """How a head, and perhaps the query encoder, learns to rank; and what every training of a head has.
 
-    The defaults were fixed by cross-validation within SciFact's training split (see README, Decisions).
+    The defaults were fixed by cross-validation within SciFact's training split (`dsearch guide decisions`).
 
     Attributes:
         objective: what is trained for; see objectives.py.
@@ -119,7 +119,7 @@ class ValueOptions(HeadOptions):
 def query_options(**chosen: Any) -> TrainingOptions:
     """The defaults of scope `query`: fewer epochs, since the encoder costs more than the rest.
 
-    Chosen on held-out folds of SciFact's training split (see README, Decisions).
+    Chosen on held-out folds of SciFact's training split (`dsearch guide decisions`).
     """
     return TrainingOptions(**{"scope": "query", "epochs": 4, **chosen})
 
