@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.resources
 import importlib.util
 import json
 import pkgutil
@@ -18,6 +19,10 @@ def modules_after(code: str) -> set[str]:
     code = f"{code}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_its_annotations_are_for_others_too() -> None:
+    assert (importlib.resources.files(dsearch) / "py.typed").is_file()
 
 
 def test_importing_it_is_light() -> None:
