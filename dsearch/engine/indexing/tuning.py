@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from dsearch.engine.indexing.leases import open_live
+from dsearch.engine.options import KeyOptions
 from dsearch.errors import InvalidRequest
 from dsearch.index import Generation
 from dsearch.index.dense.tuning import exact_neighbours, recall, tuned
@@ -128,3 +129,30 @@ def with_tuned_parameters(store: Store, generation: Generation) -> Generation:
         return generation.searched_with(kept["parameters"])
     except (InvalidRequest, KeyError, AttributeError, TypeError):
         return generation  # not parameters of this kind
+
+
+def keys_report(store: Store) -> dict[str, Any] | None:
+    """Storage of the live generation's keys as JSON: kind, parameters, measured recall; None before a build.
+
+    `asked` is the requested kind ("auto", for example), `kind` the one in use.
+    """
+    live = store.live_generation()
+    if live is None or "dense" not in live.record:
+        return None
+    dense: dict[str, Any] = live.record["dense"]
+    measured: dict[str, Any] = dense["measured"] or {}
+    parameters: dict[str, int] = dense["parameters"]
+    tuned = kept_tuned(store, live.number)
+    if tuned is not None:
+        measured, parameters = tuned.get("measured", measured), tuned.get("parameters", parameters)
+    wanted = KeyOptions.of(store)
+    return {
+        "kind": dense["kind"],
+        "asked": wanted.kind,
+        "recall_target": wanted.recall_target,
+        "memory_bytes": wanted.memory_bytes,
+        "parameters": parameters,
+        "recall_at_10": measured.get("recall_at_10"),
+        "queries_per_s": measured.get("queries_per_s"),
+        "bytes_per_document": measured.get("bytes_per_document"),
+    }

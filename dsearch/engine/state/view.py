@@ -19,7 +19,7 @@ from dsearch.attention.head import Head
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.ingest import is_given, require_encoder
-from dsearch.engine.maintenance.statistics import keys_report
+from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
@@ -144,7 +144,7 @@ class CollectionReader:
         return self._state.stale
 
     def describe(self) -> dict[str, Any]:
-        """What it is and holds, as JSON; `statistics` in engine/statistics.py says what it costs."""
+        """What it is and holds, as JSON; `statistics` in maintenance/statistics.py says what it costs."""
         counts, generation = self.store.count(), self.store.live_generation()
         return {
             "name": self.name,
