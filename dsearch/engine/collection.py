@@ -1,24 +1,25 @@
-"""`Collection`: a named set of documents that can be written, searched and, by its models, improved.
+"""`Collection`: a named set of documents that can be searched, written and, by its models, improved.
 
-A write returns when it is durable, and what it wrote can be found from then on. Readers hold one snapshot and
-one head for a whole request; a write or a promotion replaces them by one assignment.
+It is the facade over `CollectionState`, which holds the data: each search method calls one function of
+`search/`. A write returns when it is durable; every later search sees it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jaxtyping import Float
+from torch import Tensor
 
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, QueryCache, TextEncoder
 from dsearch.engine.indexing.chunking import Cutting, encode
-from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
+from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.ingest import (
     Ingested,
     OnProgress,
@@ -31,15 +32,20 @@ from dsearch.engine.indexing.tuning import Tuned, keep_tuned
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
 from dsearch.engine.models.training_record import Lessons
-from dsearch.engine.options import KeyOptions
+from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
 from dsearch.engine.rebuild import MINIMUM, Rebuilder, measured_live, tuning_queries
-from dsearch.engine.state.view import CollectionReader
-from dsearch.errors import CorruptData, DsearchError, UnsupportedFormat
-from dsearch.store import GenerationRecord, Store, WriteReceipt
-from dsearch.types import Document
+from dsearch.engine.search.attend import Attended, attend
+from dsearch.engine.search.predict import EVIDENCE, Predicted, fields_of, predict
+from dsearch.engine.search.search import search
+from dsearch.engine.search.similar import similar
+from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.state.state import CollectionState
+from dsearch.errors import DsearchError
+from dsearch.store import Store, WriteReceipt
+from dsearch.types import Document, SearchResult
 
 
-class Collection(CollectionReader):
+class Collection(CollectionState):
     """One collection of a home; made by `SearchEngine`.
 
     Args:
@@ -63,8 +69,138 @@ class Collection(CollectionReader):
     ):
         super().__init__(store, encoder, query_cache, closed=closed)
         self.rebuilder = Rebuilder(
-            store, self._state, self._writing, share=rebuild_share, minimum=rebuild_minimum
+            store, self._live, self._writing, share=rebuild_share, minimum=rebuild_minimum
         )
+
+    # ---- search
+
+    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
+        """The documents that a query attends to most.
+
+        Args:
+            query: the words. "Quoted phrases" and +terms must be in a document, -terms must not; the rest is
+                looked for by meaning and words.
+            options:
+                limit: hits wanted, 1 to 1000 (10); fewer come when there are fewer documents.
+                offset: hits left out before the first.
+                cursor: `next_cursor` of the page before, in place of an offset: the same ranking goes on.
+                mode: "hybrid", "dense" or "keyword".
+                model: a version; the live one when None.
+                hops: rounds of search; by the model when None, see `SearchLayer`.
+                hop_strength: g of the later rounds; the head's own when None.
+                filter: a condition on metadata that documents must meet; see `dsearch.store.filters`.
+                operators: False takes quotes and signs in the query as ordinary characters.
+                score_threshold: hits of lower score are left out.
+                weight_threshold: hits of lower weight are left out.
+                explain: whether hits carry the parts of their scores.
+                highlight: whether hits carry the pieces that show the query's words.
+                coverage: whether to compute covered mass; on small collections when None.
+
+        Raises:
+            InvalidRequest: an empty query, a limit, offset, mode or hops out of range, not a filter.
+            InvalidCursor: not a cursor, or one of another search.
+            Gone: the state or the model of the cursor's first page is not there any more.
+            Conflict: the cursor is of a state that this collection never was in.
+            ModelNotFound: no such version.
+        """
+        found = search(self, [query], **options)[0]
+        self._live.require_sound()  # damage that was found meanwhile is damage of this answer
+        return found
+
+    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
+        """`search` for many queries at once, from one state; covered mass only if asked for."""
+        options.setdefault("coverage", False)
+        found = search(self, queries, **options)
+        self._live.require_sound()
+        return found
+
+    def similar(
+        self,
+        like: Sequence[str],
+        *,
+        unlike: Sequence[str] = (),
+        query: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> SearchResult:
+        """The documents most like some and least like others, themselves left out; see `similar.py`.
+
+        Args:
+            like: ids, 1 to 100.
+            unlike: ids, at most 100.
+            query: words that count as well, and the only ones that do in hybrid search.
+            options: as for `search`; mode "keyword" has no likeness.
+
+        Raises:
+            DocumentNotFound: no such document, or it has no embedding yet.
+            InvalidRequest: nothing to like, a document in both lists, and as for `search`.
+            InvalidCursor, Gone, Conflict, ModelNotFound.
+        """
+        return similar(self, like, unlike=unlike, query=query, **options)
+
+    def attend(
+        self,
+        queries: Sequence[str] | Float[Tensor, "batch encoder_dim"],
+        *,
+        model: str | None = None,
+        certify: int | None = None,
+        filter: object | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> Attended:
+        """Attention itself: context, weights and ids for texts or for query states, without gradients.
+
+        Args:
+            queries: texts (in which quotes and signs mean nothing), or what takes the place of embeddings.
+            model: a version; the live one when None.
+            certify: how many of the first places to certify: whether they are provably those that scoring
+                every document would give; None leaves that out.
+            filter: a condition on metadata that documents must meet; see `dsearch.store.filters`.
+            options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
+
+        Raises:
+            InvalidRequest, DimensionMismatch, ModelNotFound.
+        """
+        found = attend(self, queries, model=model, certify=certify, filter=filter, options=options)
+        self._live.require_sound()
+        return found
+
+    def predict(
+        self,
+        queries: Sequence[str] | Float[Tensor, "batch encoder_dim"],
+        *,
+        field: str,
+        evidence: int = EVIDENCE,
+        model: str | None = None,
+        filter: object | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> Predicted:
+        """A field of the documents, pooled by the attention of each query; see `predicting.py`.
+
+        With a kernel score this is Nadaraya–Watson regression: `score="gaussian", width=0.2, mode="dense"`.
+
+        Args:
+            queries: texts, or what takes the place of their embeddings.
+            field: a number, string or boolean of the metadata, by its dotted path; or "value", the
+                documents' own number or vector.
+            evidence: how many of the documents that weigh most to show with each prediction.
+            model: a version; the live one when None.
+            filter: a condition on metadata that documents must meet.
+            options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
+
+        Raises:
+            InvalidRequest: not a field, or one whose kind differs among the candidates of a query; options
+                out of range.
+            DimensionMismatch, ModelNotFound.
+        """
+        return predict(
+            self, queries, field=field, evidence=evidence, model=model, filter=filter, options=options
+        )
+
+    def field_values(self, snapshot: Snapshot, field: str) -> list[Any]:
+        """A field of every document, in the order of the snapshot's positions; None where it is absent.
+
+        What to make `SearchLayer`'s `values` of. `field` is as for `predict`.
+        """
+        return list(fields_of(self.store, snapshot.rows(np.arange(snapshot.positions)), field))
 
     # ---- index
 
@@ -78,7 +214,7 @@ class Collection(CollectionReader):
         with self._writing:
             inserted, updated, unchanged = store_documents(self.store, documents, on_progress)
             encoded = encode_pending(self.store, encoder, on_progress)
-        if inserted or updated or encoded or self._state.stale:
+        if inserted or updated or encoded or self._live.stale:
             self.refresh(on_progress)
         else:
             self.restore_derived(on_progress)
@@ -112,7 +248,7 @@ class Collection(CollectionReader):
                 encoded, cut = encode(encoder, [documents[i] for i in new], Cutting.of(self.store))
                 further = {new[place]: passages for place, passages in cut.items()}
                 receipt = self.store.upsert(documents, encoded, new, further)
-            self._state.catch_up()
+            self._live.catch_up()
         self._consider_rebuild()
         return receipt
 
@@ -120,7 +256,7 @@ class Collection(CollectionReader):
         """Delete documents by id; durable, and gone from every later search, on return."""
         with self._writing:
             receipt = self.store.delete(ids)
-            self._state.catch_up()
+            self._live.catch_up()
         self._consider_rebuild()
         return receipt
 
@@ -132,7 +268,7 @@ class Collection(CollectionReader):
         """
         with self._writing:
             receipt = self.store.delete_matching(filter)
-            self._state.catch_up()
+            self._live.catch_up()
         self._consider_rebuild()
         return receipt
 
@@ -145,7 +281,7 @@ class Collection(CollectionReader):
         """
         with self._writing:
             receipt = self.store.update_metadata(id, changes)
-            self._state.catch_up()
+            self._live.catch_up()
         self._consider_rebuild()
         return receipt
 
@@ -198,24 +334,12 @@ class Collection(CollectionReader):
         """Measure what an approximate index finds of the live head's queries, and tune it where that is less
         than its target; None for a kind that compares every key. Done after each promotion.
         """
-        found = measured_live(self)
+        found = measured_live(self, spawned=self.rebuilder.by_itself)
         if found is not None:
             keep_tuned(self.store, found)
             with self._writing:
-                self._state.use_parameters(found.generation, found.parameters)
+                self._live.use_parameters(found.generation, found.parameters)
         return found
-
-    def forget_states(self) -> None:
-        """Let go of every state but the present one, so that the generations they are of can go."""
-        self._narrowed.forget()
-        self.layers.forget()
-        self._state.forget_recent()
-
-    @contextmanager
-    def writing_stopped(self) -> Generator[None]:
-        """While the block runs, writers of this process wait."""
-        with self._writing:
-            yield
 
     def restore_derived(self, on_progress: OnProgress | None = None) -> bool:
         """Build the live generation anew where it is missing or damaged; whether it was.
@@ -228,22 +352,6 @@ class Collection(CollectionReader):
             return False
         self.refresh(on_progress)
         return True
-
-    def _damaged_generation(self) -> GenerationRecord | None:
-        """The live generation where it is missing or damaged."""
-        live = self.store.live_generation()
-        if live is None:
-            return None
-        try:
-            _ = self.snapshot
-        except (CorruptData, UnsupportedFormat):
-            return live
-        return None
-
-    def catch_up(self) -> None:
-        """See what another process has written since; only a collection that is open readonly needs it."""
-        with self._writing:
-            self._state.catch_up()
 
     # ---- models
 
@@ -291,7 +399,7 @@ class Collection(CollectionReader):
             self._documents.snapshot(version)  # all that it answers by is there before it does
         with self._writing:
             self.store.promote(version)
-            self._state.catch_up()
+            self._live.catch_up()
         if own_documents:
             return  # the index that is tuned is not the one that it asks
         if self.rebuilder.by_itself:
@@ -320,24 +428,12 @@ class Collection(CollectionReader):
         """
         with self._writing:
             delete_version(self.store, version)
-        self._heads.pop(version, None)
-        self.layers.forget()
-        self._encoders.forget(version)
-        self._documents.forget(version)
+        self._forget_model(version)
 
     def close(self) -> None:
-        """Close the store; searches in flight elsewhere must have ended. A build that runs is given up."""
+        """Cancel a build that runs and close the store; searches in other threads must have ended."""
         self.rebuilder.close()
-        self._narrowed.forget()
-        self.layers.forget()
-        self.kept_documents.forget()
-        self._documents.close()
-        closed = None if self.store.closed else self._state.close()
-        self._feedback.close()
-        writable = not self.store.readonly
-        self.store.close()
-        if writable and closed is not None:
-            leave_clean_close(self.store.path, closed)
+        super().close()
 
     def _consider_rebuild(self) -> None:
         self.rebuilder.consider(partial(tuning_queries, self))

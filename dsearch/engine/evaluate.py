@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Ids
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,10 +23,6 @@ from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.evaluation import Run
 from dsearch.evaluation.calibration import Answerability, answerability
 from dsearch.types import Mode, Query
-
-if TYPE_CHECKING:
-    from dsearch.engine.state.view import CollectionReader
-
 
 _QUERIES_AT_A_TIME = 32
 
@@ -136,7 +131,7 @@ NOTHING = -1e30  # the score in place of a first hit that is not there
 
 
 def judged_answerability(
-    collection: CollectionReader,
+    collection: Collection,
     queries: Mapping[str, str],
     qrels: Mapping[str, Mapping[str, float | int]],
     *,
@@ -168,7 +163,7 @@ def judged_answerability(
 
 
 def _asked(
-    collection: CollectionReader, texts: Sequence[str], model: str | None
+    collection: Collection, texts: Sequence[str], model: str | None
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """The slot's weight for each query, None without a slot, and the first hit's score."""
     weights, scores = list[float | None](), list[float]()

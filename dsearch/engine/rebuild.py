@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,15 +26,12 @@ from dsearch.engine.indexing.ingest import Built, OnProgress, build_files, is_gi
 from dsearch.engine.indexing.tuning import Tuned, key_queries, retune, retune_in_child
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.state.live import LiveState
+from dsearch.engine.state.state import CollectionState
 from dsearch.errors import Cancelled, DsearchError, InvalidRequest
 from dsearch.index.dense.kinds import AUTO, EXHAUSTIVE_BELOW
 from dsearch.processes import Report, run_spawned
 from dsearch.store import Store
 from dsearch.types import Progress
-
-if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
-
 
 MINIMUM = 1000  # documents: fewer are searched beside a generation in a millisecond or two
 
@@ -253,7 +250,7 @@ _WORDS = 40  # of a sentence: questions are no longer
 
 
 def tuning_queries(
-    collection: Collection,
+    collection: CollectionState,
     keys: KeyOptions,
     projection: Float32[np.ndarray, "key_dim encoder_dim"] | None,
     texts: Sequence[str] | None = None,
@@ -271,7 +268,7 @@ def tuning_queries(
 
 
 def folded_queries(
-    collection: Collection, texts: Sequence[str] | None = None
+    collection: CollectionState, texts: Sequence[str] | None = None
 ) -> Float32[np.ndarray, "queries encoder_dim"] | None:
     """Folded queries of the live head; None for a collection whose embeddings were given, without texts."""
     if is_given(collection.store):
@@ -287,10 +284,15 @@ def folded_queries(
     return np.ascontiguousarray(folded[::step][:QUERIES].numpy(), np.float32)
 
 
-def measured_live(collection: Collection) -> Tuned | None:
-    """What the live index finds of the live head's queries; None for a kind that compares every key.
+def measured_live(collection: CollectionState, *, spawned: bool) -> Tuned | None:
+    """Measure, and tune if necessary, the live index with queries of the live head.
 
-    In a process of its own where builds are.
+    Args:
+        collection: state of the collection.
+        spawned: measure in another process.
+
+    Returns:
+        None for a kind of index that compares every key, and where there are no queries to measure with.
     """
     if not collection.snapshot.generation.dense.parameters:
         return None
@@ -299,12 +301,12 @@ def measured_live(collection: Collection) -> Tuned | None:
         return None
     store = collection.store
     asked = (collection.live_model, folded, KeyOptions.of(store).recall_target)
-    if collection.rebuilder.by_itself:
+    if spawned:
         return run_spawned(retune_in_child, store.path, *asked)
     return retune(store, *asked)
 
 
-def _sentences(collection: Collection) -> list[str]:
+def _sentences(collection: CollectionState) -> list[str]:
     """A sentence of each of up to `QUERIES` documents, spread over the collection; always the same."""
     rows = collection.store.rows()
     spread = rows[np.linspace(0, len(rows) - 1, min(QUERIES, len(rows))).astype(np.int64)]

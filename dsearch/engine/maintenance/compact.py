@@ -6,19 +6,17 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from dsearch.engine.collection import Collection
 from dsearch.engine.indexing.ingest import OnProgress
 from dsearch.engine.indexing.retention import clear, retire
 from dsearch.engine.models.documents import FOLDER
 from dsearch.errors import Cancelled
 from dsearch.store import Store
 from dsearch.types import Progress
-
-if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
 
 _LOOK_EVERY_S = 0.05
 

@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsearch.encoder import TextEncoder
+from dsearch.engine.collection import Collection
 from dsearch.engine.home import Home
 from dsearch.engine.indexing.chunking import Cutting, PassageOptions
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, encode_pending, require_encoder
@@ -31,9 +32,6 @@ from dsearch.index.durable import sync_folder
 from dsearch.store import Store
 from dsearch.store.feedback.store import copy_feedback
 from dsearch.types import Document, Progress
-
-if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
 
 _AT_A_TIME = 1000
 _SUPERSEDED = ".superseded"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dsearch.engine.collection import Collection
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.maintenance.compact import folder_bytes
-
-if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
 
 
 def statistics(collection: Collection) -> dict[str, Any]:

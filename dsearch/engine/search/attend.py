@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -14,11 +13,9 @@ from dsearch.attention import Certificate
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 from dsearch.types import Stamp
-
-if TYPE_CHECKING:
-    from dsearch.engine.state.view import CollectionReader
 
 Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
 
@@ -37,7 +34,7 @@ class Attended:
 
 
 def attend(
-    collection: CollectionReader,
+    collection: CollectionState,
     queries: Queries,
     *,
     model: str | None,
@@ -56,7 +53,7 @@ def attend(
 
 
 def asked(
-    collection: CollectionReader,
+    collection: CollectionState,
     queries: Queries,
     model: str | None,
     filter: object | None,

@@ -20,7 +20,7 @@ import copy
 from collections.abc import Collection as Container
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -34,12 +34,9 @@ from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
 from dsearch.types import Stamp
-
-if TYPE_CHECKING:
-    from dsearch.engine.collection import Collection
-
 
 Precision = Literal["float32", "float64"]
 Part = Literal["keys", "values", "parts", "slopes"]
@@ -106,7 +103,7 @@ class Gradients:
 
 
 def attention_parts(
-    collection: Collection,
+    collection: CollectionState,
     asked: Question,
     *,
     include: Container[Part] = (),
@@ -156,7 +153,7 @@ def attention_parts(
 
 
 def vjp(
-    collection: Collection,
+    collection: CollectionState,
     asked: Question,
     *,
     context: Float[np.ndarray, "batch value_dim"] | None = None,
@@ -205,7 +202,7 @@ def vjp(
 
 
 def _layer(
-    collection: Collection, asked: Question
+    collection: CollectionState, asked: Question
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
     """The layer that answers, the stamp of what it says, and what it is asked."""
     if asked.states is None and asked.texts is None:
@@ -231,7 +228,7 @@ def _layer(
     return layer, stamp, states.to(_TYPES[asked.dtype]), asked.texts
 
 
-def _head(collection: Collection, version: str, *, stamped: bool) -> Head:
+def _head(collection: CollectionState, version: str, *, stamped: bool) -> Head:
     try:
         return collection.head(version)
     except ModelNotFound as error:

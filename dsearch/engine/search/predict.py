@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,12 +23,10 @@ from dsearch.attention import predict as mean_and_spread
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.search.attend import Queries, asked
 from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 from dsearch.store import Store
 from dsearch.types import Stamp
-
-if TYPE_CHECKING:
-    from dsearch.engine.state.view import CollectionReader
 
 EVIDENCE = 10
 VALUE = "value"  # the field that is no metadata: `Document.value`
@@ -77,7 +75,7 @@ class Predicted:
 
 
 def predict(
-    collection: CollectionReader,
+    collection: CollectionState,
     queries: Queries,
     *,
     field: str,

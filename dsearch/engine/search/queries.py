@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -24,12 +23,9 @@ from torch import Tensor
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.state.state import CollectionState
 from dsearch.index import ParsedQuery, Tokenizer, parse_query
 from dsearch.types import Mode, Stamp
-
-if TYPE_CHECKING:
-    from dsearch.engine.state.view import CollectionReader
-
 
 Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
 Turn = Callable[[Float[Tensor, "batch encoder_dim"]], Float[Tensor, "batch encoder_dim"]]
@@ -53,7 +49,7 @@ class Asked:
 
 
 def asked(
-    collection: CollectionReader,
+    collection: CollectionState,
     queries: Queries,
     options: LayerOptions,
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import torch
 
@@ -16,15 +16,13 @@ from dsearch.engine.search.hits import Page, highlighter, hits_of, results_of
 from dsearch.engine.search.pagination import Place
 from dsearch.engine.search.queries import Asked, asked
 from dsearch.engine.search.training_effect import learned
+from dsearch.engine.state.state import CollectionState
 from dsearch.store import parse_filter
 from dsearch.types import SearchResult, Stamp
 
-if TYPE_CHECKING:
-    from dsearch.engine.state.view import CollectionReader
-
 
 def search(
-    collection: CollectionReader, queries: Sequence[str], **options: Unpack[SearchOptions]
+    collection: CollectionState, queries: Sequence[str], **options: Unpack[SearchOptions]
 ) -> list[SearchResult]:
     """See `Collection.search`."""
     started = time.perf_counter()
@@ -59,7 +57,7 @@ def search(
 
 
 def answered(
-    collection: CollectionReader,
+    collection: CollectionState,
     group: Asked,
     stamp: Stamp,
     chosen: SearchChoices,

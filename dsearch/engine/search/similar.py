@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -26,12 +26,10 @@ from dsearch.engine.search.pagination import Place
 from dsearch.engine.search.queries import asked
 from dsearch.engine.search.search import answered
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DocumentNotFound, InvalidRequest
 from dsearch.store import Store, parse_filter
 from dsearch.types import SearchResult
-
-if TYPE_CHECKING:
-    from dsearch.engine.state.view import CollectionReader
 
 ALPHA, BETA, GAMMA = 1.0, 0.75, 0.15
 MAX_EXAMPLES = 100
@@ -40,7 +38,7 @@ _SMALLEST = 1e-6  # below, what is left of the embeddings is rounding
 
 
 def similar(
-    collection: CollectionReader,
+    collection: CollectionState,
     like: Sequence[str],
     *,
     unlike: Sequence[str] = (),

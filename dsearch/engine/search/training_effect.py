@@ -7,7 +7,6 @@ head `score = before.score + dense + keyword`, exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,16 +17,14 @@ from dsearch.engine.models.files import UNTRAINED
 from dsearch.engine.options import SearchChoices
 from dsearch.engine.ranking.explain import shares_of
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.state.state import CollectionState
 from dsearch.types import Learned
-
-if TYPE_CHECKING:
-    from dsearch.engine.state.view import CollectionReader
 
 Tell = Callable[[int, int], Learned | None]
 
 
 def learned(
-    collection: CollectionReader,
+    collection: CollectionState,
     version: str,
     found: SearchOutput,
     layer: SearchLayer,

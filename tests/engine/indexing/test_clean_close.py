@@ -92,7 +92,7 @@ def test_after_a_clean_close_nothing_is_read_before_the_first_answer(
         assert set(food.snapshot.generation.unproven) == set(food.snapshot.generation.manifest.files)
         assert food.verification == {"state": "running", "problem": None}
         held.set()
-        proof = food._state.proof
+        proof = food._live.proof
         assert proof is not None
         proof.wait()
         assert food.verification == statistics(food)["verification"] == {"state": "proven", "problem": None}
@@ -105,7 +105,7 @@ def test_damage_that_is_found_later_ends_all_answers(home: Path, held: threading
         food = engine.collection("food")
         assert food.verification["state"] == "unopened"
         snapshot = food.snapshot  # nothing is known yet
-        proof = food._state.proof
+        proof = food._live.proof
         assert proof is not None
         held.set()
         proof.wait()
@@ -137,8 +137,7 @@ def test_an_answer_is_not_given_when_damage_is_found_while_it_is_computed(
     home: Path, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rot(home)
-    from dsearch.engine.search import attend as attending
-    from dsearch.engine.state import view
+    from dsearch.engine import collection as facade
 
     with opened(home) as engine:
         food = engine.collection("food")
@@ -148,14 +147,14 @@ def test_an_answer_is_not_given_when_damage_is_found_while_it_is_computed(
             def searched(*given: object, **named: object) -> object:
                 found = original(*given, **named)
                 held.set()
-                assert food._state.proof is not None
-                food._state.proof.wait()
+                assert food._live.proof is not None
+                food._live.proof.wait()
                 return found
 
             return searched
 
-        monkeypatch.setattr(view, "search", slow(view.search))
-        monkeypatch.setattr(view, "attend", slow(attending.attend))
+        monkeypatch.setattr(facade, "search", slow(facade.search))
+        monkeypatch.setattr(facade, "attend", slow(facade.attend))
         with pytest.raises(CorruptData):
             food.search("apple")
 
@@ -242,8 +241,8 @@ def test_a_day_counts_from_the_last_proof_and_not_from_the_last_close(
     with opened(home) as engine:
         food = engine.collection("food")
         food.search("apple")
-        assert food._state.proof is not None
-        food._state.proof.wait()
+        assert food._live.proof is not None
+        food._live.proof.wait()
     after = read_clean_close(marker(home))
     assert after is not None
     assert after.proven_at > before.proven_at
@@ -270,9 +269,9 @@ def test_damage_leaves_none(home: Path) -> None:
     rot(home)
     with opened(home) as engine:
         food = engine.collection("food")
-        _ = food._state.shown
-        assert food._state.proof is not None
-        food._state.proof.wait()
+        _ = food._live.shown
+        assert food._live.proof is not None
+        food._live.proof.wait()
     assert not marker(home).exists()
     with opened(home) as engine, pytest.raises(CorruptData):
         engine.collection("food").search("apple")

@@ -194,7 +194,7 @@ def test_where_there_is_no_bound_it_says_so(engine: SearchEngine, encoder: Hashi
     assert not own.certificate.proved.any()
     assert own.certificate.reason == "no bound on unseen documents is known for a score of your own"
     build_generation(many.store, keys=KeyOptions("SQ8"))
-    many._state._snapshot = None
+    many._live._snapshot = None
     rounded = many.attend(states, candidates=20, certify=3)
     assert rounded.certificate is not None
     assert not rounded.certificate.proved.any()

@@ -250,7 +250,7 @@ def test_the_real_sdk_exports_what_was_asked_without_queries(
     with TestClient(app, base_url="http://127.0.0.1") as client:
         client.post(f"{URL}/search", json={"query": "cat confidential"}, headers=headers)
         client.post(f"{URL}/search", json={"query": ""})
-        proof = papers._state.proof
+        proof = papers._live.proof
         assert proof is not None
         proof.problem = "keys.faiss: SHA-256 differs"
         client.get(f"{URL}/search?q=confidential")
@@ -304,7 +304,7 @@ def test_an_index_that_turns_out_damaged_is_told_and_not_answered_from(
     assert client.post(f"{URL}/search", json={"query": "cat"}).status_code == 200
     assert client.get("/readyz").json()["damaged"] == 0
     assert value(client, "dsearch_collection_damaged", collection="papers") == 0
-    proof = papers._state.proof
+    proof = papers._live.proof
     assert proof is not None
     proof.problem = "keys.faiss: SHA-256 differs"  # as a proof in the background would find
     assert client.get("/readyz").json()["damaged"] == 1

@@ -1,13 +1,18 @@
-"""`CollectionReader`: what a collection is, and everything that can be asked of it.
+"""`CollectionState`: the data of a collection that search, rebuilds and maintenance work on.
 
-A reader of answers holds one snapshot and one head for a whole request; `Collection` replaces them by one
+It holds the store, the present snapshot, models, encoders and caches, and knows no search. The functions of
+`search/` take it as an argument, and `Collection` adds them, and writing, as methods: nothing below imports
+`Collection`.
+
+A request holds one snapshot and one head from beginning to end; a write or a promotion replaces them by one
 assignment.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Unpack
 
 import numpy as np
@@ -17,36 +22,32 @@ from torch import Tensor
 
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
-from dsearch.engine.indexing.clean_close import CleanClose
+from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
 from dsearch.engine.indexing.ingest import is_given, require_encoder
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
 from dsearch.engine.models.training_record import Lessons, QueryDrift
-from dsearch.engine.options import LayerOptions, SearchOptions, language_of
+from dsearch.engine.options import LayerOptions, language_of
 from dsearch.engine.ranking.layer import SearchLayer
-from dsearch.engine.search.attend import Attended, attend
-from dsearch.engine.search.predict import EVIDENCE, Predicted, fields_of, predict
-from dsearch.engine.search.search import search
-from dsearch.engine.search.similar import similar
 from dsearch.engine.snapshot.filters import NarrowedStates
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.caches import KeptDocuments, KeptLayers
 from dsearch.engine.state.live import LiveState
-from dsearch.errors import Conflict, Gone
-from dsearch.store import FeedbackStore, Store
-from dsearch.types import Mode, SearchResult, Stamp
+from dsearch.errors import Conflict, CorruptData, Gone, UnsupportedFormat
+from dsearch.store import FeedbackStore, GenerationRecord, Store
+from dsearch.types import Mode, Stamp
 
 
-class CollectionReader:
-    """One collection, to be asked; `Collection` is one that can be written and improved as well.
+class CollectionState:
+    """Store, present snapshot, models, encoders and caches of one collection.
 
     Args:
-        store: its source of truth.
-        encoder: gives the encoder; called when one is needed, so that a keyword search loads none.
-        query_cache: keeps the embeddings of queries; none are kept when None.
-        closed: what the last writer left (clean_close.py).
+        store: source of truth of the collection.
+        encoder: loads the encoder; called at its first use, so that a keyword search loads none.
+        query_cache: embeddings of earlier queries; None caches none.
+        closed: record of the last clean close (clean_close.py).
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class CollectionReader:
         self.query_cache = QueryCache(0) if query_cache is None else query_cache
         self.drift = QueryDrift()
         self._writing = threading.Lock()
-        self._state = LiveState(store, closed)
+        self._live = LiveState(store, closed)
         self._heads: dict[str, Head] = {}
         self._lessons: tuple[str, Lessons | None] | None = None
         self._narrowed = NarrowedStates(store)
@@ -106,7 +107,7 @@ class CollectionReader:
         Raises:
             CorruptData: the live generation is damaged; the message names the way out.
         """
-        return self._state.snapshot
+        return self._live.snapshot
 
     def snapshot_for(self, version: str) -> Snapshot:
         """The present state as a model sees it: for most `snapshot`, for one of scope full its own documents.
@@ -133,7 +134,7 @@ class CollectionReader:
         `state` is "unopened", "running" (it answers meanwhile), "proven", or "damaged": then everything that
         would be answered from it raises CorruptData, whose message is `problem`.
         """
-        proof = self._state.proof
+        proof = self._live.proof
         if proof is None:
             return {"state": "unopened", "problem": None}
         return {"state": proof.state, "problem": proof.problem}
@@ -141,7 +142,7 @@ class CollectionReader:
     @property
     def stale(self) -> bool:
         """Whether a build would hold other documents than the live generation does."""
-        return self._state.stale
+        return self._live.stale
 
     def describe(self) -> dict[str, Any]:
         """What it is and holds, as JSON; `statistics` in maintenance/statistics.py says what it costs."""
@@ -159,135 +160,7 @@ class CollectionReader:
             "keys": keys_report(self.store),
         }
 
-    # ---- search
-
-    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The documents that a query attends to most.
-
-        Args:
-            query: the words. "Quoted phrases" and +terms must be in a document, -terms must not; the rest is
-                looked for by meaning and words.
-            options:
-                limit: hits wanted, 1 to 1000 (10); fewer come when there are fewer documents.
-                offset: hits left out before the first.
-                cursor: `next_cursor` of the page before, in place of an offset: the same ranking goes on.
-                mode: "hybrid", "dense" or "keyword".
-                model: a version; the live one when None.
-                hops: rounds of search; by the model when None, see `SearchLayer`.
-                hop_strength: g of the later rounds; the head's own when None.
-                filter: a condition on metadata that documents must meet; see `dsearch.store.filters`.
-                operators: False takes quotes and signs in the query as ordinary characters.
-                score_threshold: hits of lower score are left out.
-                weight_threshold: hits of lower weight are left out.
-                explain: whether hits carry the parts of their scores.
-                highlight: whether hits carry the pieces that show the query's words.
-                coverage: whether to compute covered mass; on small collections when None.
-
-        Raises:
-            InvalidRequest: an empty query, a limit, offset, mode or hops out of range, not a filter.
-            InvalidCursor: not a cursor, or one of another search.
-            Gone: the state or the model of the cursor's first page is not there any more.
-            Conflict: the cursor is of a state that this collection never was in.
-            ModelNotFound: no such version.
-        """
-        found = search(self, [query], **options)[0]
-        self._state.require_sound()  # damage that was found meanwhile is damage of this answer
-        return found
-
-    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
-        """`search` for many queries at once, from one state; covered mass only if asked for."""
-        options.setdefault("coverage", False)
-        found = search(self, queries, **options)
-        self._state.require_sound()
-        return found
-
-    def similar(
-        self,
-        like: Sequence[str],
-        *,
-        unlike: Sequence[str] = (),
-        query: str | None = None,
-        **options: Unpack[SearchOptions],
-    ) -> SearchResult:
-        """The documents most like some and least like others, themselves left out; see `similar.py`.
-
-        Args:
-            like: ids, 1 to 100.
-            unlike: ids, at most 100.
-            query: words that count as well, and the only ones that do in hybrid search.
-            options: as for `search`; mode "keyword" has no likeness.
-
-        Raises:
-            DocumentNotFound: no such document, or it has no embedding yet.
-            InvalidRequest: nothing to like, a document in both lists, and as for `search`.
-            InvalidCursor, Gone, Conflict, ModelNotFound.
-        """
-        return similar(self, like, unlike=unlike, query=query, **options)
-
-    def attend(
-        self,
-        queries: Sequence[str] | Float[Tensor, "batch encoder_dim"],
-        *,
-        model: str | None = None,
-        certify: int | None = None,
-        filter: object | None = None,
-        **options: Unpack[LayerOptions],
-    ) -> Attended:
-        """Attention itself: context, weights and ids for texts or for query states, without gradients.
-
-        Args:
-            queries: texts (in which quotes and signs mean nothing), or what takes the place of embeddings.
-            model: a version; the live one when None.
-            certify: how many of the first places to certify: whether they are provably those that scoring
-                every document would give; None leaves that out.
-            filter: a condition on metadata that documents must meet; see `dsearch.store.filters`.
-            options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
-
-        Raises:
-            InvalidRequest, DimensionMismatch, ModelNotFound.
-        """
-        found = attend(self, queries, model=model, certify=certify, filter=filter, options=options)
-        self._state.require_sound()
-        return found
-
-    def predict(
-        self,
-        queries: Sequence[str] | Float[Tensor, "batch encoder_dim"],
-        *,
-        field: str,
-        evidence: int = EVIDENCE,
-        model: str | None = None,
-        filter: object | None = None,
-        **options: Unpack[LayerOptions],
-    ) -> Predicted:
-        """A field of the documents, pooled by the attention of each query; see `predicting.py`.
-
-        With a kernel score this is Nadaraya–Watson regression: `score="gaussian", width=0.2, mode="dense"`.
-
-        Args:
-            queries: texts, or what takes the place of their embeddings.
-            field: a number, string or boolean of the metadata, by its dotted path; or "value", the
-                documents' own number or vector.
-            evidence: how many of the documents that weigh most to show with each prediction.
-            model: a version; the live one when None.
-            filter: a condition on metadata that documents must meet.
-            options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
-
-        Raises:
-            InvalidRequest: not a field, or one whose kind differs among the candidates of a query; options
-                out of range.
-            DimensionMismatch, ModelNotFound.
-        """
-        return predict(
-            self, queries, field=field, evidence=evidence, model=model, filter=filter, options=options
-        )
-
-    def field_values(self, snapshot: Snapshot, field: str) -> list[Any]:
-        """A field of every document, in the order of the snapshot's positions; None where it is absent.
-
-        What to make `SearchLayer`'s `values` of. `field` is as for `predict`.
-        """
-        return list(fields_of(self.store, snapshot.rows(np.arange(snapshot.positions)), field))
+    # ---- one request
 
     def layer_and_stamp(
         self, *, model: str | None = None, filter: object | None = None, **options: Unpack[LayerOptions]
@@ -318,7 +191,7 @@ class CollectionReader:
         if self._documents.has(stamp.model):
             found = self._documents.at(stamp.model, stamp.generation, stamp.sequence)
         else:
-            found = self._state.at(stamp.generation, stamp.sequence)
+            found = self._live.at(stamp.generation, stamp.sequence)
         if found is not None:
             return found
         named = f"generation {stamp.generation}, sequence {stamp.sequence}"
@@ -404,3 +277,53 @@ class CollectionReader:
         if self._lessons is None or self._lessons[0] != version:
             self._lessons = version, load_lessons(self.store, version)
         return self._lessons[1]
+
+    # ---- life cycle
+
+    def catch_up(self) -> None:
+        """See what another process has written since; only a collection that is open readonly needs it."""
+        with self._writing:
+            self._live.catch_up()
+
+    def forget_states(self) -> None:
+        """Let go of every state but the present one, so that the generations they are of can go."""
+        self._narrowed.forget()
+        self.layers.forget()
+        self._live.forget_recent()
+
+    @contextmanager
+    def writing_stopped(self) -> Generator[None]:
+        """While the block runs, writers of this process wait."""
+        with self._writing:
+            yield
+
+    def close(self) -> None:
+        """Let go of snapshots and caches, and close the store; leave a record of the clean close."""
+        self._narrowed.forget()
+        self.layers.forget()
+        self.kept_documents.forget()
+        self._documents.close()
+        closed = None if self.store.closed else self._live.close()
+        self._feedback.close()
+        writable = not self.store.readonly
+        self.store.close()
+        if writable and closed is not None:
+            leave_clean_close(self.store.path, closed)
+
+    def _damaged_generation(self) -> GenerationRecord | None:
+        """The live generation where it is missing or damaged."""
+        live = self.store.live_generation()
+        if live is None:
+            return None
+        try:
+            _ = self.snapshot
+        except (CorruptData, UnsupportedFormat):
+            return live
+        return None
+
+    def _forget_model(self, version: str) -> None:
+        """Drop what is cached of a deleted model."""
+        self._heads.pop(version, None)
+        self.layers.forget()
+        self._encoders.forget(version)
+        self._documents.forget(version)
