@@ -6,7 +6,7 @@ with dsearch.SearchEngine("index") as engine:
     collection = engine.collection("papers")
     print(collection.search("attention as retrieval").hits)
 
-layer = dsearch.SearchLayer.open("index", "papers")      # the same search, as a layer of a network
+layer = dsearch.open_layer("index", "papers")            # the same search, as a layer of a network
 context = layer(query_states).context
 
 client = dsearch.Client("http://127.0.0.1:8080")         # the same calls, of a server
@@ -23,7 +23,7 @@ from dsearch.version import __version__ as __version__
 if TYPE_CHECKING:
     from dsearch.client import AsyncClient, Client, RemoteSearch, open
     from dsearch.encoder import Encoder
-    from dsearch.engine import Collection, SearchEngine, SearchLayer
+    from dsearch.engine import Collection, SearchEngine, SearchLayer, open_layer
     from dsearch.errors import DsearchError
     from dsearch.service import create_app
     from dsearch.types import Document, Hit, SearchResult
@@ -43,6 +43,7 @@ _HOMES = {
     "SearchResult": "dsearch.types",
     "create_app": "dsearch.service",
     "open": "dsearch.client",
+    "open_layer": "dsearch.engine",
 }
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "SearchResult",
     "create_app",
     "open",
+    "open_layer",
 ]
 
 

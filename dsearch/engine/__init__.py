@@ -24,6 +24,7 @@ from dsearch.engine.models.tensors import (
     head_tensors,
     require_head_alone,
 )
+from dsearch.engine.network_layer import open_layer
 from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.search.attend import Attended
@@ -65,6 +66,7 @@ __all__ = [
     "head_from_tensors",
     "head_tensors",
     "make_run",
+    "open_layer",
     "require_head_alone",
     "statistics",
     "vjp",

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
-from typing import NamedTuple, Unpack
-from weakref import finalize
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +23,7 @@ from torch import Tensor, nn
 from dsearch.attention import Score, pool, refine
 from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
-from dsearch.engine.indexing.leases import Lease
-from dsearch.engine.options import CANDIDATES, LayerOptions
+from dsearch.engine.options import CANDIDATES
 from dsearch.engine.ranking.candidates import Legs, Overlaid
 from dsearch.engine.ranking.scores import (
     checked_pooling,
@@ -97,33 +94,6 @@ class SearchLayer(nn.Module):
             )
         self.pooling = checked_pooling(pooling)
         self._temperature = checked_temperature(temperature, self.score)
-
-    @classmethod
-    def open(
-        cls, home: Path | str, collection: str, *, model: str | None = None, **options: Unpack[LayerOptions]
-    ) -> SearchLayer:
-        """A layer over the present state of a collection, with a head of its own to train.
-
-        Reads the home without its lock, loads no encoder, and sees nothing that is written later.
-
-        Args:
-            home: the folder of collections.
-            collection: its name.
-            model: the version whose head it starts from; the live one when None.
-            options: as for `SearchLayer`.
-
-        Raises:
-            CollectionNotFound, ModelNotFound, CorruptData.
-        """
-        from dsearch.engine.engine import SearchEngine
-
-        with SearchEngine(home, readonly=True) as engine:
-            opened = engine.collection(collection)
-            version = opened.live_model if model is None else model
-            layer = cls(opened.snapshot_for(version), opened.head(version), **options)
-            lease = Lease(layer.snapshot.generation.folder)  # the collection's own ends with this block
-        finalize(layer, lease.release)
-        return layer
 
     @property
     def snapshot(self) -> Snapshot:

@@ -196,7 +196,7 @@ class Snapshot:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "documents are not pickled: keep layer.state_dict(), which is the head, and open the collection "
-            "with SearchLayer.open(home, collection)"
+            "with dsearch.open_layer(home, collection)"
         )
 
     def dense_candidates(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dsearch.encoder import TextEncoder
-from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine import Collection, SearchEngine, open_layer
 from dsearch.errors import DimensionMismatch, EncoderMismatch, InvalidRequest
 from dsearch.types import Document
 
@@ -54,7 +54,7 @@ def test_they_are_searched_at_once_and_after_a_rebuild(images: Collection) -> No
 
 
 def test_a_layer_opens_on_them(images: Collection, tmp_path: Path) -> None:
-    layer = SearchLayer.open(tmp_path, "images")
+    layer = open_layer(tmp_path, "images")
     layer(torch.as_tensor(vectors(2))).context.sum().backward()
     assert layer.head.value_delta.grad is not None
 

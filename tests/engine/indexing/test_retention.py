@@ -14,7 +14,7 @@ import torch
 from support.fakes import HashingEncoder
 from support.sizes import by_size
 
-from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine import Collection, SearchEngine, open_layer
 from dsearch.engine.indexing import leases
 from dsearch.engine.indexing.leases import Lease, alone_with
 from dsearch.engine.indexing.retention import KEEP, retire
@@ -70,7 +70,7 @@ def test_closing_ends_the_leases_whoever_still_has_the_objects(
 def test_a_layer_that_was_opened_alone_holds_its_generation(
     engine: SearchEngine, collection: Collection
 ) -> None:
-    layer = SearchLayer.open(engine.home.path, "food")
+    layer = open_layer(engine.home.path, "food")
     number = layer.snapshot.generation.number
     for _ in range(5):
         collection.refresh()

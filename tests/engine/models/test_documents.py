@@ -11,7 +11,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderChange, EncoderTraining
-from dsearch.engine import Collection, SearchEngine, SearchLayer, System, make_run
+from dsearch.engine import Collection, SearchEngine, System, make_run, open_layer
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.errors import CorruptData, Gone, InvalidRequest
 from dsearch.types import Document, Query, Stamp
@@ -124,7 +124,7 @@ def test_every_path_asks_its_documents(collection: Collection, tmp_path: Path) -
     run = make_run(collection, [Query(q, q) for q in QUERIES], System("dense", version))
     assert [[id for id, _ in run[q]] for q in QUERIES] == own
     states = torch.as_tensor(encoder_of(change()).encode_queries(QUERIES))
-    layer = SearchLayer.open(tmp_path / "home", "food", model=version, mode="dense")
+    layer = open_layer(tmp_path / "home", "food", model=version, mode="dense")
     found = layer(states)
     assert [ids[:16] for ids in collection.ids_at(layer.snapshot, found.positions)] == own
     torch.testing.assert_close(found.weights, by_text.output.weights)

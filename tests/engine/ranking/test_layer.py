@@ -10,7 +10,7 @@ from support.fakes import HashingEncoder
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine import Collection, SearchEngine, SearchLayer, open_layer
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 
@@ -118,7 +118,7 @@ def test_state_dict_is_the_head_alone(collection: Collection, engine: SearchEngi
     layer = SearchLayer(collection.snapshot, Head(32))
     assert {name.removeprefix("head.") for name in layer.state_dict()} == set(Head(32).state_dict())
     assert sum(tensor.numel() for tensor in layer.state_dict().values()) < 4 * 32 * 32
-    again = SearchLayer.open(engine.home.path, "food")
+    again = open_layer(engine.home.path, "food")
     again.load_state_dict(layer.state_dict())
     again(torch.zeros(1, 32)).context.sum().backward()
 

@@ -165,12 +165,12 @@ def test_compiled_equals_eager(collection: Collection, engine: SearchEngine) -> 
     """In a process of its own: the checks of shapes that this suite adds cannot be traced."""
     code = """
 import sys, torch
-from dsearch.engine import SearchLayer
+from dsearch.engine import SearchLayer, open_layer
 from dsearch.attention.head import Head
 
 torch.manual_seed(0)
 for heads, score in ((1, "dot"), (2, "gaussian")):
-    layer = SearchLayer(SearchLayer.open(sys.argv[1], "food").snapshot, Head(32, heads=heads, rank=4),
+    layer = SearchLayer(open_layer(sys.argv[1], "food").snapshot, Head(32, heads=heads, rank=4),
                         candidates=5, hops=2, hop_strength=0.5, score=score)
     network = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh())
     labels = torch.randn(16, 3, requires_grad=True)
