@@ -26,12 +26,43 @@ that the service answers with.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
+from dsearch.hints import Command
+
 
 class DsearchError(Exception):
-    """Base of all errors raised on purpose; `str(error)` is fit to be shown to a user."""
+    """Base of all errors raised on purpose; `str(error)` is fit to be shown to a user.
+
+    Args:
+        message: problem and remedy, complete without the hint.
+        hint: command that carries the remedy out; `str(error)` ends in it.
+    """
 
     code = "error"
     status = 500
+
+    def __init__(self, *message: object, hint: Command | None = None):
+        super().__init__(*message)
+        self.hint = hint
+
+    @property
+    def message(self) -> str:
+        """The text without the command of `hint`."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return self.told()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: `code`, `detail` (the text) and, where there is one, the `hint`."""
+        hint = {} if self.hint is None else {"hint": asdict(self.hint)}
+        return {"code": self.code, "detail": str(self), **hint}
+
+    def told(self, home: str | None = None) -> str:
+        """The text with the command of `hint`, which names `home` where one is given."""
+        return self.message if self.hint is None else f"{self.message} with: {self.hint.line(home)}"
 
 
 class InvalidRequest(DsearchError):

@@ -20,9 +20,9 @@ def main() -> None:
     try:
         app()
     except DsearchError as error:
-        from dsearch.cli.session import for_this_home
+        from dsearch.cli.session import told
 
-        print(f"dsearch: {for_this_home(str(error))}", file=sys.stderr)
+        print(f"dsearch: {told(error)}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("dsearch: interrupted; run the same command again to go on", file=sys.stderr)

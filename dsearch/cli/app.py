@@ -21,6 +21,7 @@ from dsearch.cli.commands import (
     train,
     tune,
 )
+from dsearch.cli.session import remember_home
 
 app = typer.Typer(
     name="dsearch",
@@ -84,3 +85,4 @@ def _root(
     ] = False,
 ) -> None:
     """A differentiable search engine: index a corpus, query it over HTTP, fine-tune its retrieval."""
+    remember_home(None)  # of an earlier command in this process

@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
+from dsearch.cli.session import remember_home
+
 CollectionName = Annotated[str, typer.Option("--collection", "-c", help="The collection's name.")]
 HomeFolder = Annotated[
-    Path | None, typer.Option("--home", help="Folder of the collections [default: index].")
+    Path | None,
+    typer.Option("--home", help="Folder of the collections [default: index].", callback=remember_home),
 ]
 EncoderName = Annotated[
     str | None, typer.Option("--encoder", help="A sentence-transformers model, or the folder of one.")

@@ -103,6 +103,8 @@ def ended_task(client: Client, task: Task, called: str, unit: str = "documents")
     Raises:
         Conflict: it did not come to an end; the message says why.
     """
+    from dsearch.client.wire import text_and_hint
+
     with ProgressBars(unit) as on_progress:
         last: Progress | None = None
 
@@ -122,8 +124,11 @@ def ended_task(client: Client, task: Task, called: str, unit: str = "documents")
             client.cancel_task(task.id)
             raise
     if task.state != "done" or task.result is None:
-        why = "" if task.problem is None else f": {task.problem['detail']}"
-        raise Conflict(f"the server's {called} is {task.state}{why}")
+        text, hint = f"the server's {called} is {task.state}", None
+        if task.problem is not None:
+            why, hint = text_and_hint(task.problem)
+            text = f"{text}: {why}"
+        raise Conflict(text, hint=hint)
     return task.result
 
 

@@ -1,27 +1,26 @@
-"""What every command does first: settings, thread budget, the engine; and how it shows that work goes on.
+"""The session of a command: settings, thread budget, engine, progress bars, messages.
 
-Commands that messages tell to run, as they have to be typed here.
-
-The library tells commands without a home, of which it knows nothing (`dsearch refresh -c notes`). Where this
-command was given one, they would look into another.
+Messages name commands to run next. Where this command was given `--home`, they name that home too, as they
+would look into another without it.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsearch.hints import Command
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
     from dsearch.config import Settings
     from dsearch.engine import SearchEngine
+    from dsearch.errors import DsearchError
 
 
 STAGES = {
@@ -40,9 +39,28 @@ STAGES = {
 }
 
 
+_home: ContextVar[str | None] = ContextVar("home", default=None)
+
+
+def remember_home(home: Path | None) -> Path | None:
+    """Callback of `--home`: commands in messages name this home from now on."""
+    _home.set(None if home is None else str(home))
+    return home
+
+
+def typed(name: str, *arguments: str) -> str:
+    """A command that takes `--home`, as it has to be typed here."""
+    return Command(name, arguments).line(_home.get())
+
+
+def told(error: DsearchError) -> str:
+    """The text of an error, its command as it has to be typed here."""
+    return error.told(_home.get())
+
+
 def say(message: str) -> None:
     """Tell the person at the terminal something that is not the answer."""
-    print(for_this_home(message), file=sys.stderr, flush=True)
+    print(message, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -167,57 +185,3 @@ def print_json(content: Any) -> None:
     import orjson
 
     sys.stdout.write(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode() + "\n")
-
-
-_HOME = "--home"
-_LONGEST = 60  # characters of a command behind its name
-_COMMAND = re.compile(r"(?<![\w./-])dsearch((?: [a-z]+)+)")
-
-
-def for_this_home(text: str, arguments: Sequence[str] | None = None) -> str:
-    """A message whose commands name the home that this command was given, if it was.
-
-    Args:
-        text: the message.
-        arguments: of this command; those of the process when None.
-    """
-    home = _given(sys.argv[1:] if arguments is None else arguments)
-    if home is None or "dsearch " not in text:
-        return text
-
-    def completed(found: re.Match[str]) -> str:
-        if _HOME in text[found.end() : found.end() + _LONGEST]:
-            return found.group()  # it says into which itself
-        words = found.group(1).split()
-        for count in (2, 1):
-            if (command := " ".join(words[:count])) in _with_home():
-                rest = "".join(f" {word}" for word in words[count:])
-                return f"dsearch {command} {_HOME} {shlex.quote(home)}{rest}"
-        return found.group()
-
-    return _COMMAND.sub(completed, text)
-
-
-def _given(arguments: Sequence[str]) -> str | None:
-    home = None
-    for number, argument in enumerate(arguments):
-        if argument == _HOME:
-            home = next(iter(arguments[number + 1 :]), None)
-        elif argument.startswith(f"{_HOME}="):
-            home = argument.removeprefix(f"{_HOME}=")
-    return home
-
-
-@cache
-def _with_home() -> frozenset[str]:
-    """The commands that take a home, those of groups with their group's name before them."""
-    from typer.main import get_command
-
-    from dsearch.cli.app import app
-
-    found: set[str] = set()
-    for name, command in getattr(get_command(app), "commands", {}).items():
-        inside = getattr(command, "commands", None)
-        named = {name: command} if inside is None else {f"{name} {one}": it for one, it in inside.items()}
-        found.update(one for one, it in named.items() if any(_HOME in each.opts for each in it.params))
-    return frozenset(found)

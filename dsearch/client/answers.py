@@ -224,7 +224,7 @@ class Task:
         result: when done; of train and tune `{model, live, reason, gate}`, of evaluate the report, of refresh
             `{generation, model, keys}`, of compact `{complete, rows, bytes_before, bytes_after}`, of
             migrate `{documents, encoded, encoder, models_left_behind}`.
-        problem: `{code, detail}` when it failed.
+        problem: `{code, detail}`, and `hint` where a command helps, when it failed.
     """
 
     id: str

@@ -19,6 +19,7 @@ from dsearch.client.flow import NOTHING, Answer, Flow, Pause, Request
 from dsearch.client.operations.all import ServerOperations
 from dsearch.client.wire import error_of
 from dsearch.errors import DsearchError, InvalidRequest, Unavailable
+from dsearch.hints import Command
 from dsearch.version import __version__
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class _Connection:
             name = "write_timeout_s" if request.writes else "timeout_s"
             return Unavailable(f"{asked}: no answer in {getattr(self, name):g} s; give a larger {name}")
         said = str(error) or type(error).__name__
-        return Unavailable(f"{asked}: {said}; is the server running? Start one with: dsearch serve")
+        return Unavailable(f"{asked}: {said}; is the server running? Start one", hint=Command("serve"))
 
 
 def _answer(response: httpx2.Response) -> Answer:

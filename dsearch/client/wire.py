@@ -17,6 +17,7 @@ from urllib.parse import quote
 from dsearch.client.answers import Attention, Prediction, Proof, Vjp, Written
 from dsearch.client.flow import Answer, Request
 from dsearch.errors import DsearchError, InvalidRequest, Unavailable
+from dsearch.hints import Command
 from dsearch.types import Document, SearchResult, Stamp
 
 if TYPE_CHECKING:
@@ -294,9 +295,10 @@ def error_of(answer: Answer) -> DsearchError:
     One whose class belongs to the service alone becomes the nearest that this package has, with its code.
     """
     problem: dict[str, Any] = {}
+    hint: Command | None = None
     try:
         problem = json.loads(answer.content)
-        code, detail = str(problem["code"]), str(problem["detail"])
+        code, (detail, hint) = str(problem["code"]), text_and_hint(problem)
     except (ValueError, KeyError, TypeError):
         code, detail = "unavailable", f"status {answer.status}, and no problem document to say why"
     kind = _kinds().get(code)
@@ -304,11 +306,20 @@ def error_of(answer: Answer) -> DsearchError:
         nearest = {404: "not_found", 409: "conflict", 410: "gone", 429: "unavailable", 503: "unavailable"}
         fallback = "invalid_request" if 400 <= answer.status < 500 else "error"
         kind = _kinds()[nearest.get(answer.status, fallback)]
-    error = kind(detail)
+    error = kind(detail, hint=hint)
     error.code, error.status = code, answer.status
     if isinstance(problem, dict) and problem.get("written") is not None:
         error.__dict__[_WRITTEN] = problem["written"]
     return error
+
+
+def text_and_hint(problem: Mapping[str, Any]) -> tuple[str, Command | None]:
+    """Message and hint of the error that a problem document, or the problem of a task, describes."""
+    detail, hint = str(problem["detail"]), problem.get("hint")
+    if hint is None:
+        return detail, None
+    command = Command(str(hint["name"]), tuple(map(str, hint["arguments"])))
+    return detail.removesuffix(f" with: {command}"), command
 
 
 def written_before(error: DsearchError) -> Mapping[str, Any] | None:

@@ -24,6 +24,7 @@ from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine, Snapshot
 from dsearch.engine.options import SearchChoices, SearchOptions
 from dsearch.errors import NotInCluster, ShardsMissing
+from dsearch.hints import Command
 from dsearch.store import Store
 from dsearch.types import Mode, SearchResult
 
@@ -149,7 +150,8 @@ class ShardedCollection(Collection):
         if has := [what for what, there in lacking.items() if there]:
             raise NotInCluster(
                 f"model {version} has {' and '.join(has)}, which shards do not know; ask with another model, "
-                f"or promote one: dsearch promote VERSION -c {self.name}"
+                "or promote one",
+                hint=Command("promote", ("VERSION", "-c", self.name)),
             )
         return head
 
@@ -159,8 +161,8 @@ class ShardedCollection(Collection):
             live = self._releases.live(self.name, look=look)
             if live is None:
                 raise ShardsMissing(
-                    f"collection {self.name!r} is not in the cluster any more; publish it with: "
-                    f"dsearch cluster start -c {self.name}"
+                    f"collection {self.name!r} is not in the cluster any more; publish it",
+                    hint=Command("cluster start", ("-c", self.name)),
                 )
             _, release, shards = live
             try:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from dsearch.errors import InvalidRequest, MissingExtra, Unavailable
+from dsearch.hints import Command
 
 NAMESPACE = "dsearch"
 OBJECT_STORE_BYTES = 256 << 20  # Ray's own choice is 30 % of the memory; only weights and blocks pass through
@@ -83,7 +84,8 @@ def connect(address: str | None, **options: Any) -> ModuleType:
         ray.init(address=address, **shared)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise Unavailable(
-            f"no Ray cluster answers at {address} ({error}); start one with: dsearch cluster start"
+            f"no Ray cluster answers at {address} ({error}); start one",
+            hint=Command("cluster start"),
         ) from error
     return ray
 

@@ -140,6 +140,7 @@ def coordinator(*, start: bool = False) -> Any:
 
     from dsearch.cluster.connection import NAMESPACE
     from dsearch.errors import Unavailable
+    from dsearch.hints import Command
 
     if start:
         made = ray.remote(Coordinator).options(
@@ -157,7 +158,8 @@ def coordinator(*, start: bool = False) -> Any:
         return ray.get_actor(COORDINATOR, namespace=NAMESPACE)
     except ValueError as error:
         raise Unavailable(
-            "nothing of dsearch runs in this Ray cluster; publish a collection with: dsearch cluster start"
+            "nothing of dsearch runs in this Ray cluster; publish a collection",
+            hint=Command("cluster start"),
         ) from error
 
 

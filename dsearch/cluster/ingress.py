@@ -15,6 +15,7 @@ from typing import Any
 
 from dsearch.cluster.coordinator import READY_S
 from dsearch.errors import DsearchError, EncoderUnavailable, InvalidRequest, Unavailable
+from dsearch.hints import Command
 
 APPLICATION = "dsearch"
 LARGEST_BATCH = 32
@@ -192,8 +193,9 @@ def deploy(
 
     if settings.require_key and not ApiKeys(Path(settings.home)).list():
         raise InvalidRequest(
-            f"host={host} can be reached from other machines, and there is no API key; make one with: "
-            "dsearch keys create --name NAME --scope read, or bind to 127.0.0.1"
+            f"host={host} can be reached from other machines, and there is no API key; "
+            "bind to 127.0.0.1, or make one",
+            hint=Command("keys create", ("--name", "NAME", "--scope", "read")),
         )
     described = asdict(settings)
     each = free_share(ingresses + encoders) if num_cpus is None else num_cpus

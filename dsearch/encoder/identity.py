@@ -7,6 +7,7 @@ from typing import Any
 
 from dsearch.encoder.backends import CLOSE
 from dsearch.errors import CorruptData, EncoderMismatch
+from dsearch.hints import Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,6 @@ class EncoderIdentity:
             how = "" if self.dtype in CLOSE else f" --backend {self.backend}, with DSEARCH_DTYPE={self.dtype}"
             raise EncoderMismatch(
                 f"collection {collection!r} was encoded by {self.name!r}, not by this {other.name!r}: "
-                f"{'; '.join(differing)}. Use --encoder {self.name}{how}, or encode it anew with: "
-                f"dsearch migrate -c {collection} --encoder {other.name}"
+                f"{'; '.join(differing)}. Use --encoder {self.name}{how}, or encode it anew",
+                hint=Command("migrate", ("-c", collection, "--encoder", other.name)),
             )

@@ -30,6 +30,7 @@ from dsearch.engine.maintenance.verify import Recovered, Verified, accept_loss, 
 from dsearch.engine.options import ENGLISH, KeyOptions, require_language, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.errors import CollectionExists, Conflict, Unavailable
+from dsearch.hints import Command
 from dsearch.store import Store, validate_name
 from dsearch.store.backup import name_of_backup
 from dsearch.store.folders import aside, publish, require_empty
@@ -181,8 +182,8 @@ class SearchEngine:
         require_language(found.store, language)
         if kind is not None and (there := KeyOptions.of(found.store).kind) != kind:
             raise Conflict(
-                f"collection {found.name!r} keeps its keys as {there}, not as {kind}; change that with: "
-                f"dsearch refresh -c {found.name} --kind {kind}"
+                f"collection {found.name!r} keeps its keys as {there}, not as {kind}; change that",
+                hint=Command("refresh", ("-c", found.name, "--kind", kind)),
             )
         if passages is not None:
             passages.require(found.store)

@@ -35,6 +35,7 @@ from dsearch.errors import (
     NotFound,
     UnsupportedFormat,
 )
+from dsearch.hints import Command
 from dsearch.index.durable import sync_file, sync_folder
 from dsearch.store import Store, validate_name
 from dsearch.store.documents.validate import is_name
@@ -90,8 +91,8 @@ class Home:
             there = self.names()
             known = f"there are: {', '.join(there)}" if there else "there is none yet"
             raise CollectionNotFound(
-                f"no collection {name!r} in {self.path}; {known}. "
-                f"Make one with: dsearch index SOURCE -c {name}"
+                f"no collection {name!r} in {self.path}; {known}. Make one",
+                hint=Command("index", ("SOURCE", "-c", name)),
             )
         return folder
 
@@ -197,9 +198,9 @@ def read_aliases(home: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CorruptData(f"{path}: cannot be read ({error}); {_REMEDY}") from error
+        raise CorruptData(f"{path}: cannot be read ({error}); {_REMEDY}", hint=_SET) from error
     if not intact:
-        raise CorruptData(f"{path}: changed since it was written; {_REMEDY}")
+        raise CorruptData(f"{path}: changed since it was written; {_REMEDY}", hint=_SET)
     if content["format"] != FORMAT:
         raise UnsupportedFormat(f"{path}: format {content['format']}; this release reads {FORMAT}")
     return content["aliases"]
@@ -246,7 +247,8 @@ def _write(home: Path, aliases: Mapping[str, str]) -> None:
     sync_folder(home)
 
 
-_REMEDY = "delete the file and set the aliases again with: dsearch alias NAME COLLECTION"
+_REMEDY = "delete the file and set the aliases again"
+_SET = Command("alias", ("NAME", "COLLECTION"))
 
 
 def _digest(content: Mapping[str, Any]) -> str:

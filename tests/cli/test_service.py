@@ -90,7 +90,7 @@ def test_other_machines_are_not_served_without_a_key(dsearch: Terminal) -> None:
     for host in ("0.0.0.0", "192.168.1.2", "::", "search.example"):
         code, _, err = dsearch("serve", "--host", host)
         assert code == 1
-        assert "there is no API key; make one with: dsearch keys create" in err
+        assert "there is no API key; bind to 127.0.0.1, or make one with: dsearch keys create" in err
     assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "", "localhost.example")] == [False] * 4
 

@@ -14,7 +14,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import index_by_server, server_of, stays_here
-from dsearch.cli.session import ProgressBars, as_json, opened_engine, print_json, say
+from dsearch.cli.session import ProgressBars, as_json, opened_engine, print_json, say, typed
 from dsearch.errors import DsearchError, HomeLocked
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def collections(home: options.HomeFolder = None, json: options.AsJson = False) -
     for alias, target in sorted(aliases.items()):
         typer.echo(f"{alias}: another name of {target}")
     if not described:
-        say("no collection yet; make one with: dsearch index SOURCE -c NAME")
+        say(f"no collection yet; make one with: {typed('index', 'SOURCE', '-c', 'NAME')}")
     raise typer.Exit(int(unreadable))
 
 

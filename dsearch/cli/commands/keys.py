@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import print_json, say
+from dsearch.cli.session import print_json, say, typed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,9 +30,8 @@ def create(
     first = not opened.list()
     text, key = opened.create(name, scope)
     typer.echo(text)
-    say(
-        f"key {key.id} ({key.scope}, {key.name}); it is kept nowhere. Revoke it: dsearch keys revoke {key.id}"
-    )
+    revoke = typed("keys revoke", key.id)
+    say(f"key {key.id} ({key.scope}, {key.name}); it is kept nowhere. Revoke it: {revoke}")
     if first:
         say("from now on every request needs a key: Authorization: Bearer ds_…")
 

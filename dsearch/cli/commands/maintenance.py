@@ -20,7 +20,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.remote import compact_by_server, ended_task, server_of, stays_here
-from dsearch.cli.session import ProgressBars, for_this_home, opened_engine, print_json, say
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, told
 from dsearch.errors import HomeLocked
 
 _SHOWN = 20  # findings
@@ -37,15 +37,15 @@ def verify(
     with opened_engine(home, readonly=True) as (engine, _):
         reports = [engine.verify(name) for name in collections or engine.names()]
     if json:
-        print_json([{**asdict(one), "ok": one.ok} for one in reports])
+        print_json([one.to_dict() for one in reports])
     for one in reports if not json else []:
         found = f"{one.documents} documents, {one.embeddings} embeddings"
         files = f"{len(one.generations)} generations, {len(one.models)} models"
         typer.echo(f"{one.name}: {'whole' if one.ok else 'damaged'}: {found}, {files}")
-        for damage in one.damage[:_SHOWN]:
-            typer.echo(f"  {for_this_home(str(damage))}")
-        if len(one.damage) > _SHOWN:
-            typer.echo(f"  and {len(one.damage) - _SHOWN} more")
+        for problem in one.problems[:_SHOWN]:
+            typer.echo(f"  {told(problem)}")
+        if len(one.problems) > _SHOWN:
+            typer.echo(f"  and {len(one.problems) - _SHOWN} more")
     if not reports:
         say("no collection yet")
     if not all(one.ok for one in reports):

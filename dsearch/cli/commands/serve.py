@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import opened_engine, print_json, say
+from dsearch.cli.session import opened_engine, print_json, say, typed
 from dsearch.errors import InvalidRequest
+from dsearch.hints import Command
 
 if TYPE_CHECKING:
     from dsearch.config import Settings
@@ -76,8 +77,9 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
     elsewhere = not is_loopback(settings.host)
     if elsewhere and not ApiKeys(engine.home.path).list():
         raise InvalidRequest(
-            f"host={settings.host} can be reached from other machines, and there is no API key; make one "
-            "with: dsearch keys create --name NAME --scope read, or bind to 127.0.0.1"
+            f"host={settings.host} can be reached from other machines, and there is no API key; bind to "
+            "127.0.0.1, or make one",
+            hint=Command("keys create", ("--name", "NAME", "--scope", "read")),
         )
     set_up_logs(settings.log_level, settings.log_format)
     app = create_app(
@@ -287,7 +289,7 @@ def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
     if collection.stale:
         say(
             "documents were written or deleted since the generation was built; they are not in the shards "
-            f"until: dsearch refresh -c {collection.name}"
+            f"until: {typed('refresh', '-c', collection.name)}"
         )
     say(f"splitting generation {generation.number} into {shards}")
     return split(collection.store, generation, folder, shards), folder

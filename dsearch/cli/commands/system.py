@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.session import print_json, say
+from dsearch.cli.session import print_json, say, typed
 from dsearch.errors import DsearchError
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ def backends(
         rates = f"{one.queries_per_s:8.1f} queries/s {one.documents_per_s:8.1f} documents/s"
         typer.echo(f"{one.name:<9} {one.dtype:<9} {one.problem or rates}{chosen}")
     if len(known.measured) == 1:
-        say("for faster ones: pip install 'dsearch[onnx,openvino]', then dsearch backends --measure")
+        command = typed("backends", "--measure")
+        say(f"for faster ones: pip install 'dsearch[onnx,openvino]', then {command}")
 
 
 def config(json: options.AsJson = False) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsearch.cli.session import for_this_home, print_json
+from dsearch.cli.session import print_json, typed
 from dsearch.cli.training.session import stop_unless
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ class Outcome:
 
 def answers_now(collection: str, version: str, parent: str) -> str:
     """A line about a version that answers, with the way back."""
-    return for_this_home(f"{version} answers now; back with: dsearch promote {parent} -c {collection}")
+    return f"{version} answers now; back with: {typed('promote', parent, '-c', collection)}"
 
 
 def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
     """A line about a version that does not answer, with the ways to use it."""
     try_it = try_it or f"try it with --model {version}"
-    way = f"{try_it}, or: dsearch promote {version} -c {collection}"
-    return for_this_home(f"{version} is kept but does not answer; {way}")
+    promote = typed("promote", version, "-c", collection)
+    return f"{version} is kept but does not answer; {try_it}, or: {promote}"
 
 
 def of_trained(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsearch.errors import Unavailable
+from dsearch.hints import Command
 
 if TYPE_CHECKING:
     from dsearch.engine import Collection
@@ -34,8 +35,8 @@ def task_over_shards(collection: Collection, address: str, options: TrainingOpti
     described = outcome(coordinator().live.remote()).get(collection.name)
     if described is None:
         raise Unavailable(
-            f"the cluster at {address} has no shards of {collection.name}; start them with: "
-            f"dsearch cluster start -c {collection.name} --ray {address}"
+            f"the cluster at {address} has no shards of {collection.name}; start them",
+            hint=Command("cluster start", ("-c", collection.name, "--ray", address)),
         )
     live = Live(**described)
     corpus = ShardedCorpus(read_release(live.uri), RayShards(live, answer_s=ANSWER_S))

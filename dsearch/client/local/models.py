@@ -129,7 +129,7 @@ class LocalUpkeep:
         try:
             result = work(opened)
         except DsearchError as error:
-            problem = {"code": error.code, "detail": str(error)}
+            problem = error.to_dict()
         state = "done" if problem is None else "failed"
         id = uuid.uuid4().hex
         task = Task(id, kind, name, state, begun, begun, _now(), 1, None, result, problem)

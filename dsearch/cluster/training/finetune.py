@@ -20,6 +20,7 @@ from dsearch.cluster.training.training import ShardedCorpus, listwise, retention
 from dsearch.engine import Collection
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.errors import Conflict, InvalidRequest, NotInCluster
+from dsearch.hints import Command
 from dsearch.training.data.examples import Examples
 from dsearch.training.loop.loop import NothingFurther
 from dsearch.training.loop.student import Student
@@ -65,7 +66,8 @@ def require_same_documents(corpus: ShardedCorpus, collection: Collection) -> Non
     if release.source != snapshot.generation.manifest.digest or collection.stale:
         raise Conflict(
             f"the shards are of generation {release.generation} of {release.collection}, and there are newer "
-            f"documents; run dsearch refresh -c {collection.name}, then dsearch cluster start again"
+            f"documents; start the shards again after a refresh",
+            hint=Command("refresh", ("-c", collection.name)),
         )
     if snapshot.passages is not None:
         raise NotInCluster("documents with several passages do not train over shards; train in one process")

@@ -16,6 +16,7 @@ from jaxtyping import Float32
 from dsearch.corpus.chunk import CountTokens, cut
 from dsearch.encoder import TextEncoder, TokenCounter
 from dsearch.errors import Conflict, InvalidRequest
+from dsearch.hints import Command
 from dsearch.index import PassageTable
 from dsearch.store import Passages, Store
 from dsearch.types import Document
@@ -116,7 +117,8 @@ class PassageOptions:
                 what = f"cuts long documents into passages of {there.tokens} tokens, {there.overlap} shared"
             raise Conflict(
                 f"collection {store.name!r} {what}, and that stays. Leave the options for passages out, or "
-                "index the sources into a new collection with them: dsearch index SOURCE -c NEW_NAME"
+                "index the sources into a new collection",
+                hint=Command("index", ("SOURCE", "-c", "NEW_NAME")),
             )
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 from dsearch.engine.indexing.leases import Lease
 from dsearch.errors import CorruptData
+from dsearch.hints import Command
 from dsearch.index import Generation
 
 ProofState = Literal["proven", "running", "damaged"]
@@ -30,13 +31,13 @@ class Proof:
     Args:
         generation: what is proven.
         proven_at: when its unproven files were last held against their digests, in seconds since 1970.
-        remedy: ends what is said of damage.
+        remedy: command that builds the generation again, the hint of the error of damage.
     """
 
-    def __init__(self, generation: Generation, proven_at: float | None = None, remedy: str = ""):
+    def __init__(self, generation: Generation, proven_at: float | None = None, remedy: Command | None = None):
         self.number = generation.number
         self._remedy = remedy
-        self.problem: str | None = None
+        self._damage: CorruptData | None = None
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
         self._proven_at: float | None = time.time()
@@ -46,6 +47,11 @@ class Proof:
             self._lease = Lease(generation.folder)  # beside the generation's own, which may end before
             self._thread = threading.Thread(target=self._run, args=(generation,), name="proof", daemon=True)
             self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Damage in words; None as long as none was found."""
+        return None if self._damage is None else str(self._damage)
 
     @property
     def state(self) -> ProofState:
@@ -67,8 +73,8 @@ class Proof:
         Raises:
             CorruptData: a file is not what was written; the message names it and the way out.
         """
-        if self.problem is not None:
-            raise CorruptData(self.problem)
+        if self._damage is not None:
+            raise CorruptData(self._damage.message, hint=self._damage.hint)
 
     def wait(self) -> None:
         """Until it has ended."""
@@ -88,11 +94,11 @@ class Proof:
             if not self._cancelled.is_set():
                 self._proven_at = time.time()
         except CorruptData as error:
-            self.problem = f"{error}{self._remedy}"
+            self._damage = CorruptData(str(error), hint=self._remedy)
         except OSError as error:
-            self.problem = (
-                f"{folder}: cannot be read ({error}); check the disk, then build the generation again"
-                f"{self._remedy}"
+            self._damage = CorruptData(
+                f"{folder}: cannot be read ({error}); check the disk, then build the generation again",
+                hint=self._remedy,
             )
         finally:
             self._lease.release()

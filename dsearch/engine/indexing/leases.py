@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary, finalize
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.errors import CorruptData, Unavailable, UnsupportedFormat
+from dsearch.hints import Command
 from dsearch.index import Generation
 from dsearch.index.durable import FileIdentity
 from dsearch.index.generation import Texts
@@ -101,13 +102,13 @@ def open_registered(
     except BaseException as error:
         lease.release()
         if isinstance(error, CorruptData | UnsupportedFormat):
-            raise type(error)(f"{error}{how_to_build(store.name)}") from error
+            raise type(error)(str(error), hint=how_to_build(store.name)) from error
         raise
 
 
-def how_to_build(collection: str) -> str:
-    """What to add to "build the generation again"."""
-    return f" with: dsearch refresh -c {collection}"
+def how_to_build(collection: str) -> Command:
+    """The hint of an error that tells to build the generation again."""
+    return Command("refresh", ("-c", collection))
 
 
 def lease_registered(store: Store, record: GenerationRecord) -> Lease | None:
@@ -124,7 +125,8 @@ def lease_registered(store: Store, record: GenerationRecord) -> Lease | None:
             return None
         raise CorruptData(
             f"{folder}: the folder of a registered generation cannot be opened ({error}); build the "
-            f"generation again{how_to_build(store.name)}"
+            "generation again",
+            hint=how_to_build(store.name),
         ) from error
     try:
         # Only now: what is registered while it is leased stays. Before, it could have been retired.

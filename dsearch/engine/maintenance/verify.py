@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class Verified:
         embeddings: of live and deleted ones.
         generations: numbers of those registered.
         models: versions of those registered.
-        damage: what is not what was written, in words; empty when all is well.
+        problems: differences from what was written; empty when all is well.
     """
 
     name: str
@@ -42,12 +43,29 @@ class Verified:
     embeddings: int
     generations: tuple[int, ...]
     models: tuple[str, ...]
-    damage: tuple[str, ...]
+    problems: tuple[DsearchError, ...]
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """The problems in words."""
+        return tuple(map(str, self.problems))
 
     @property
     def ok(self) -> bool:
         """Whether every digest agrees, and index and store with each other."""
-        return not self.damage
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "name": self.name,
+            "documents": self.documents,
+            "embeddings": self.embeddings,
+            "generations": self.generations,
+            "models": self.models,
+            "damage": self.damage,
+            "ok": self.ok,
+        }
 
 
 def verify_collection(path: Path) -> Verified:
@@ -56,41 +74,44 @@ def verify_collection(path: Path) -> Verified:
     Raises:
         CollectionNotFound: there is none.
     """
-    damage: list[str] = []
+    problems: list[DsearchError] = []
     try:
         store = Store.open(path, readonly=True)
     except (CorruptData, UnsupportedFormat) as error:
-        damage.append(str(error))
+        problems.append(error)
         try:
             store = Store.open(path, readonly=True, accept_loss=True)
         except DsearchError:
-            return Verified(path.name, 0, 0, (), (), tuple(damage))
+            return Verified(path.name, 0, 0, (), (), tuple(problems))
     with store:
         report = store.verify()
-        damage += report.damage
+        problems += map(CorruptData, report.damage)
         generations: list[GenerationRecord] = []
         models: list[ModelRecord] = []
         try:
             generations, models = store.generations(), store.models()
         except (DsearchError, ValueError) as error:
-            damage.append(f"the register of generations and models cannot be read ({error})")
+            problems.append(CorruptData(f"the register of generations and models cannot be read ({error})"))
         for record in generations:
-            damage += _generation(store, record)
+            problems += _generation(store, record)
         for model in models:
-            damage += damaged_model_files(path, model)
+            problems += map(CorruptData, damaged_model_files(path, model))
         closed = path / FILE_NAME
         if closed.exists() and read_clean_close(closed) is None:
-            damage.append(
-                f"{closed}: not what was written; it counts for nothing and goes at the next opening"
+            problems.append(
+                CorruptData(
+                    f"{closed}: not what was written; it counts for nothing and goes at the next opening"
+                )
             )
-        damage += FeedbackStore(path).damage()
+        if problem := FeedbackStore(path).problem():
+            problems.append(problem)
         return Verified(
             store.name,
             report.documents,
             report.embeddings,
             tuple(one.number for one in generations),
             tuple(one.version for one in models),
-            tuple(damage),
+            tuple(problems),
         )
 
 
@@ -109,22 +130,22 @@ def damaged_model_files(path: Path, model: ModelRecord) -> Iterator[str]:
             yield f"model {model.version}: {file} has {size} bytes, registered were {written['bytes']}"
 
 
-def _generation(store: Store, record: GenerationRecord) -> Iterator[str]:
+def _generation(store: Store, record: GenerationRecord) -> Iterator[DsearchError]:
     try:
         generation = open_registered(store, record)
     except (CorruptData, UnsupportedFormat) as error:
-        yield str(error)
+        yield error
         return
     if generation is None:
         return  # retired meanwhile
     expected = _rows_as_of(store, record.snapshot)
     if expected is not None and not np.array_equal(expected, generation.rows):
         missing, extra = np.setdiff1d(expected, generation.rows), np.setdiff1d(generation.rows, expected)
-        yield (
+        yield CorruptData(
             f"generation {record.number}: {len(missing)} rows of the store as of operation {record.snapshot} "
             f"are not in it, {len(extra)} of its rows were not in the store"
         )
-    yield from _embeddings(store, generation)
+    yield from map(CorruptData, _embeddings(store, generation))
 
 
 def _embeddings(store: Store, generation: Generation) -> Iterator[str]:
@@ -206,6 +227,6 @@ def accept_loss(path: Path) -> str | None:
         with Store.open(path):
             return None
     except CorruptData as error:
-        loss = str(error)
+        loss = error.message
     with Store.open(path, accept_loss=True):
         return loss

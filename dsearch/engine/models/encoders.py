@@ -26,6 +26,7 @@ from dsearch.encoder import (
     tuned_identity,
 )
 from dsearch.errors import CorruptData
+from dsearch.hints import Command
 from dsearch.index.durable import file_digest
 from dsearch.store import Store
 
@@ -142,7 +143,8 @@ def verified(store: Store, version: str, name: str, sha256: str) -> bytes:
     digest = hashlib.sha256(content).hexdigest()
     if digest != sha256:
         raise CorruptData(
-            f"model {version}: {path} has SHA-256 {digest}, registered was {sha256}; promote another version "
-            "with: dsearch promote, or train again"
+            f"model {version}: {path} has SHA-256 {digest}, registered was {sha256}; train again, or "
+            "promote another version",
+            hint=Command("promote", ("VERSION", "-c", store.name)),
         )
     return content

@@ -26,6 +26,7 @@ from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, wri
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
 from dsearch.engine.models.training_record import LESSONS_NAME, Lessons
 from dsearch.errors import Conflict, InvalidRequest, UnsupportedFormat
+from dsearch.hints import Command
 from dsearch.index import Manifest
 from dsearch.index.durable import file_digest, publish_folder, sync_folder
 from dsearch.store import Store
@@ -188,8 +189,8 @@ def before_live(store: Store) -> str:
     pile = way_back(store)
     if len(pile) < 2:
         raise Conflict(
-            f"{pile[-1]} answers, and nothing answered before it; promote a version with: "
-            "dsearch promote VERSION"
+            f"{pile[-1]} answers, and nothing answered before it; promote a version",
+            hint=Command("promote", ("VERSION", "-c", store.name)),
         )
     return pile[-2]
 

@@ -194,7 +194,7 @@ class LiveState:
         generation = open_live(self._store, self._closed)
         if generation is None:
             name = self._store.name
-            raise InvalidRequest(f"collection {name!r} was never built; run: dsearch refresh -c {name}")
+            raise InvalidRequest(f"collection {name!r} was never built; build it", hint=how_to_build(name))
         return self._beside(with_tuned_parameters(self._store, generation))
 
     def _beside(self, generation: Generation) -> Snapshot:

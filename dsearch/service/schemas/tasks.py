@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dsearch.hints import Command
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, Limit, SearchMode, Version
 from dsearch.service.tasks.store import TaskKind, TaskState
 from dsearch.service.wire.fields import Given, allowed
@@ -333,6 +334,7 @@ class TaskProblem(BaseModel):
 
     code: str
     detail: str
+    hint: Command | None = Field(None, description="the command that does it, run in the server's home")
 
 
 class TaskAnswer(BaseModel):

@@ -176,7 +176,7 @@ class Tasks:
                 return
             self.store.end(task, "cancelled")
         except DsearchError as error:
-            self.store.end(task, "failed", problem={"code": error.code, "detail": str(error)})
+            self.store.end(task, "failed", problem=error.to_dict())
         except Exception:
             reference = uuid.uuid4().hex
             _log.exception("task %s failed (%s)", task.id, reference)

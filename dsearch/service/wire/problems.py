@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message
 
 from dsearch.errors import DsearchError, NotFound
+from dsearch.hints import Command
 from dsearch.service import errors as service_errors
 from dsearch.service.errors import KeyMissing, RetryLater
 from dsearch.service.wire.fields import shown
@@ -61,6 +62,7 @@ class Problem(BaseModel):
     status: int
     code: str = Field(description="the kind, stable: program against this")
     detail: str = Field(description="what was given, what is allowed, what to do")
+    hint: Command | None = Field(None, description="the command that does it, run in the server's home")
     errors: list[FieldError] | None = Field(None, description="each refused field")
     written: dict[str, Any] | None = Field(None, description="of a stream: what was stored before it failed")
     request_id: str | None = Field(
@@ -146,7 +148,8 @@ def problem_of(error: DsearchError, **more: Any) -> Response:
         headers = {"Retry-After": str(error.retry_after_s)}
     elif isinstance(error, KeyMissing):
         headers = {"WWW-Authenticate": 'Bearer realm="dsearch"'}
-    return problem(error.code, str(error), status=error.status, headers=headers, **more)
+    hint = error.to_dict().get("hint")
+    return problem(error.code, str(error), status=error.status, headers=headers, hint=hint, **more)
 
 
 def install(app: FastAPI) -> None:

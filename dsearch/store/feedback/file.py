@@ -134,7 +134,7 @@ class FeedbackFile:
         """Hold all rows that a read transaction sees against the set digest; raises CorruptData."""
         state = read_state(connection, self.path)
         if state is not None and add_facts(_NOTHING, all_facts(connection)) != state.digest:
-            raise CorruptData(f"{self.path} does not hold the rows that were acknowledged; {FEEDBACK.remedy}")
+            raise FEEDBACK.lost(f"{self.path} does not hold the rows that were acknowledged")
 
     def stop_writing(self) -> None:
         """Refuse every further write (Unavailable)."""
@@ -268,9 +268,9 @@ class FeedbackFile:
     def _require_nothing_lost(self, marks: Marks | None) -> None:
         """Of a file without a state, that no operation was ever acknowledged; raises CorruptData."""
         if marks is not None and marks.newest.sequence > 0:
-            raise CorruptData(
+            raise FEEDBACK.lost(
                 f"{self._folder}: acknowledged {FEEDBACK.written} are missing: {FEEDBACK_FILE} has none, "
-                f"but its watermark shows {marks.newest.sequence} writes; {FEEDBACK.remedy}"
+                f"but its watermark shows {marks.newest.sequence} writes"
             )
 
     def _connection(self) -> sqlite3.Connection:

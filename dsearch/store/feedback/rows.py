@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dsearch.errors import Conflict, CorruptData, UnsupportedFormat
+from dsearch.hints import Command
 from dsearch.store.feedback.records import Event, Impression, digest_of
 from dsearch.store.sqlite.digest import content_fact
 from dsearch.store.sqlite.watermark import Mark, Marked
@@ -148,7 +149,8 @@ def require_complete(connection: sqlite3.Connection) -> None:
     if counted != kept or lone:
         raise CorruptData(
             f"feedback.db holds {sum(counted.values())} events where {sum(kept.values())} were written, "
-            f"{lone} of them without their page; go on with the rest: dsearch feedback clear --damaged"
+            f"{lone} of them without their page; clear away what is damaged",
+            hint=CLEAR_DAMAGED,
         )
 
 
@@ -216,17 +218,17 @@ def _event(
 
 def damaged() -> CorruptData:
     """The error that a row which is not what was written raises."""
-    return CorruptData(
-        "a row of feedback.db is not what was written; go on without it: dsearch feedback clear --damaged"
-    )
+    return CorruptData("a row of feedback.db is not what was written; clear it away", hint=CLEAR_DAMAGED)
 
 
 FEEDBACK_FILE = "feedback.db"
+CLEAR_DAMAGED = Command("feedback clear", ("--damaged",))
 FEEDBACK = Marked(
     "feedback.watermark",
     FEEDBACK_FILE,
     "clicks and judgements",
-    "documents and searches are whole; go on with what is there: dsearch feedback clear --damaged",
+    "documents and searches are whole; clear away what is damaged",
+    CLEAR_DAMAGED,
 )
 FORMAT = 2
 OLDEST_FORMAT = 1

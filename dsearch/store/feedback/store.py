@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dsearch.errors import CorruptData, InsufficientStorage, UnsupportedFormat
+from dsearch.hints import Command
 from dsearch.store.feedback.file import FEEDBACK_FILE, FeedbackFile, copy_feedback
 from dsearch.store.feedback.records import Event, Impression
 from dsearch.store.feedback.rows import (
@@ -112,8 +113,8 @@ class FeedbackStore:
                 self._count(connection, key, count)
             if new and used_bytes(connection) > self._max_bytes:
                 raise FeedbackFull(
-                    f"the feedback of {self._folder.name!r} has reached {self._max_bytes} bytes; make room "
-                    f"with: dsearch feedback clear -c {self._folder.name} --older-than DAYS"
+                    f"the feedback of {self._folder.name!r} has reached {self._max_bytes} bytes; make room",
+                    hint=Command("feedback clear", ("-c", self._folder.name, "--older-than", "DAYS")),
                 )
         return Recorded(len(new), len(events) - len(new))
 
@@ -197,13 +198,18 @@ class FeedbackStore:
             return str(error)
 
     def damage(self) -> tuple[str, ...]:
-        """What is not what was written or is missing, in words, as far as reading everything again tells."""
+        """The problem in words; empty when there is none."""
+        problem = self.problem()
+        return () if problem is None else (str(problem),)
+
+    def problem(self) -> CorruptData | UnsupportedFormat | None:
+        """The first difference from what was written that reading everything again shows."""
         try:
             for _ in self.pages():
                 pass
         except (CorruptData, UnsupportedFormat) as error:
-            return (str(error),)
-        return ()
+            return error
+        return None
 
     def stats(self) -> dict[str, Any]:
         """Counts, as JSON: impressions, randomised ones, events by action, keys, bytes, first and last."""
@@ -243,6 +249,6 @@ class FeedbackStore:
         if events > self._max_events_of_key:
             raise FeedbackFull(
                 f"key {key!r} has {events - more} events in {self._folder.name!r} and may have "
-                f"{self._max_events_of_key}; make room with: "
-                f"dsearch feedback clear -c {self._folder.name} --key {key}"
+                f"{self._max_events_of_key}; make room",
+                hint=Command("feedback clear", ("-c", self._folder.name, "--key", key)),
             )

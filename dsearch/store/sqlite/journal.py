@@ -367,5 +367,6 @@ class Group:
         if not self._done.wait(timeout_s):
             return False
         if self._error is not None:
-            raise type(self._error)(*self._error.args) from self._error  # each thread has its own to raise
+            # each thread has its own to raise
+            raise type(self._error)(*self._error.args, hint=self._error.hint) from self._error
         return True

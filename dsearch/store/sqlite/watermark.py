@@ -45,6 +45,7 @@ from dsearch.errors import (
     Unavailable,
     UnsupportedFormat,
 )
+from dsearch.hints import Command
 
 FORMAT = 1
 SLOT_BYTES = 4096
@@ -56,19 +57,25 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What a watermark stands beside: its file, words for database and writes, the way on after a loss."""
+    """The database beside a watermark: file, words for it and its writes, remedy after a loss."""
 
     file_name: str
     database: str
     written: str
     remedy: str
+    hint: Command
+
+    def lost(self, problem: str) -> CorruptData:
+        """The error that tells of a loss, with the remedy."""
+        return CorruptData(f"{problem}; {self.remedy}", hint=self.hint)
 
 
 DOCUMENTS = Marked(
     "watermark",
     "the database",
     "writes",
-    "restore a backup, or go on with what is there (dsearch recover COLLECTION) and index the rest again",
+    "restore a backup, or give up what is missing",
+    Command("recover", ("COLLECTION",)),
 )
 
 
@@ -102,8 +109,8 @@ def read_watermark(folder: Path, of: Marked = DOCUMENTS) -> Marks:
     try:
         content = (folder / of.file_name).read_bytes()
     except FileNotFoundError:
-        raise CorruptData(
-            f"{folder / of.file_name} is missing, so acknowledged {of.written} may be as well; {of.remedy}"
+        raise of.lost(
+            f"{folder / of.file_name} is missing, so acknowledged {of.written} may be as well"
         ) from None
     return _parse(content, folder, of)
 
@@ -204,27 +211,26 @@ def check_database(
     oldest, newest = before.newest, after.newest
     torn = present.sequence == oldest.sequence and not before.other_is_whole
     if present.sequence < oldest.sequence or torn:
-        raise CorruptData(
+        raise of.lost(
             f"{folder}: acknowledged {of.written} are missing: {of.database} ends at operation "
-            f"{present.sequence}, but its watermark shows that {oldest.sequence + torn} was committed; "
-            f"{of.remedy}"
+            f"{present.sequence}, but its watermark shows that {oldest.sequence + torn} was committed"
         )
     if newest.sequence < previous.sequence:
-        raise CorruptData(
+        raise of.lost(
             f"{folder}: {of.database} is at operation {present.sequence}, its watermark at "
-            f"{newest.sequence}: they are not of the same time; {of.remedy}"
+            f"{newest.sequence}: they are not of the same time"
         )
     if any(previous.sequence < seen.sequence < present.sequence for seen in (oldest, newest)):
-        raise CorruptData(
+        raise of.lost(
             f"{folder}: {of.database} went from operation {previous.sequence} to {present.sequence} in one "
-            f"commit, but its watermark has one between: they are not of the same history; {of.remedy}"
+            "commit, but its watermark has one between: they are not of the same history"
         )
     expected = {mark.sequence: mark.digest for mark in (previous, present)}
     for seen in (oldest, newest):
         if expected.get(seen.sequence, seen.digest) != seen.digest:
-            raise CorruptData(
+            raise of.lost(
                 f"{folder}: at operation {seen.sequence} {of.database} holds other rows than its watermark "
-                f"acknowledged; {of.remedy}"
+                "acknowledged"
             )
 
 
@@ -284,6 +290,6 @@ def _parse(content: bytes, folder: Path, of: Marked) -> Marks:
             )
         found.append((Mark(sequence, digest), slot))
     if not found:
-        raise CorruptData(f"{folder / of.file_name} is damaged in both slots; {of.remedy}")
+        raise of.lost(f"{folder / of.file_name} is damaged in both slots")
     newest, slot = max(found, key=lambda item: item[0].sequence)
     return Marks(newest, slot, other_is_whole=len(found) == 2)

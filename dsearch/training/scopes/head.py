@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dsearch.attention.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.errors import InvalidRequest
+from dsearch.hints import Command
 from dsearch.training.data.examples import Examples
 from dsearch.training.loop.loop import (
     Course,
@@ -108,8 +109,9 @@ def train_student(
     """
     if options.objective in NEED_TEACHER and examples.teacher is None:
         raise InvalidRequest(
-            f"objective={options.objective!r} learns from a teacher's scores, and there are none; give them "
-            "(dsearch train --teacher FILE), or use another objective"
+            f"objective={options.objective!r} learns from a teacher's scores, and there are none; use "
+            "another objective, or give them",
+            hint=Command("train", ("--teacher", "FILE")),
         )
     examples = examples.weighed(start)
     student = _new_student(examples, options, encoder, start, device)

@@ -9,7 +9,6 @@ import pytest
 from support.cli.terminal import Terminal
 from support.fakes import HashingEncoder
 
-from dsearch.cli.session import for_this_home
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine
 
@@ -66,20 +65,12 @@ def test_what_a_message_tells_to_run_names_the_home_that_was_given(
     assert code == 0, out
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("run dsearch refresh -c a", "run dsearch refresh --home '/b c' -c a"),
-        ("run dsearch feedback clear -c a", "run dsearch feedback clear --home '/b c' -c a"),
-        ("dsearch index again", "dsearch index --home '/b c' again"),
-        ("with: dsearch restore F --home G", "with: dsearch restore F --home G"),
-        ("this dsearch knows no backends", "this dsearch knows no backends"),
-        ("/opt/dsearch index", "/opt/dsearch index"),
-    ],
-)
-def test_only_commands_that_take_a_home_are_given_it(text: str, told: str) -> None:
-    assert for_this_home(text, ["verify", "--home", "/b c"]) == told
-    assert for_this_home(text, ["verify"]) == text
+def test_the_home_of_an_earlier_command_is_forgotten(dsearch: Terminal, tmp_path: Path) -> None:
+    for home in (("--home", tmp_path / "other"), ()):
+        code, _, err = dsearch("search", "x", "-c", "papers", *home)
+        assert code == 1
+        assert ("--home" in err) == bool(home)
+        assert err.rstrip().endswith("SOURCE -c papers")
 
 
 def test_indexing_again_mends_a_damaged_index(indexed: Terminal, beir: Path, tmp_path: Path) -> None:

@@ -106,7 +106,9 @@ def test_what_shards_cannot_learn_is_refused() -> None:
 def test_shards_of_other_documents_are_refused(food: Collection, corpus: ShardedCorpus) -> None:
     require_same_documents(corpus, food)
     food.upsert([Document("new", "zebra")])
-    with pytest.raises(Conflict, match="dsearch refresh -c food, then dsearch cluster start"):
+    with pytest.raises(
+        Conflict, match="start the shards again after a refresh with: dsearch refresh -c food"
+    ):
         require_same_documents(corpus, food)
     food.refresh()
     with pytest.raises(Conflict, match="generation"):
