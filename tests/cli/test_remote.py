@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.cli.terminal import Terminal
 from support.paths import SUPPORT, TESTS
+from support.warm.processes import warm_start
 
 from dsearch.cli.commands.serve import bound
 from dsearch.client import Client
@@ -28,7 +29,7 @@ def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     command = [sys.executable, str(SUPPORT / "service" / "server_process.py"), str(tmp_path / "home")]
     if hasattr(request, "param"):
         command.append(json.dumps(request.param))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    process = warm_start()(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"

@@ -14,8 +14,10 @@ import pytest
 import torch
 from support.paths import SUPPORT, TESTS
 from support.service.service_fakes import WordEncoder, documents
+from support.warm.processes import WarmSubprocess, warm_start
 
 import dsearch
+from dsearch import processes
 from dsearch.attention.head import Head
 from dsearch.client import AsyncClient, Client, LocalEngine
 from dsearch.engine import PassageOptions, SearchEngine
@@ -56,6 +58,12 @@ class Awaited:
         self._runner.close()
 
 
+@pytest.fixture(autouse=True)
+def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run_spawned` forks a preloaded process; tests/test_processes.py starts cold ones."""
+    monkeypatch.setattr(processes, "subprocess", WarmSubprocess(warm_start()))
+
+
 @pytest.fixture(scope="session")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two equal homes: 60 documents, two written later, two deleted; v1 has two heads, v2 one, v3 hops, v4 a
@@ -91,7 +99,7 @@ def server(homes: tuple[Path, Path]) -> Iterator[str]:
         "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
     }
     command = [sys.executable, str(SUPPORT / "service" / "server_process.py"), str(homes[0])]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    process = warm_start()(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"

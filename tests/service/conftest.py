@@ -10,10 +10,18 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from support.service.browsing import chromium, opened_page
 from support.service.service_fakes import NASTY, ORIGIN, WordEncoder, documents, open_words, serving
+from support.warm.processes import WarmSubprocess, warm_start
 
+from dsearch import processes
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import create_app
 from dsearch.service.overload import admission
+
+
+@pytest.fixture(autouse=True)
+def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run_spawned` forks a preloaded process; tests/test_processes.py starts cold ones."""
+    monkeypatch.setattr(processes, "subprocess", WarmSubprocess(warm_start()))
 
 
 @pytest.fixture(autouse=True)

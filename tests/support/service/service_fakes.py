@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from support.fakes import HashingEncoder
+from support.warm.processes import WarmProcess, warm_start
 
 from dsearch.engine import SearchEngine
 from dsearch.types import Document
@@ -68,7 +69,7 @@ NASTY = [
 
 
 @contextmanager
-def serving(home: Path, **asked: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(home: Path, **asked: Any) -> Iterator[tuple[str, WarmProcess]]:
     """A server in another process: its origin, and the process, which ends well when the block does.
 
     `asked`: of `Patience`, and `no_tasks`.
@@ -78,7 +79,7 @@ def serving(home: Path, **asked: Any) -> Iterator[tuple[str, subprocess.Popen[st
         command.append(json.dumps(asked))
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # tests/support/fakes.py
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    process = warm_start()(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}", process

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.paths import SUPPORT
+from support.warm.processes import WarmProcess, warm_start
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import Cancelled, CorruptData, InvalidRequest
@@ -60,10 +60,10 @@ def same(one: Trained, other: Trained) -> bool:
 # ---- killed
 
 
-def child(home: Path, run: Path | str, out: Path, scope: str, *, resume: bool = False) -> subprocess.Popen:
+def child(home: Path, run: Path | str, out: Path, scope: str, *, resume: bool = False) -> WarmProcess:
     command = [sys.executable, SCRIPT, home, run, out, scope, "resume" if resume else "start"]
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1]), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([str(part) for part in command], env=environment)
+    return warm_start()([str(part) for part in command], env=environment)
 
 
 @pytest.mark.crash

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.paths import SUPPORT
 from support.tiny_encoder import write_tiny_encoder
+from support.warm.processes import warm_start
 
 from dsearch.attention.head import Head
 from dsearch.encoder import Encoder, EncoderTraining, LearningEncoder
@@ -146,7 +146,7 @@ def test_processes_together_have_the_gradient_of_one(
         files = [tmp_path / f"{of}-{rank}" for rank in range(of)]
         command = [sys.executable, SCRIPT, folder, tmp_path / "home"]
         started = [
-            subprocess.Popen([*map(str, [*command, rank, of, port, file])], env=environment)
+            warm_start()([*map(str, [*command, rank, of, port, file])], env=environment)
             for rank, file in enumerate(files)
         ]
         assert [process.wait(120) for process in started] == [0] * of

@@ -1,0 +1,188 @@
+"""The process that forks: `python preload.py SOCKET`, as `processes.py` starts it. Not a test.
+
+It imports what dsearch's processes import and then only listens, in one thread. It must never compute: a fork
+after OpenMP or BLAS have started threads inherits their locks without the threads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+import types
+from pathlib import Path
+from typing import Any
+
+# The modules that dsearch imports late, and what the encoder imports when it loads its weights.
+LATE = (
+    "dsearch.cli.app",
+    "dsearch.cli.commands.serve",
+    "dsearch.engine.maintenance",
+    "dsearch.service.server",
+    "dsearch.service.tasks.jobs",
+    "dsearch.training",
+    "sentence_transformers",
+    "transformers.models.bert.modeling_bert",
+    "sklearn.metrics",
+    "uvicorn",
+    "httptools",
+    "support.service.service_fakes",
+)
+
+
+def main() -> None:
+    sys.path[0] = str(Path(__file__).parents[2])
+    sys.path.insert(1, str(Path(__file__).parents[3]))
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")  # pyarrow's allocator
+    from dsearch.threads import set_threads
+
+    set_threads(1)
+    for name in LATE:
+        with contextlib.suppress(ModuleNotFoundError):
+            __import__(name)
+    assert len(os.listdir("/proc/self/task")) == 1, "a fork must not follow threads"
+    gc.collect()
+    gc.freeze()
+    request = _listen(sys.argv[1])
+    if request is not None:
+        _end(_status_of(request))
+
+
+def _listen(path: str) -> dict[str, Any] | None:
+    """Fork on each request and report each end; returns the request in the new process, None at the end."""
+    base = sys.path[2:]
+    ended_reads, ended_writes = os.pipe()
+    os.set_blocking(ended_writes, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(ended_writes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(64)
+    print("ready", flush=True)
+    channels: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([0, listener, ended_reads], [], [])
+        if ended_reads in ready:
+            os.read(ended_reads, 4096)
+            _report(channels)
+        if listener in ready:
+            channel, _ = listener.accept()
+            request, descriptors = _received(channel)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                for other in (*channels.values(), channel, listener):
+                    other.close()
+                os.close(ended_reads)
+                os.close(ended_writes)
+                _place(descriptors, request["numbers"])
+                return request | {"base": base}
+            for descriptor in descriptors:
+                os.close(descriptor)
+            channels[pid] = channel
+            with contextlib.suppress(OSError):
+                channel.sendall(b"%d\n" % pid)
+        if 0 in ready and not os.read(0, 1):
+            for pid in channels:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return None
+
+
+def _report(channels: dict[int, socket.socket]) -> None:
+    while channels:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        with channels.pop(pid) as channel, contextlib.suppress(OSError):
+            channel.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+
+
+def _received(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    size, descriptors, _, _ = socket.recv_fds(channel, 4, 16)
+    left, parts = int.from_bytes(size, "big"), []
+    while left:
+        parts.append(channel.recv(left))
+        left -= len(parts[-1])
+    return json.loads(b"".join(parts)), list(descriptors)
+
+
+def _place(descriptors: list[int], numbers: list[int]) -> None:
+    """Give the descriptors their numbers; first above all of them, so that none is overwritten."""
+    above = max(*numbers, *descriptors) + 1
+    for i, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, above + i)
+        os.close(descriptor)
+    for i, number in enumerate(numbers):
+        os.dup2(above + i, number, inheritable=True)
+        os.close(above + i)
+
+
+def _status_of(request: dict[str, Any]) -> int:
+    """The exit status of the program, as an interpreter gives it."""
+    try:
+        _become(request)
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+            return 1
+        return int(stop.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _end(status: int) -> None:
+    """What an interpreter does at its end, but for half a second of taking its modules apart."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads and executors
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
+
+
+def _become(request: dict[str, Any]) -> None:
+    from support.warm.processes import VARIABLE, WarmProcess, WarmSubprocess
+
+    from dsearch import processes
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    # What it starts by itself is warm, too.
+    address = os.environ[VARIABLE]
+    processes.subprocess = WarmSubprocess(lambda *args, **more: WarmProcess(address, *args, **more))  # type: ignore[assignment]
+    search = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    command = request["command"]
+    while command[0].startswith("-") and command[0] not in ("-c", "-m"):
+        command = command[1:]
+    if command[0] == "-c":
+        sys.argv, sys.path[:] = ["-c", *command[2:]], ["", *search, *request["base"]]
+        module = types.ModuleType("__main__")
+        sys.modules["__main__"] = module
+        exec(compile(command[1], "<string>", "exec"), module.__dict__)
+    elif command[0] == "-m":
+        sys.argv, sys.path[:] = command[1:], ["", *search, *request["base"]]
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = command
+        sys.path[:] = [str(Path(command[0]).resolve().parent), *search, *request["base"]]
+        runpy.run_path(command[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

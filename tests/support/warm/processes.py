@@ -1,0 +1,218 @@
+"""Python processes that start warm, as forks of one that has imported torch and computed nothing.
+
+    process = warm_start()([sys.executable, "server.py", "home"], stdout=subprocess.PIPE, text=True)
+
+Importing takes a cold process two to six seconds, a fork some milliseconds. The forked process has the
+environment, the folder and the streams of the request, and ends as an interpreter does. `preload.py` forks,
+`command.py` starts a warm process from a shell. This module needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+VARIABLE = "DSEARCH_TESTS_WARM"  # the address of the process that forks, for processes below
+
+
+@functools.cache
+def warm_start() -> WarmStart:
+    """The one of this process, which ends with it."""
+    start = WarmStart()
+    atexit.register(start.close)
+    return start
+
+
+class WarmStart:
+    """Starts warm processes by `start(command, …)`; the first call starts the process that forks."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._preload: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """The socket of the process that forks, which is ready."""
+        with self._lock:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+                self._preload = subprocess.Popen(
+                    [sys.executable, "-B", str(Path(__file__).with_name("preload.py")), self._path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env=_without_address(),
+                )
+                assert self._preload.stdout is not None
+                assert self._preload.stdout.readline() == b"ready\n", "the process that forks did not start"
+            return self._path
+
+    def __call__(self, command: Sequence[str | os.PathLike[str]], **options: Any) -> WarmProcess:
+        return WarmProcess(self.address, command, **options)
+
+    @property
+    def _path(self) -> str:
+        assert self._folder is not None
+        return os.path.join(self._folder.name, "socket")
+
+    def close(self) -> None:
+        """End the process that forks, and what it forked."""
+        if self._preload is not None:
+            assert self._preload.stdin is not None
+            assert self._preload.stdout is not None
+            self._preload.stdin.close()
+            self._preload.wait()
+            self._preload.stdout.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+class WarmProcess:
+    """A process forked on request; what the tests use of `subprocess.Popen`.
+
+    Args:
+        address: of the process that forks.
+        command: an interpreter, and what it runs: `-c CODE`, `-m MODULE …` or `FILE …`.
+        stdin, stdout, stderr: None, DEVNULL, PIPE (not stdin) or a descriptor.
+        text: pipes of text rather than of bytes.
+        env: None for that of this process.
+        cwd: None for that of this process.
+        pass_fds: descriptors that it has under the same numbers.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        text: bool = False,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        pass_fds: Sequence[int] = (),
+    ):
+        self.args = [os.fspath(word) for word in command]
+        self.returncode: int | None = None
+        self.stdout: IO[Any] | None = None
+        self.stderr: IO[Any] | None = None
+        self._lock = threading.Lock()
+        ours: list[int] = []
+        streams = [_end(stdin, 0, ours), _end(stdout, 1, ours), _end(stderr, 2, ours)]
+        if stdout == subprocess.PIPE:
+            self.stdout = os.fdopen(_reader(streams, 1, ours), "r" if text else "rb")
+        if stderr == subprocess.PIPE:
+            self.stderr = os.fdopen(_reader(streams, 2, ours), "r" if text else "rb")
+        request = {
+            "command": self.args[1:],
+            "environment": dict(os.environ if env is None else env) | {VARIABLE: address},
+            "folder": os.fspath(cwd) if cwd is not None else os.getcwd(),
+            "numbers": [0, 1, 2, *pass_fds],
+        }
+        try:
+            self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._channel.connect(address)
+            body = json.dumps(request).encode()
+            socket.send_fds(self._channel, [len(body).to_bytes(4, "big")], [*streams, *pass_fds])
+            self._channel.sendall(body)
+        finally:
+            for descriptor in ours:
+                os.close(descriptor)
+        self._answers = self._channel.makefile("rb")
+        self.pid = int(self._answers.readline())
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs."""
+        try:
+            return self.wait(0.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status; below zero, the signal that killed it."""
+        with self._lock:
+            if self.returncode is None:
+                self._channel.settimeout(timeout if timeout is None else max(timeout, 1e-6))
+                try:
+                    line = self._channel.recv(32)
+                except (TimeoutError, BlockingIOError):
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+                assert line.endswith(b"\n"), "the process that forks is gone"
+                self.returncode = int(line)
+                self._answers.close()
+                self._channel.close()
+            return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+        """All that it prints, when it has ended."""
+        output: dict[str, Any] = {"stdout": None, "stderr": None}
+
+        def read(name: str, stream: IO[Any]) -> None:
+            with stream:
+                output[name] = stream.read()
+
+        threads = [
+            threading.Thread(target=read, args=(name, stream), daemon=True)
+            for name, stream in (("stdout", self.stdout), ("stderr", self.stderr))
+            if stream is not None and not stream.closed
+        ]
+        for thread in threads:
+            thread.start()
+        self.wait(timeout)
+        for thread in threads:
+            thread.join(timeout)
+        return output["stdout"], output["stderr"]
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class WarmSubprocess:
+    """In place of the module `subprocess` in `dsearch.processes`: `run_spawned` starts warm processes."""
+
+    DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
+
+    def __init__(self, start: Callable[..., WarmProcess]):
+        self.Popen = start
+
+
+def _end(given: int | None, number: int, ours: list[int]) -> int:
+    """A descriptor for the child's stream; those that are opened here are appended to `ours`."""
+    if given is None:
+        return number
+    if given == subprocess.PIPE:
+        return -1  # `_reader` makes it
+    if given == subprocess.DEVNULL:
+        ours.append(os.open(os.devnull, os.O_RDWR))
+        return ours[-1]
+    return given
+
+
+def _reader(streams: list[int], number: int, ours: list[int]) -> int:
+    reads, writes = os.pipe()
+    ours.append(writes)
+    streams[number] = writes
+    return reads
+
+
+def _without_address() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != VARIABLE}
