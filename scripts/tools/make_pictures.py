@@ -44,7 +44,7 @@ def main() -> None:
 def draw_guides(folder: Path) -> None:
     """Run the guides that show pictures which their own code draws."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from guide.blocks import pictures_of, run_blocks  # pyright: ignore[reportMissingImports]
+    from support.guide.blocks import pictures_of, run_blocks  # pyright: ignore[reportMissingImports]
 
     for path in sorted(GUIDE.glob("*.md")):
         drawn = pictures_of(path)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.guide.blocks import blocks_of, pictures_of, run_blocks
+from support.guide.blocks import ENTRY_POINT, blocks_of, pictures_of, run_blocks
 from support.guide.commands import commands_in, problem_with
 from support.guide.readme import prepare, visit
 from support.paths import ROOT
@@ -76,6 +77,22 @@ def test_a_command_that_does_not_exist_is_noticed() -> None:
         "there is no scripts/none.py",
         "demo has no --fast",
     ]
+
+
+def test_a_folder_that_python_runs_is_a_command(tmp_path: Path) -> None:
+    (tmp_path / "scripts" / "bench").mkdir(parents=True)
+    assert problem_with("python scripts/bench", tmp_path) == "there is no scripts/bench"
+    (tmp_path / "scripts" / "bench" / "__main__.py").write_text('add_argument("--deep")')
+    assert problem_with("python scripts/bench train --deep", tmp_path) is None
+    assert problem_with("python scripts/bench --wide", tmp_path) == "scripts/bench has no --wide"
+    assert problem_with("scripts/bench", tmp_path) == "there is no scripts/bench"
+
+
+def test_the_entry_point_starts_cold() -> None:
+    """Once, since the blocks start it warm."""
+    command = [str(ENTRY_POINT), "guide", "concepts"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert told.startswith("# ")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from support.paths import SCRIPTS
+from support.warm.processes import warm_start
 
 EXPECTED = {
     "folder": "training.md",
@@ -21,9 +22,10 @@ EXPECTED = {
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_an_example_runs(name: str) -> None:
     command = [sys.executable, str(SCRIPTS / "examples" / f"{name}.py")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stderr
-    assert EXPECTED[name] in run.stdout
+    run = warm_start()(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    output, errors = run.communicate(timeout=300)
+    assert run.returncode == 0, errors
+    assert EXPECTED[name] in output
 
 
 def test_examples_are_short() -> None:

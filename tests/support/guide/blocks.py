@@ -4,6 +4,9 @@
 that serves (`dsearch serve`) runs in the background from then on, at a port of its own, which stands for the
 one that the text names. A block that is not to be run carries another language (`text`, `json`, `toml`).
 
+`dsearch` is the entry point as it is installed, but it starts warm (`support/warm`): a cold command imports
+for several seconds, and a page has up to fifteen.
+
 Whoever runs a file may name lines to pass over, commands that may end with 3 (trained, but not live), and
 commands before which a reader stops the server.
 """
@@ -11,12 +14,15 @@ commands before which a reader stops the server.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +30,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.paths import SUPPORT
+from support.warm.processes import VARIABLE, warm_start
+
+ENTRY_POINT = Path(sys.executable).parent / "dsearch"
 NAMED_PORT = "8080"
 _BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -90,9 +100,20 @@ def pictures_of(path: Path) -> list[str]:
     return [name for name in shown if f'savefig("{name}"' in text]
 
 
+@functools.cache
+def _warm_commands() -> tempfile.TemporaryDirectory[str]:
+    """A folder for the path, whose `dsearch` starts warm; it goes with this process."""
+    folder = tempfile.TemporaryDirectory(prefix="commands-")
+    command = Path(folder.name) / "dsearch"
+    words = [sys.executable, "-IS", SUPPORT / "warm" / "command.py", ENTRY_POINT]
+    command.write_text(f'#!/bin/sh\nexec {" ".join(shlex.quote(str(word)) for word in words)} "$@"\n')
+    command.chmod(0o755)
+    return folder
+
+
 def environment() -> dict[str, str]:
-    scripts = Path(sys.executable).parent
-    return {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    paths = [_warm_commands().name, str(ENTRY_POINT.parent), os.environ["PATH"]]
+    return {**os.environ, "PATH": os.pathsep.join(paths), VARIABLE: warm_start().address}
 
 
 def _bash(code: str, folder: Path, where: str) -> None:

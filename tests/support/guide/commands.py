@@ -32,13 +32,13 @@ def problem_with(command: str, root: Path) -> str | None:
     script = words[1] if words[0] == "python" else words[0]
     if not script.startswith("scripts/") or "*" in script:
         return None
-    path = root / script
-    if path.is_dir():
-        path /= "__main__.py"
-    if not path.is_file():
+    file = root / script
+    if words[0] == "python" and file.is_dir():
+        file /= "__main__.py"
+    if not file.is_file():
         return f"there is no {script}"
-    source = path.read_text(encoding="utf-8")
-    if 'exec .venv/bin/python -m pytest "$@"' in source:
+    source = file.read_text(encoding="utf-8")
+    if '.venv/bin/python -m pytest' in source:
         return None  # the options are pytest's
     if "dsearch demo" in source:
         return _of_dsearch(["demo", *words[1:]])

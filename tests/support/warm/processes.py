@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-VARIABLE = "DSEARCH_TESTS_WARM"  # the address of the process that forks, for processes below
+VARIABLE = "WARM_PROCESSES"  # the address of the process that forks, for processes below
 
 
 @functools.cache
