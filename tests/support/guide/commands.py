@@ -38,7 +38,7 @@ def problem_with(command: str, root: Path) -> str | None:
     if not file.is_file():
         return f"there is no {script}"
     source = file.read_text(encoding="utf-8")
-    if '.venv/bin/python -m pytest' in source:
+    if ".venv/bin/python -m pytest" in source:
         return None  # the options are pytest's
     if "dsearch demo" in source:
         return _of_dsearch(["demo", *words[1:]])
