@@ -17,6 +17,7 @@ def ndcg(report: EvaluationReport, system: str, group: str = "all") -> float:
     return report.cell(system, "nDCG@10", group).mean
 
 
+@pytest.mark.nightly
 def test_scifact_untrained_and_trained(real_engine: SearchEngine) -> None:
     collection = collection_of(real_engine, "scifact")
     judged = read_judgements(DATA / "scifact", "test")
@@ -34,6 +35,7 @@ def test_scifact_untrained_and_trained(real_engine: SearchEngine) -> None:
     assert {line.group: line.queries for line in report.lines} == {"all": 300, "seen": 196, "unseen": 104}
 
 
+@pytest.mark.nightly
 def test_refreshed_keys_change_no_answer(real_engine: SearchEngine) -> None:
     collection = collection_of(real_engine, "scifact")
     if collection.live_model == "v0":
