@@ -1,4 +1,4 @@
-"""The quality figures of README's results table, measured here and now.
+"""Measure the quality figures of the results table again.
 
     python scripts/bench/results.py ../shared/data/scifact ../shared/data/cranfield
 

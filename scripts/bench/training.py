@@ -12,7 +12,7 @@ Rows, by the names that `--rows` takes:
     head     a head, by the defaults of `dsearch train`: tuned first, hop strength chosen after training
     query    the query encoder with it (LoRA)
     judged   the same with all of the encoder's weights, over the judged documents alone: for searches whose
-             documents are mostly unseen (README; the setting was chosen on training queries)
+             documents are mostly unseen (results.py; the setting was chosen on training queries)
     st       sentence-transformers' fine-tuning of the whole encoder: MultipleNegativesRankingLoss and its
              trainer's defaults, 1 to `--st-epochs` epochs, the best by a tenth of the training queries
     full     the whole encoder by dsearch; keyword weight and query keys as held-out queries choose
