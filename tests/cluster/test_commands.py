@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.tiny_encoder import WORDS, write_tiny_encoder
+from support.warm.processes import WarmProcess, warm_start
 
 import dsearch
 
@@ -39,10 +40,10 @@ class Terminal:
             "DSEARCH_THREADS": "1",
         }
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> WarmProcess:
         command = [sys.executable, "-c", "from dsearch.cli import main; main()", *arguments]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=self.environment)
+        return warm_start()(command, stdout=pipe, stderr=pipe, text=True, env=self.environment)
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         process = self.start(*arguments)
@@ -50,7 +51,7 @@ class Terminal:
         return process.returncode, out, err
 
     def left(self) -> list[int]:
-        """Processes that have our environment."""
+        """Processes that began with our environment: those of Ray, for a fork has that of its origin."""
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
