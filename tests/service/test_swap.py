@@ -1,6 +1,6 @@
 """Promotions, refreshes and training under load: no query fails, each answer is that of the state it names.
 
-`SWAP_QUERIES=100000` in the environment asks as many; the suite some thousands.
+`SWAP_QUERIES=100000` in the environment asks as many; the suite a thousand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from support.service.service_fakes import DIMENSION, WORDS
 from dsearch.attention.head import Head
 from dsearch.engine import Collection
 
-QUERIES = int(os.environ.get("SWAP_QUERIES", "3000"))
+QUERIES = int(os.environ.get("SWAP_QUERIES", "1000"))
 CLIENTS = 6
 TEXTS = [f"{a} {b}" for a, b in itertools.product(WORDS[:6], WORDS[8:13])]
 

@@ -143,6 +143,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.usefixtures("many_files")
 def test_a_thousand_slow_clients_are_closed_while_64_mib_come_through(
