@@ -11,7 +11,7 @@ that the service answers with.
     │   └── DimensionMismatch   422  a vector of the wrong length
     ├── NotFound                404
     │   ├── CollectionNotFound, DocumentNotFound, ModelNotFound
-    ├── Gone                    410  a generation or a model that no longer exists
+    ├── Gone                    410  a generation or a model that no longer exists or is no longer served
     ├── Conflict                409
     │   ├── CollectionExists, EncoderMismatch, HomeLocked, Cancelled, NotInCluster
     ├── CorruptData             500  stored bytes that are not what was written
@@ -122,7 +122,7 @@ class ModelNotFound(NotFound):
 
 
 class Gone(DsearchError):
-    """A generation or a model that existed and no longer does."""
+    """A generation or a model that existed and no longer does, or that this release no longer serves."""
 
     code = "gone"
     status = 410

@@ -69,7 +69,6 @@ class Learned:
         dense: what the dense part of the score has gained since; with several heads their parts count by
             their shares. With one head `score + dense + keyword` is the hit's score.
         keyword: what the keyword part has gained.
-        overlay: how much of `dense` is this document's own changed key; None where no key is changed.
         lessons: the training queries that moved it most; None where the model keeps none.
     """
 
@@ -79,7 +78,6 @@ class Learned:
     rank: int
     dense: float
     keyword: float
-    overlay: float | None = None
     lessons: list[Lesson] | None = None
 
 

@@ -34,7 +34,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dsearch.attention.fusion_gate import FusionGate
-from dsearch.attention.overlay import KeyOverlay
 from dsearch.attention.scores import length, unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
@@ -58,8 +57,6 @@ class Head(nn.Module):
             when None.
         null_slot: (n, s) of "nothing fits", see null_slot.py; None where a head has no such slot.
         fusion_gate: what makes the keyword weight one of the query; None: it is a constant.
-        overlay: changes to keys of single documents, see overlay.py; no part of the state_dict: it is of one
-            collection's documents.
 
     Args:
         encoder_dim: length of an embedding; keys and values have the same length.
@@ -112,7 +109,6 @@ class Head(nn.Module):
         self.null_slot: nn.Parameter | None
         self.register_parameter("null_slot", None)
         self.fusion_gate = FusionGate(heads, seed=seed) if fusion == "gate" else None
-        self.overlay: KeyOverlay | None = None
         self._settled: dict[str, tuple[int, int]] = {}
 
     def settle(self) -> Head:

@@ -62,9 +62,10 @@ def _lines(hit: Hit, *, bold: bool) -> str:
 def _learned(learned: Learned) -> list[str]:
     """What training changed, and who pulled."""
     lines = [
-        f"{learned.parent} had it at rank {learned.rank} with {learned.score:.4f}; since then dense "
-        f"{learned.dense:+.4f}, keyword {learned.keyword:+.4f}"
-        + ("" if learned.overlay is None else f", of which its own key {learned.overlay:+.4f}")
+        (
+            f"{learned.parent} had it at rank {learned.rank} with {learned.score:.4f}; since then dense "
+            f"{learned.dense:+.4f}, keyword {learned.keyword:+.4f}"
+        )
     ]
     for lesson in learned.lessons or []:
         named = "a query whose words are not kept" if lesson.query is None else f'"{lesson.query}"'

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class CollectionInfo:
     """What a collection is and holds; `pending` documents have no embedding yet and are not found.
 
-    `passages` says how long documents are cut, None that they are not; `keys` how keys are kept.
+    `passages` says how long documents are cut, None that they are not; `keys` how keys are kept;
+    `model_problem` why the version that was promoted does not answer.
     """
 
     name: str
@@ -28,6 +29,7 @@ class CollectionInfo:
     encoder: dict[str, Any]
     passages: dict[str, Any] | None = None
     keys: dict[str, Any] | None = None
+    model_problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +195,13 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One version, what it was trained from, and what is known of it."""
+    """One version, what it was trained from, and what is known of it; `problem`: why it cannot be asked."""
 
     version: str
     parent: str | None
     live: bool
     record: dict[str, Any]
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,10 +122,7 @@ def head_file(tensors: Mapping[str, Any], record: Mapping[str, Any] | None) -> b
     import numpy as np
     from safetensors.numpy import save
 
-    types = {"overlay.rows": np.int64}  # the rest is float32
-    arrays = {
-        name: np.array(tensor, types.get(name, np.float32), order="C") for name, tensor in tensors.items()
-    }
+    arrays = {name: np.array(tensor, np.float32, order="C") for name, tensor in tensors.items()}
     return save(arrays, None if record is None else {"record": json.dumps(record)})
 
 

@@ -145,7 +145,6 @@ class ShardedCollection(Collection):
         lacking = {
             "documents of its own": self._documents.has(version),
             'a slot for "nothing fits"': head.null_slot is not None,
-            "changed keys of single documents": head.overlay is not None,
         }
         if has := [what for what, there in lacking.items() if there]:
             raise NotInCluster(

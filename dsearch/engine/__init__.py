@@ -16,6 +16,7 @@ from dsearch.engine.maintenance.statistics import statistics
 from dsearch.engine.maintenance.verify import Verified
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.models.files import UNTRAINED
+from dsearch.engine.models.retired import retired_part
 from dsearch.engine.models.tensors import (
     MAX_HEADS,
     head_bytes,
@@ -68,6 +69,7 @@ __all__ = [
     "make_run",
     "open_layer",
     "require_head_alone",
+    "retired_part",
     "statistics",
     "vjp",
 ]

@@ -17,7 +17,6 @@ from dsearch.training.finetune.null_slot import (
     unanswerable_queries,
     with_null_slot,
 )
-from dsearch.training.finetune.overlay import OverlayOptions, learn_overlay, with_overlay
 from dsearch.training.finetune.values import TrainedValues, finetune_values
 from dsearch.training.gate.compare import Comparison, compare_values
 from dsearch.training.gate.gate import Gate, GateReport, judge
@@ -62,7 +61,6 @@ __all__ = [
     "Graded",
     "Headroom",
     "NullSlot",
-    "OverlayOptions",
     "Propensities",
     "Registered",
     "RunFolder",
@@ -89,7 +87,6 @@ __all__ = [
     "headroom",
     "judge",
     "learn_null_slot",
-    "learn_overlay",
     "propensities_from_pages",
     "query_options",
     "register",
@@ -102,5 +99,4 @@ __all__ = [
     "unanswerable_queries",
     "value_examples",
     "with_null_slot",
-    "with_overlay",
 ]

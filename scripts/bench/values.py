@@ -1,4 +1,4 @@
-"""What learning from values, the null slot and the overlay give, on held-out documents and queries.
+"""What learning from values and the null slot give, on held-out documents and queries.
 
     python scripts/bench/values.py ../shared/data/cranfield --far ../shared/data/scifact --home index
 
@@ -6,8 +6,7 @@
   ten measurements (scikit-learn), each predicted from neighbours: untrained and trained, cross-fitted;
 - null slot: every fifth query of the BEIR folder loses the documents that answer it, which leaves queries
   that nothing answers (near), beside those of another folder (--far). Told of the slot, cross-fitted: AUROC,
-  expected calibration error;
-- overlay: held-out queries by the head alone and by the head with it.
+  expected calibration error.
 
 A collection of the folder's name in --home is copied rather than encoded again; nothing there is changed.
 """
@@ -33,13 +32,10 @@ from dsearch.corpus import BeirFolder, Problems, python_corpus
 from dsearch.engine import Collection, SearchEngine
 from dsearch.evaluation import read_qrels
 from dsearch.training import (
-    TrainingOptions,
     examples_from_judgements,
-    finetune,
     finetune_values,
     learn_null_slot,
     value_examples,
-    with_overlay,
 )
 from dsearch.types import Document
 
@@ -94,10 +90,6 @@ def judged(engine: SearchEngine, folder: Path, far: Path | None, split: str) -> 
     queries = {query.id: query.text for query in beir.queries(Problems()) if query.id in qrels}
     collection = engine.collection_or_new(folder.name)
     collection.ingest(beir.documents(Problems()))  # what is there already is not encoded again
-    examples, options = examples_from_judgements(collection, queries, qrels), TrainingOptions(folds=0)
-    trained = finetune(examples, options)
-    _, report = with_overlay(trained, examples, options)
-    print(f"overlay: {report.to_text()}", flush=True)
     gone = {document for query in list(qrels)[::5] for document, grade in qrels[query].items() if grade > 0}
     collection.delete(sorted(gone))
     left = {query: {d: g for d, g in of.items() if d not in gone} for query, of in qrels.items()}

@@ -229,9 +229,6 @@ def test_what_a_head_has_beside_its_projections_comes_and_goes_with_it(
     tensors |= {
         "bm25": np.array([0.9, 0.4], np.float32),
         "null_slot": np.array([1.0, 0.5], np.float32),
-        "overlay.rows": np.array([1, 3]),
-        "overlay.changes": np.full((2, 32), 0.03, np.float32),
-        "overlay.bound": np.array(0.2, np.float32),
     }
     version = client.add_model(name, tensors).model
     layer = RemoteSearch(client, name, model=version, train_head=True)

@@ -1,13 +1,14 @@
-"""Collections whose live version has a part that a later release may drop open and answer as when written.
+"""Collections whose promoted model has a part that is not served any more open, and an ancestor answers.
 
-Release 0.3.0 wrote index/retired. In `overlay`, v1 is a plain head; v2 and v3 (live) have changed keys of
-single documents, each trained from the one before. In `fusion-gate`, v1 (live) has a keyword weight of the
-query.
+index/retired was written while dsearch trained such parts, with the answers of every version. In `overlay`,
+v1 is a plain head; v2 and v3 (promoted) have changed keys of single documents, each trained from the one
+before. In `fusion-gate`, v1 (promoted) has a keyword weight of the query.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -15,11 +16,15 @@ import pytest
 from support.fakes import HashingEncoder
 from support.paths import RETIRED
 
-from dsearch.engine import Collection, SearchEngine
+from dsearch.client import LocalEngine
+from dsearch.engine import Collection, SearchEngine, statistics
+from dsearch.errors import Conflict, Gone
 from dsearch.types import Document
 
 EXPECTED = json.loads((RETIRED / "expected.json").read_text())
-LIVE = {"overlay": "v3", "fusion-gate": "v1"}
+PROMOTED = {"overlay": "v3"}
+ANSWERS = {"overlay": "v1"}
+PARTS = {"overlay": "changed keys of single documents (--overlay)"}
 
 
 @pytest.fixture
@@ -38,21 +43,100 @@ def require_answers(collection: Collection, version: str, model: str | None) -> 
 
 
 @pytest.mark.parametrize("readonly", [True, False])
-@pytest.mark.parametrize("name", sorted(LIVE))
-def test_it_opens_and_answers(home: Path, name: str, readonly: bool) -> None:
+def test_fusion_gate_opens_and_answers(home: Path, readonly: bool) -> None:
+    with SearchEngine(home, readonly=readonly, encoder=lambda: HashingEncoder(8)) as engine:
+        collection = engine.collection("fusion-gate")
+        require_answers(collection, "v1", None)
+        require_answers(collection, "v0", "v0")
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+@pytest.mark.parametrize("name", sorted(PROMOTED))
+def test_the_nearest_ancestor_that_is_served_answers(
+    home: Path, name: str, readonly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    promoted, answers = PROMOTED[name], ANSWERS[name]
     with SearchEngine(home, readonly=readonly, encoder=lambda: HashingEncoder(8)) as engine:
         collection = engine.collection(name)
         assert collection.store.verify().ok
-        assert collection.store.live_model() == LIVE[name]
-        require_answers(collection, LIVE[name], None)
-        for version in EXPECTED[name]:
-            require_answers(collection, version, version)
+        assert (collection.store.live_model(), collection.live_model) == (promoted, answers)
+        require_answers(collection, answers, None)
+        require_answers(collection, answers, answers)
+        assert collection.search("honey").stamp.model == answers
+        said = [record.message for record in caplog.records]
+        assert len(said) == 1  # once, not with every search
+        for part in (f"model {promoted} was promoted", PARTS[name], f"{answers} answers in its place"):
+            assert part in said[0]
+        for described in (collection.describe(), statistics(collection)):
+            assert (described["model"], described["model_problem"]) == (answers, said[0])
 
 
-@pytest.mark.parametrize("name", sorted(LIVE))
+@pytest.mark.parametrize("name", sorted(PROMOTED))
+def test_it_stays_listed_and_cannot_be_asked(home: Path, name: str) -> None:
+    promoted, answers = PROMOTED[name], ANSWERS[name]
+    engine = SearchEngine(home, readonly=True, encoder=lambda: HashingEncoder(8))
+    with LocalEngine(engine) as client:
+        listed = {one.version: one for one in client.models(name).models}
+        assert listed[promoted].problem == PARTS[name]
+        assert not listed[promoted].live
+        assert listed[answers].live
+        assert listed[answers].problem is None
+        said = f"model {promoted} .* has {re.escape(PARTS[name])}.*ask with model {answers}, .* or train anew"
+        with pytest.raises(Gone, match=said):
+            client.search(name, "honey", model=promoted)
+        with pytest.raises(Gone, match=said):
+            client.head(name, promoted)
+
+
+@pytest.mark.parametrize("name", sorted(PROMOTED))
+def test_promoting_the_ancestor_settles_it(home: Path, name: str) -> None:
+    promoted, answers = PROMOTED[name], ANSWERS[name]
+    with SearchEngine(home, encoder=lambda: HashingEncoder(8)) as engine:
+        collection = engine.collection(name)
+        with pytest.raises(Gone, match=f"model {promoted}"):
+            collection.promote(promoted)
+        with pytest.raises(Conflict):
+            collection.delete_model(promoted)  # the register still names it as the live one
+        collection.promote(answers)
+        assert collection.describe()["model_problem"] is None
+        require_answers(collection, answers, None)
+        collection.delete_model(promoted)
+        assert collection.live_model == answers
+
+
+def test_a_rollback_goes_behind_what_answers(home: Path) -> None:
+    with SearchEngine(home, encoder=lambda: HashingEncoder(8)) as engine:
+        collection = engine.collection("overlay")
+        assert collection.live_model == "v1"
+        assert collection.rollback() == "v0"
+        with pytest.raises(Conflict, match="v0 answers, and nothing answered before it"):
+            collection.rollback()
+
+
+def test_a_child_of_one_is_compared_with_the_ancestor(home: Path) -> None:
+    with SearchEngine(home, encoder=lambda: HashingEncoder(8)) as engine:
+        collection = engine.collection("overlay")
+        child = collection.add_model(collection.head("v1"), {}, parent="v3")
+        collection.promote(child)
+        assert collection.describe()["model_problem"] is None
+        explain = collection.search("honey", explain=True).hits[0].explain
+        assert explain is not None
+        assert explain.learned is not None
+        assert (explain.learned.parent, explain.learned.dense) == ("v1", pytest.approx(0, abs=1e-6))
+        assert collection.rollback() == "v1"
+
+
+@pytest.mark.parametrize("name", sorted(PROMOTED))
 def test_it_can_be_written_on(home: Path, name: str) -> None:
     with SearchEngine(home, encoder=lambda: HashingEncoder(8)) as engine:
         collection = engine.collection(name)
         collection.upsert([Document(id="new", text="fresh figs")])
         collection.refresh()
         assert collection.search("fresh figs").hits[0].id == "new"
+        require_answers_alike(collection, ANSWERS[name])
+
+
+def require_answers_alike(collection: Collection, version: str) -> None:
+    """Compare what answers without a model with what `version` gives."""
+    ours, theirs = (collection.search("honey", model=model).hits for model in (None, version))
+    assert [(hit.id, hit.score) for hit in ours] == [(hit.id, hit.score) for hit in theirs]

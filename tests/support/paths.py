@@ -9,5 +9,5 @@ TESTS = SUPPORT.parent
 ROOT = TESTS.parent
 SCRIPTS = ROOT / "scripts"
 EXAMPLE = ROOT / "index" / "example"
-RETIRED = ROOT / "index" / "retired"  # collections of 0.3.0 with parts of models that went later
+RETIRED = ROOT / "index" / "retired"  # models with parts that are not served any more
 REAL_DATA = ROOT.parent / "shared" / "data"  # real collections, where they lie beside the repository

@@ -19,7 +19,6 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.training import Examples, TrainingOptions, examples_from_judgements, finetune, train_head
 from dsearch.training.finetune.head import lessons_of
-from dsearch.training.finetune.overlay import OverlayOptions, learn_overlay
 from dsearch.training.gate.selection import part_of_the_way, reweighed
 from dsearch.training.losses.objectives import OBJECTIVES, Batch
 from dsearch.training.losses.passages import FurtherPassages
@@ -206,7 +205,7 @@ def test_part_of_the_way_and_other_weights_leave_a_gate_between(
     )
 
 
-def test_lessons_and_overlays_of_a_gated_head(halves: tuple[Collection, Examples]) -> None:
+def test_lessons_of_a_gated_head(halves: tuple[Collection, Examples]) -> None:
     """A constant weight on scores times each query's factor is the same model."""
     _, examples = halves
     head = fused(examples, "gate", steps=30)
@@ -217,8 +216,6 @@ def test_lessons_and_overlays_of_a_gated_head(halves: tuple[Collection, Examples
     )
     plain = lessons_of(examples, constant, TrainingOptions())
     assert not np.allclose(taught.pulls, plain.pulls, atol=1e-4)
-    overlay = learn_overlay(head, examples, OverlayOptions(epochs=1))
-    assert len(overlay) == PAIRS
 
     factors = head.keyword_weights(PAIRS, torch.as_tensor(examples.snapshot.query_features(examples.texts)))
     keyword = torch.as_tensor(examples.snapshot.all_keyword_scores(examples.texts))

@@ -9,7 +9,6 @@ A BEIR folder as the commands need it: judged queries of a split, and what was t
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,18 +108,6 @@ def compare_systems(
     else:
         if version != UNTRAINED:
             runs[f"{TRAINED} {version}"] = ranked(System("hybrid", version, hops, hop_strength))
-            plain = collection.head(version)
-            if plain.overlay is not None:
-                plain = copy.deepcopy(plain)
-                plain.overlay = None
-                runs[f"{version} without overlay"] = make_run(
-                    collection,
-                    judged.queries,
-                    System("hybrid", version, hops, hop_strength),
-                    states=states.of(version),
-                    head=plain,
-                    exclude=judged.exclude,
-                )
             if dense_trained:
                 runs[f"dense {version}"] = ranked(System("dense", version, hops, hop_strength))
         if judged.training is not None:

@@ -136,6 +136,8 @@ def stats(
         lines["aliases"] = ", ".join(aliases)
     for name, line in lines.items():
         typer.echo(f"{name:<12}{line}")
+    if counted["model_problem"] is not None:
+        typer.echo(counted["model_problem"])
     for one in counted["generations"]:
         live = ", live" if one["live"] else ""
         typer.echo(f"generation  {one['number']}: {one['documents']} documents, {one['bytes']:,} bytes{live}")

@@ -27,14 +27,22 @@ def models(
     if context.invoked_subcommand is not None:
         context.obj = collection, home
         return
+    from dsearch.engine import retired_part
+
     with opened_engine(home, readonly=True) as (engine, _):
         target = engine.collection(collection)
         live = target.live_model
         records: list[dict[str, Any]] = [
-            {"version": "v0", "parent": None, "live": live == "v0", "record": {}}
+            {"version": "v0", "parent": None, "live": live == "v0", "problem": None, "record": {}}
         ]
         records += [
-            {"version": one.version, "parent": one.parent, "live": one.version == live, "record": one.record}
+            {
+                "version": one.version,
+                "parent": one.parent,
+                "live": one.version == live,
+                "problem": retired_part(one.record),
+                "record": one.record,
+            }
             for one in target.store.models()
         ]
         history = target.store.model_history()
@@ -170,7 +178,8 @@ def _described(model: dict[str, Any]) -> str:
             + f"seed {chosen.get('seed', '?')}"
         )
     gate = record.get("gate", {}).get("verdict", "none")
-    return f"{origin}; gate: {gate}, {record.get('verdict', '')}"
+    problem = "" if model["problem"] is None else f"; no longer served: {model['problem']}"
+    return f"{origin}; gate: {gate}, {record.get('verdict', '')}{problem}"
 
 
 def _keywords(factor: float) -> str:

@@ -15,7 +15,6 @@ from dsearch.cli.training.full import train_full_with_progress
 from dsearch.cli.training.null_slot import learned_null_slot
 from dsearch.cli.training.options import Asked
 from dsearch.cli.training.output import Outcome, of_trained
-from dsearch.cli.training.overlay import learned_overlay
 from dsearch.cli.training.remote import train_by_server
 from dsearch.cli.training.session import judged_of, run_folder, train_with_progress, training_processes
 from dsearch.cli.training.shards import task_over_shards
@@ -102,10 +101,6 @@ def train(
         bool, typer.Option("--compile", help="Scope full: run the transformer through torch.compile.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
-    overlay: Annotated[
-        bool,
-        typer.Option("--overlay", help="Change keys of single judged documents too, within a bound."),
-    ] = False,
     tune: Annotated[
         bool,
         typer.Option(
@@ -163,7 +158,7 @@ def _trained_here(asked: Asked) -> Outcome | None:
     """Train from judgements, clicks or the corpus; None in the processes of `torchrun` beside the first."""
     from dsearch.training import Gate, register_trained, starting_version
 
-    slot, of_overlay = None, None
+    slot = None
     with (
         training_processes(asked.scope, asked.device) as processes,
         opened_engine(
@@ -189,14 +184,12 @@ def _trained_here(asked: Asked) -> Outcome | None:
             examples = _examples(target, asked)
             options = _options(asked)
             trained = _trained_on(examples, options, target, asked, gate, parent, settings.device)
-            if asked.overlay:
-                trained, of_overlay = learned_overlay(trained, examples, options, gate, settings.device)
             if asked.null_slot:
                 trained, slot = learned_null_slot(
                     target, asked.judgements, asked.split, trained, examples, options, settings.device
                 )
         made = register_trained(target, trained, promote=asked.promote, accept=asked.accept, parent=parent)
-    return of_trained(asked.collection, made, trained, len(examples), of_overlay, slot)
+    return of_trained(asked.collection, made, trained, len(examples), slot)
 
 
 def _trained_on(

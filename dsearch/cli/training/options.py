@@ -40,7 +40,6 @@ class Asked:
     precision: str | None
     compiled: bool
     seed: int
-    overlay: bool
     tune: bool
     run: Path | None
     resume: bool
@@ -136,7 +135,6 @@ class Asked:
             "--precision": self.precision,
             "--compile": self.compiled,
             "--null-slot": self.null_slot,
-            "--overlay": self.overlay,
             "--ray": self.ray,
         }
         if names := there(refused):
@@ -163,12 +161,11 @@ class Asked:
 
     def _require_judged(self) -> None:
         judged = self.data is not None and self.source is None and self.scope == "head"
-        for option, asked in {"--null-slot": self.null_slot, "--overlay": self.overlay}.items():
-            if asked and not judged:
-                raise InvalidRequest(
-                    f"{option} learns from judged queries, in scope head; give --data BEIR_FOLDER (a query "
-                    "whose grades are all 0 is one that nothing answers)"
-                )
+        if self.null_slot and not judged:
+            raise InvalidRequest(
+                "--null-slot learns from judged queries, in scope head; give --data BEIR_FOLDER (a query "
+                "whose grades are all 0 is one that nothing answers)"
+            )
 
     def _require_over_shards(self) -> None:
         """What shards cannot learn, or could not answer with."""
@@ -176,7 +173,6 @@ class Asked:
             f"--from {self.source}": self.source is not None,
             f"--scope {self.scope}": self.scope != "head",
             "--null-slot": self.null_slot,
-            "--overlay": self.overlay,
         }
         if names := there(refused):
             raise InvalidRequest(

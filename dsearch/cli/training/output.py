@@ -12,7 +12,7 @@ from dsearch.cli.session import print_json, typed
 from dsearch.cli.training.session import stop_unless
 
 if TYPE_CHECKING:
-    from dsearch.training import GateReport, NullSlot, Registered, Trained
+    from dsearch.training import NullSlot, Registered, Trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,6 @@ def of_trained(
     made: Registered,
     trained: Trained,
     learned_from: int,
-    of_overlay: GateReport | None,
     slot: NullSlot | None,
 ) -> Outcome:
     """What was trained, what the gate says of each part of it, and what answers now."""
@@ -66,9 +65,6 @@ def of_trained(
         ),
         trained.gate.to_text(),
     ]
-    if of_overlay is not None:
-        kept = "overlay kept" if of_overlay.passed else "overlay left out"
-        lines.append(f"{kept}; the head alone → the head with it:\n{of_overlay.to_text()}")
     if slot is not None:
         lines.append(slot.to_text())
     if trained.tuned is not None:

@@ -71,7 +71,6 @@ def _here_only(asked: Asked) -> dict[str, Any]:
         "--exclude": asked.exclude,
         "--trusted-keys": asked.trusted_keys,
         "--teacher": asked.teacher,
-        "--overlay": asked.overlay,
         "--batch-size": asked.batch_size,
         "--precision": asked.precision,
         "--compile": asked.compiled,

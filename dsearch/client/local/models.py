@@ -23,6 +23,7 @@ from dsearch.engine import (
     head_from_bytes,
     head_tensors,
     require_head_alone,
+    retired_part,
 )
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.options import KeyOptions
@@ -152,7 +153,13 @@ class LocalModels:
         live = opened.live_model
         known = [opened.store.model(UNTRAINED), *opened.store.models()]
         return answers.Models(
-            live, [answers.Model(one.version, one.parent, one.version == live, one.record) for one in known]
+            live,
+            [
+                answers.Model(
+                    one.version, one.parent, one.version == live, one.record, retired_part(one.record)
+                )
+                for one in known
+            ],
         )
 
     def promote(self, collection: str, version: str) -> answers.Promoted:

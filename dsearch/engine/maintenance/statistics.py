@@ -8,6 +8,7 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.maintenance.compact import folder_bytes
+from dsearch.engine.models.retired import live_problem
 
 
 def statistics(collection: Collection) -> dict[str, Any]:
@@ -39,7 +40,8 @@ def statistics(collection: Collection) -> dict[str, Any]:
         "pending": counts.pending,
         "deleted": counts.tombstones,
         "sequence": store.sequence,
-        "model": store.live_model(),
+        "model": collection.live_model,
+        "model_problem": live_problem(store),
         "models": len(store.models()),
         "delta": {"documents": changed, "share": round(changed / max(1, live.rows if live else 0), 4)},
         "keys": keys_report(store),

@@ -2,10 +2,9 @@
 
 A model whose query encoder was trained has `encoder/` too (model_encoders.py) and format 2, one whose encoder
 of documents was has `documents/` (model_documents.py) and format 3, one that chose k1 and b of the keyword
-score format 4, one with a null slot format 5, one that changes keys of single documents (overlay.safetensors)
-format 6, one whose queries are moved otherwise than usual (`Head.query_side`) format 7, one whose keyword
-weight is of the query (`Head.fusion`) format 8: a release that does not know of them must not serve the head
-without.
+score format 4, one with a null slot format 5, one whose queries are moved otherwise than usual
+(`Head.query_side`) format 7, one whose keyword weight is of the query (`Head.fusion`) format 8: a release
+that does not know of them must not serve the head without. Format 6 is retired (retired.py).
 
 Versions of a model: which one answered before, and getting rid of one.
 """
@@ -20,10 +19,10 @@ from typing import Any
 from safetensors.torch import load, save
 
 from dsearch.attention.head import Head
-from dsearch.attention.overlay import changes_to_tensors, overlay_from_tensors
 from dsearch.encoder import EncoderChange, EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
+from dsearch.engine.models.retired import require_served, retired_part, served_version
 from dsearch.engine.models.training_record import LESSONS_NAME, Lessons
 from dsearch.errors import Conflict, InvalidRequest, UnsupportedFormat
 from dsearch.hints import Command
@@ -37,12 +36,10 @@ FORMAT_WITH_ENCODER = 2
 FORMAT_WITH_DOCUMENTS = 3
 FORMAT_WITH_WEIGHTING = 4
 FORMAT_WITH_NULL_SLOT = 5
-FORMAT_WITH_OVERLAY = 6
 FORMAT_WITH_QUERY_SIDE = 7
 FORMAT_WITH_FUSION_GATE = 8
 NEWEST_FORMAT = FORMAT_WITH_FUSION_GATE
 HEAD_NAME = "head.safetensors"
-OVERLAY_NAME = "overlay.safetensors"
 RECORD_NAME = "model.json"
 
 
@@ -84,11 +81,6 @@ def save_model(
         base = EncoderIdentity.from_dict(store.encoder)
         record = {**record, "query_encoder": write_change(unfinished, encoder, base)}
         names, format = [HEAD_NAME, WEIGHTS_NAME], FORMAT_WITH_ENCODER
-    if head.overlay is not None:
-        if documents is not None or encoder is not None:
-            raise InvalidRequest("an overlay beside an encoder of the model's own; train it in scope head")
-        (unfinished / OVERLAY_NAME).write_bytes(save(changes_to_tensors(head.overlay)))
-        names = [*names, OVERLAY_NAME]
     if lessons is not None:
         (unfinished / LESSONS_NAME).write_bytes(lessons.to_bytes())
         names = [*names, LESSONS_NAME]
@@ -103,8 +95,6 @@ def save_model(
         format = FORMAT_WITH_WEIGHTING
     if head.null_slot is not None:
         format = FORMAT_WITH_NULL_SLOT
-    if head.overlay is not None:
-        format = FORMAT_WITH_OVERLAY
     if "query_side" in head.config():
         format = FORMAT_WITH_QUERY_SIDE
     if head.fusion_gate is not None:
@@ -131,6 +121,7 @@ def load_head(store: Store, version: str) -> Head:
         ModelNotFound: no such version.
         CorruptData: the file is not what was registered.
         UnsupportedFormat: written by a release with another format.
+        Gone: it has a part that this release does not serve.
     """
     if version == UNTRAINED:
         return Head(store.dimension).eval()
@@ -140,12 +131,10 @@ def load_head(store: Store, version: str) -> Head:
             f"model {version} has format {record.get('format')}; this release reads {FORMAT} to "
             f"{NEWEST_FORMAT}"
         )
+    require_served(store, version)
     content = verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
     head = Head(**record["head"])
     head.load_state_dict(load(content))
-    if OVERLAY_NAME in record["files"]:
-        changes = verified(store, version, OVERLAY_NAME, record["files"][OVERLAY_NAME]["sha256"])
-        head.overlay = overlay_from_tensors(load(changes))
     return head.eval()
 
 
@@ -165,19 +154,21 @@ def load_lessons(store: Store, version: str) -> Lessons | None:
 
 
 def way_back(store: Store) -> list[str]:
-    """The versions to go back to, one after the other; the last is live, the first the untrained one.
+    """The versions to go back to, one after the other; the last was promoted last, the first is untrained.
+
+    Versions that this release does not serve are left out.
 
     Like the pages that a browser goes back to: a version that was promoted lies on top of the one that
     answered before; going back to one, by rollback or by promoting it again, takes away what lies above.
     """
-    there = {UNTRAINED, *(model.version for model in store.models())}
+    served = {UNTRAINED, *(one.version for one in store.models() if retired_part(one.record) is None)}
     pile = [UNTRAINED]
     for version in reversed(store.model_history()):
         if version in pile:
             del pile[pile.index(version) + 1 :]
         else:
             pile.append(version)
-    return [version for version in pile if version in there]
+    return [version for version in pile if version in served]
 
 
 def before_live(store: Store) -> str:
@@ -186,13 +177,15 @@ def before_live(store: Store) -> str:
     Raises:
         Conflict: the untrained one is live, and nothing lies before it.
     """
-    pile = way_back(store)
-    if len(pile) < 2:
+    pile, answers = way_back(store), served_version(store)
+    if pile[-1] == answers:
+        pile.pop()
+    if not pile:
         raise Conflict(
-            f"{pile[-1]} answers, and nothing answered before it; promote a version",
+            f"{answers} answers, and nothing answered before it; promote a version",
             hint=Command("promote", ("VERSION", "-c", store.name)),
         )
-    return pile[-2]
+    return pile[-1]
 
 
 def delete_version(store: Store, version: str) -> None:

@@ -3,9 +3,7 @@
 The shapes say what head it is: `query_delta` [1, D, D] is a head with one query projection, `query_out`
 [heads, D, rank] and `query_in` [heads, rank, D] one of low rank, and with `query_bias` [heads, rank] one with
 a hidden layer; with `fusion_gate.inner` [16, 7], `fusion_gate.bias` [16] and `fusion_gate.outer` [heads, 16]
-keywords count by the query. An overlay goes with it: `overlay.rows` [changed] (int64), `overlay.changes`
-[changed, D] and `overlay.bound`; rows are those of one collection, and in another they name no document or a
-wrong one.
+keywords count by the query.
 """
 
 from __future__ import annotations
@@ -20,13 +18,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.attention.overlay import KeyOverlay, changes_to_tensors
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
 from dsearch.index import K1, B, checked_weighting
 
 MAX_HEADS = 64
-_ROWS = "overlay.rows"
-_OVERLAY = {_ROWS: "rows", "overlay.changes": "changes", "overlay.bound": "bound"}
 _TEMPERATURES = (1e-6, 1e6)
 
 
@@ -36,14 +31,10 @@ def head_bytes(head: Head) -> bytes:
 
 
 def head_tensors(head: Head) -> dict[str, Tensor]:
-    """A head's tensors by name, its overlay's among them; in float32, rows in int64."""
-    tensors = dict(head.state_dict())
-    if head.overlay is not None:
-        of_overlay = changes_to_tensors(head.overlay)
-        tensors |= {name: of_overlay[part] for name, part in _OVERLAY.items()}
+    """A head's tensors by name, in float32."""
     return {
-        name: tensor.detach().cpu().to(torch.int64 if name == _ROWS else torch.float32).contiguous()
-        for name, tensor in tensors.items()
+        name: tensor.detach().cpu().to(torch.float32).contiguous()
+        for name, tensor in head.state_dict().items()
     }
 
 
@@ -74,13 +65,9 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
 
     Raises:
         InvalidRequest: other names, types or shapes than a head has, numbers that are not finite, a
-            temperature outside 1e-6 to 1e6, k1 or b out of range, an overlay that is none.
-        DimensionMismatch: a head, or an overlay, for embeddings of another length.
+            temperature outside 1e-6 to 1e6, k1 or b out of range.
+        DimensionMismatch: a head for embeddings of another length.
     """
-    overlay = _overlay(
-        {part: tensors[name] for name, part in _OVERLAY.items() if name in tensors}, encoder_dim
-    )
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in _OVERLAY}
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float32:
             given = str(tensor.dtype).removeprefix("torch.")
@@ -108,7 +95,6 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     head.load_state_dict(tensors)
     if head.keyword_weighting is not None:
         checked_weighting(*head.keyword_weighting)
-    head.overlay = overlay
     return head.eval()
 
 
@@ -127,27 +113,6 @@ def require_head_alone(version: str, record: Mapping[str, Any]) -> None:
             f"model {version} has a query encoder of its own, which a head that is handed in would lose; "
             "train from a version of scope head, or train on the server"
         )
-
-
-def _overlay(tensors: Mapping[str, Tensor], encoder_dim: int) -> KeyOverlay | None:
-    if not tensors:
-        return None
-    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    count = max((shape[0] for name, shape in shapes.items() if name != "bound" and shape), default=0)
-    if shapes != {"rows": [count], "changes": [count, encoder_dim], "bound": []}:
-        raise DimensionMismatch(
-            f"an overlay of shapes {shapes}; give overlay.rows [changed], overlay.changes [changed, "
-            f"{encoder_dim}] and overlay.bound [], or none of them"
-        )
-    wanted = {"rows": torch.int64, "changes": torch.float32, "bound": torch.float32}
-    for name, type in wanted.items():
-        if tensors[name].dtype != type:
-            given, asked = (str(one).removeprefix("torch.") for one in (tensors[name].dtype, type))
-            raise InvalidRequest(f"tensor 'overlay.{name}' is {given}; send {asked}")
-    rows, bound = tensors["rows"], round(tensors["bound"].item(), 6)  # single precision: .2 is .200000003
-    if count and rows[0] < 0:
-        raise InvalidRequest(f"row {rows[0].item()} in an overlay; rows begin at 0")
-    return KeyOverlay(rows, tensors["changes"], bound)
 
 
 def _empty_head(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:

@@ -2,18 +2,11 @@
 
 Finding the best of a few documents means comparing all of them. What that gives is kept for the rest of the
 search, which would compute it again: the keyword scores of the candidates, a second round, covered mass.
-
-A model's overlay in a state of the collection: which positions have changed keys, and how they are found.
-
-An index knows nothing of the few changed keys. So it is asked for the nearest of all *other* documents, and
-the changed ones are scored beside it, exactly: together they are what an index of changed keys would give.
-Rows that are not visible in the state (deleted, or replaced by another version) have no part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,7 +14,6 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.head import Head
-from dsearch.attention.overlay import KeyOverlay
 from dsearch.engine.options import COVERAGE_DOCUMENTS
 from dsearch.engine.snapshot.passages import NONE
 from dsearch.engine.snapshot.snapshot import Snapshot
@@ -38,7 +30,6 @@ class Legs:
         texts: the words of each query; None leaves the keyword leg out.
         mode: the legs.
         candidates: how many each leg proposes for each head.
-        overlaid: documents whose keys the index does not know.
 
     Attributes:
         dense_of_all: the inner product of each query with the stored embedding at every position, of a long
@@ -46,16 +37,8 @@ class Legs:
         keyword_of_all: b(q, d) of every position, likewise.
     """
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        texts: Sequence[str] | None,
-        *,
-        mode: Mode,
-        candidates: int,
-        overlaid: Overlaid | None = None,
-    ):
-        self._snapshot, self._overlaid = snapshot, overlaid
+    def __init__(self, snapshot: Snapshot, texts: Sequence[str] | None, *, mode: Mode, candidates: int):
+        self._snapshot = snapshot
         self._texts = None if mode == "dense" else texts
         self._mode, self._candidates = mode, candidates
         self._by_keywords: Int64[np.ndarray, "batch found"] | None = None
@@ -111,18 +94,15 @@ class Legs:
         self, folded: Float32[np.ndarray, "batch heads encoder_dim"]
     ) -> Int64[np.ndarray, "queries found"]:
         """The dense leg, for the queries of all heads."""
-        snapshot, overlaid, k = self._snapshot, self._overlaid, self._candidates
+        snapshot, k = self._snapshot, self._candidates
         flat = folded.reshape(-1, folded.shape[2])
-        others = snapshot if overlaid is None else overlaid.others
         asking: Bool[np.ndarray, " queries"] = (flat != 0).any(axis=1)
         every = _few(snapshot, len(flat)) and bool(asking.all())
         scores = snapshot.dense_scores(flat) if every else None
         if scores is not None:
             self.dense_of_all = scores.reshape(*folded.shape[:2], scores.shape[1])
-            found = others.best_of(scores, k)
-        else:
-            found = _searched(others, flat, asking, k)
-        return found if overlaid is None else np.concatenate([found, overlaid.nearest(flat, k)], axis=1)
+            return snapshot.best_of(scores, k)
+        return _searched(snapshot, flat, asking, k)
 
     def _by_words(self, texts: Sequence[str]) -> Int64[np.ndarray, "batch found"]:
         """The keyword leg."""
@@ -139,10 +119,9 @@ def propose(
     *,
     mode: Mode,
     candidates: int,
-    overlaid: Overlaid | None = None,
 ) -> Int64[np.ndarray, "batch found"]:
     """The candidates of a search of one round; see `Legs`."""
-    return Legs(snapshot, texts, mode=mode, candidates=candidates, overlaid=overlaid).propose(folded)
+    return Legs(snapshot, texts, mode=mode, candidates=candidates).propose(folded)
 
 
 def _few(snapshot: Snapshot, queries: int) -> bool:
@@ -178,65 +157,3 @@ def _distinct(positions: Int64[np.ndarray, "batch found"]) -> Int64[np.ndarray, 
     ordered = np.sort(np.where(fresh, ordered, last), axis=1)
     ordered[ordered == last] = NONE
     return ordered[:, : int(fresh.sum(axis=1).max(initial=0))]
-
-
-@dataclass(frozen=True, slots=True)
-class Overlaid:
-    """The overlay's part of one state.
-
-    Attributes:
-        others: the state without the changed documents.
-        positions: of these, ascending.
-        changes: δ of each.
-        keys: their stored embeddings, changed: first passages, then further ones.
-        owners: the place in `positions` of each further passage.
-    """
-
-    others: Snapshot
-    positions: Int64[np.ndarray, " changed"]
-    changes: Float[Tensor, "changed encoder_dim"]
-    keys: Float32[np.ndarray, "passages encoder_dim"]
-    owners: Int64[np.ndarray, " further"]
-
-    @classmethod
-    def of(cls, state: Snapshot, overlay: KeyOverlay | None) -> Overlaid | None:
-        """None where no document of the state is in the overlay."""
-        if overlay is None:
-            return None
-        rows = overlay.rows.cpu().numpy()
-        at = state.positions_of(rows)
-        here = at != NONE
-        if state.excluded is not None:
-            here[here] = ~state.excluded[at[here]]
-        if not here.any():
-            return None
-        order = np.argsort(at[here])
-        positions = at[here][order]
-        changes = overlay.changes[torch.as_tensor(np.flatnonzero(here)[order])]
-        by_place = changes.detach().cpu().numpy()
-        keys = state.embeddings(positions) + by_place
-        owners = np.zeros(0, np.int64)
-        if state.passages is not None:
-            further = np.flatnonzero(np.isin(state.passages.owners, positions))
-            owners = np.searchsorted(positions, state.passages.owners[further])
-            keys = np.concatenate([keys, state.passages.embeddings(further) + by_place[owners]])
-        others = state.without(rows[here], state.sequence)
-        return cls(others, positions, changes, keys.astype(np.float32), owners)
-
-    def at(self, positions: Int64[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor, "*shape encoder_dim"]:
-        """δ at each position, zeros where there is none."""
-        place = np.minimum(np.searchsorted(self.positions, positions), len(self.positions) - 1)
-        here = torch.as_tensor(self.positions[place] == positions).to(like.device)
-        changes = self.changes.to(like)[torch.as_tensor(place).to(like.device)]
-        return changes.masked_fill(~here[..., None], 0.0)
-
-    def nearest(
-        self, folded: Float32[np.ndarray, "batch encoder_dim"], k: int
-    ) -> Int64[np.ndarray, "batch k"]:
-        """The positions of the changed documents of highest inner product, long ones by the best passage."""
-        scores = folded @ self.keys.T
-        count = len(self.positions)
-        best = scores[:, :count].copy()
-        np.maximum.at(best.T, self.owners, scores[:, count:].T)
-        order = np.argsort(-best, axis=1, kind="stable")[:, :k]
-        return self.positions[order]

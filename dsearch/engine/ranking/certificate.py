@@ -62,8 +62,6 @@ def certificate_of(
 
 
 def _no_bound(layer: SearchLayer) -> str | None:
-    if layer.overlaid is not None:
-        return "this model changes the keys of single documents; no bound is known for what is beside them"
     if layer.mode == "keyword":
         return None
     if not isinstance(layer.score, NamedScore):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dsearch.attention import log_partition
 from dsearch.attention.fusion_gate import keyword_part
-from dsearch.engine.ranking.candidates import SCORES_AT_ONCE, Overlaid
+from dsearch.engine.ranking.candidates import SCORES_AT_ONCE
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.snapshot.passages import Passages, best_of_documents
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
@@ -37,7 +37,6 @@ def covered_mass(
         mode=layer.mode,
         keyword_weights=found.keyword_weights,
         temperature=temperature,
-        overlaid=layer.overlaid,
         dense_of_all=found.dense_of_all,
         keyword_of_all=found.keyword_of_all,
     )
@@ -69,7 +68,6 @@ def whole_log_partition(
     mode: Mode,
     keyword_weights: Float[Tensor, "batch heads"] | None,
     temperature: Float[Tensor, ""],
-    overlaid: Overlaid | None = None,
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None,
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
@@ -82,7 +80,6 @@ def whole_log_partition(
         mode: which parts logits have.
         keyword_weights: w_h(q); None leaves the keyword part out.
         temperature: t.
-        overlaid: documents whose keys are changed.
         dense_of_all: what every position scores where it is known, without gradients (see `Legs`).
         keyword_of_all: likewise.
     """
@@ -93,13 +90,10 @@ def whole_log_partition(
     if texts is not None and keyword_weights is not None and mode != "dense":
         every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
         bias = keyword_part(keyword_weights, torch.as_tensor(every).to(folded)) / temperature
-    elif known is not None and overlaid is None and snapshot.excluded is None:
+    elif known is not None and snapshot.excluded is None:
         return known.logsumexp(-1)
     else:
         bias = folded.new_zeros(batch, heads, snapshot.positions)
-    if overlaid is not None and mode != "keyword":
-        moved = folded @ overlaid.changes.to(folded).T / temperature
-        bias = bias.index_add(2, torch.as_tensor(overlaid.positions), moved)
     if snapshot.excluded is not None:
         bias = bias.masked_fill(torch.as_tensor(snapshot.excluded), -torch.inf)
     if mode == "keyword":

@@ -24,7 +24,7 @@ from dsearch.attention import Score, pool, refine
 from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
 from dsearch.engine.options import CANDIDATES
-from dsearch.engine.ranking.candidates import Legs, Overlaid
+from dsearch.engine.ranking.candidates import Legs
 from dsearch.engine.ranking.scores import (
     checked_pooling,
     checked_score,
@@ -108,7 +108,6 @@ class SearchLayer(nn.Module):
         """Search another state, or other documents of the same dimension."""
         self._weighting = self.head.keyword_weighting
         self._snapshot = snapshot.weighed(self._weighting)
-        self.overlaid = Overlaid.of(self._snapshot, self.head.overlay)
 
     @property
     def temperature(self) -> Float[Tensor, ""] | float:
@@ -200,7 +199,7 @@ class SearchLayer(nn.Module):
 
     def _scoring(self, embed: EmbedRows | None) -> Scoring:
         score = None if self.mode == "keyword" else self.score
-        return Scoring(self.snapshot, self.head, score, self.overlaid, embed)
+        return Scoring(self.snapshot, self.head, score, embed)
 
     def _search(
         self,
@@ -218,13 +217,7 @@ class SearchLayer(nn.Module):
             query_states = query_states.to(self.head.log_temperature.dtype)
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             queries = self.head.queries(query_states)
-            legs = Legs(
-                self.snapshot,
-                texts,
-                mode=self.mode,
-                candidates=self.candidates,
-                overlaid=None if embed is not None else self.overlaid,
-            )
+            legs = Legs(self.snapshot, texts, mode=self.mode, candidates=self.candidates)
             scoring = self._scoring(embed)
             for _ in range(self.hops - 1):
                 queries = self._hop(queries, legs, scoring)

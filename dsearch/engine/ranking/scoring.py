@@ -26,7 +26,7 @@ from dsearch.attention import POOLINGS, Score, mix, null_weights, pool, temper
 from dsearch.attention.head import Head
 from dsearch.attention.maxp import best_passages
 from dsearch.attention.ranking import partition_by_head, ranking_score
-from dsearch.engine.ranking.candidates import Legs, Overlaid
+from dsearch.engine.ranking.candidates import Legs
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 
@@ -73,15 +73,13 @@ class Scoring(NamedTuple):
         snapshot: the documents.
         head: whose keys they have.
         score: of queries and keys; None: keywords alone rank, and every document scores 0.
-        overlaid: the model's changes to single documents; None where there are none.
         embed: gives embeddings in the graph in place of the stored ones; what it gives is all there is of a
-            document: no passages, no changes.
+            document: no passages.
     """
 
     snapshot: Snapshot
     head: Head
     score: Score | None
-    overlaid: Overlaid | None = None
     embed: EmbedRows | None = None
 
     def known(
@@ -94,7 +92,7 @@ class Scoring(NamedTuple):
         if self.score is None:
             return Scored(folded.new_zeros(*folded.shape[:2], positions.shape[1]))
         every = legs.dense_of_all
-        if every is None or self.overlaid is not None or not ranks_by_inner_product(self.score):
+        if every is None or not ranks_by_inner_product(self.score):
             return None
         if every.shape[2] == 0:
             return None
@@ -111,7 +109,7 @@ class Scoring(NamedTuple):
         beside = None if self.score is None else passages_beside(self.snapshot, positions, folded)
         if beside is None:
             return None
-        # They were scored where they lie, so by inner products, and no key of theirs is changed.
+        # They were scored where they lie, so by inner products.
         every = torch.cat([self._embeddings(positions, folded), beside.embeddings], dim=1)
         taken = best_passages(folded @ every.mT, beside.owners, positions.shape[1])
         return beside.keys(positions, taken.cpu().numpy())
@@ -132,11 +130,9 @@ class Scoring(NamedTuple):
         embeddings, beside = self._embeddings(positions, queries), None
         if self.embed is None and self.score is not None:
             beside = passages_beside(self.snapshot, positions, queries)
-        owned = positions
         if beside is not None:
             embeddings = torch.cat([embeddings, beside.embeddings], dim=1)
-            owned = beside.owned(positions)
-        dense = self._dense(queries, folded, self._changed(embeddings, owned))
+        dense = self._dense(queries, folded, embeddings)
         if beside is None:
             return Scored(dense, embeddings)
         taken = best_passages(dense, beside.owners, positions.shape[1])
@@ -146,7 +142,7 @@ class Scoring(NamedTuple):
         self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
     ) -> Float[Tensor, "batch candidates key_dim"]:
         """The first keys of documents, with the type and device of `like`."""
-        return self.head.keys(self._changed(self._embeddings(positions, like), positions))
+        return self.head.keys(self._embeddings(positions, like))
 
     def keys_taken(
         self,
@@ -156,7 +152,7 @@ class Scoring(NamedTuple):
     ) -> Float[Tensor, "batch heads candidates key_dim"]:
         """The keys that each head took of the documents at these positions, as `Scored.keys` names them."""
         taken = torch.as_tensor(self.snapshot.key_embeddings(keys)).to(like)
-        return self.head.keys(self._changed(taken, positions[:, None]))
+        return self.head.keys(taken)
 
     def _dense(
         self,
@@ -169,14 +165,6 @@ class Scoring(NamedTuple):
         if ranks_by_inner_product(self.score):
             return folded @ embeddings.mT
         return self.score(queries, self.head.keys(embeddings))
-
-    def _changed(
-        self, embeddings: Float[Tensor, "*shape encoder_dim"], positions: Int64[np.ndarray, ...]
-    ) -> Float[Tensor, "*shape encoder_dim"]:
-        """What keys are computed from: embeddings, with the model's changes to single documents."""
-        if self.overlaid is None or self.embed is not None:
-            return embeddings
-        return embeddings + self.overlaid.at(positions, embeddings)
 
     def _embeddings(
         self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor
@@ -211,11 +199,6 @@ class PassagesBeside(NamedTuple):
     embeddings: Float[Tensor, "batch extra encoder_dim"]
     owners: Int64[Tensor, "batch one passages"]
     further: Int64[np.ndarray, "batch extra"]
-
-    def owned(self, positions: Int64[np.ndarray, "batch candidates"]) -> Int64[np.ndarray, "batch passages"]:
-        """The document's position of each first and further passage; −1 at padding."""
-        padded = np.concatenate([positions, np.full((len(positions), 1), NONE, np.int64)], axis=1)
-        return np.take_along_axis(padded, self.owners[:, 0].cpu().numpy(), 1)
 
     def keys(
         self,

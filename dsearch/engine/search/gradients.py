@@ -140,7 +140,7 @@ def attention_parts(
             embeddings = torch.as_tensor(embeddings_found(layer, found)).to(states)
             embeddings = embeddings.squeeze(1) if embeddings.shape[1] == 1 else embeddings
             if "keys" in include:
-                arrays["keys"] = layer.head.keys(with_changes(layer, found, embeddings))
+                arrays["keys"] = layer.head.keys(embeddings)
             if "values" in include:
                 arrays["values"] = layer.head.values(embeddings)
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
@@ -282,7 +282,7 @@ def slopes_of(
     pairs = batch * count
     slopes = states.new_zeros(pairs, heads, states.shape[1])
     if layer.mode != "keyword" and pairs:
-        every = with_changes(layer, found, torch.as_tensor(embeddings_found(layer, found))).numpy()
+        every = embeddings_found(layer, found)
         embeddings = every.transpose(0, 2, 1, 3).reshape(pairs, -1, states.shape[1])
         for start in range(0, pairs, _AT_ONCE):
             part = slice(start, min(start + _AT_ONCE, pairs))
@@ -299,16 +299,6 @@ def embeddings_found(
     if found.keys is None:
         return layer.snapshot.embeddings(found.positions)[:, None]
     return layer.snapshot.key_embeddings(found.keys)
-
-
-def with_changes(
-    layer: SearchLayer, found: SearchOutput, embeddings: Float[Tensor, "batch ... encoder_dim"]
-) -> Float[Tensor, "batch ... encoder_dim"]:
-    """What keys are computed from: embeddings, by head or not, with changes to single documents."""
-    if layer.overlaid is None:
-        return embeddings
-    changes = layer.overlaid.at(found.positions, embeddings)
-    return embeddings + (changes if embeddings.ndim == 3 else changes[:, None])
 
 
 def _of_pairs(

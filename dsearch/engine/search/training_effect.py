@@ -1,7 +1,7 @@
 """What training changed about a hit: its score, weight and rank before, and which training queries pulled.
 
-Before: the parent of the model that answers attends over the same candidates for the same query. So with one
-head `score = before.score + dense + keyword`, exactly.
+Before: the parent of the model that answers (or its nearest ancestor that is served) attends over the same
+candidates for the same query. So with one head `score = before.score + dense + keyword`, exactly.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.engine.models.files import UNTRAINED
+from dsearch.engine.models.retired import served_version
 from dsearch.engine.options import SearchChoices
 from dsearch.engine.ranking.explain import shares_of
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
@@ -42,12 +42,10 @@ def learned(
     if version == UNTRAINED:
         return None
     model = collection.store.model(version)
-    ancestor = model.parent  # there for as long as its children are
-    if (
-        ancestor is None
-        or "documents" in model.record
-        or "documents" in collection.store.model(ancestor).record
-    ):
+    if model.parent is None:
+        return None
+    ancestor = served_version(collection.store, model.parent)  # there for as long as its children are
+    if "documents" in model.record or "documents" in collection.store.model(ancestor).record:
         return None
     same = collection.encoder_identity_of(version) == collection.encoder_identity_of(ancestor)
     if not same and (turned or texts is None):
@@ -65,7 +63,6 @@ def learned(
     lessons = None if layer.mode == "keyword" else collection.lessons_of(version)
     now_dense, now_keyword = _parts(found, layer)
     then_dense, then_keyword = _parts(before, parent)
-    own = _of_overlay(found, layer)
 
     def tell(query: int, column: int) -> Learned:
         position = found.positions[query, column]
@@ -83,7 +80,6 @@ def learned(
             rank=then + 1,
             dense=float(now_dense[query, column] - then_dense[query, then]),
             keyword=float(now_keyword[query, column] - then_keyword[query, then]),
-            overlay=None if own is None else float(own[query, column]),
             lessons=pulled,
         )
 
@@ -96,11 +92,3 @@ def _parts(
     """Dense and keyword part of each score: the heads', by how much of the weight comes from each."""
     shares = shares_of(found, layer.head, layer.temperature)
     return (shares * found.dense).sum(1), (shares * found.keyword).sum(1)
-
-
-def _of_overlay(found: SearchOutput, layer: SearchLayer) -> Float[Tensor, "batch candidates"] | None:
-    """What the changes of single documents' keys add to the dense part of their own scores."""
-    if layer.overlaid is None or layer.mode == "keyword":
-        return None
-    added = torch.einsum("bhd,bcd->bhc", found.folded, layer.overlaid.at(found.positions, found.folded))
-    return (shares_of(found, layer.head, layer.temperature) * added).sum(1)

@@ -23,6 +23,7 @@ from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live,
 from dsearch.engine.indexing.retention import tidy
 from dsearch.engine.indexing.tuning import with_tuned_parameters
 from dsearch.engine.models.files import load_head
+from dsearch.engine.models.retired import served_version
 from dsearch.engine.snapshot.fresh import Fresh, GrowingMatrix
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.errors import Conflict, DsearchError, InvalidRequest
@@ -138,7 +139,7 @@ class LiveState:
 
     def key_projection(self) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
         """What the keys of the next generation are projected by: W_K of the live head, None for W_K = I."""
-        head = load_head(self._store, self._store.live_model())
+        head = load_head(self._store, served_version(self._store))
         with torch.inference_mode():
             return _foldable(head.key_projection().numpy())
 

@@ -10,6 +10,7 @@ assignment.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
+from dsearch.engine.models.retired import live_problem, served_version
 from dsearch.engine.models.training_record import Lessons, QueryDrift
 from dsearch.engine.options import LayerOptions, language_of
 from dsearch.engine.ranking.layer import SearchLayer
@@ -38,6 +40,8 @@ from dsearch.engine.state.live import LiveState
 from dsearch.errors import Conflict, CorruptData, Gone, UnsupportedFormat
 from dsearch.store import FeedbackStore, GenerationRecord, Store
 from dsearch.types import Mode, Stamp
+
+_log = logging.getLogger(__name__)
 
 
 class CollectionState:
@@ -67,6 +71,7 @@ class CollectionState:
         self._live = LiveState(store, closed)
         self._heads: dict[str, Head] = {}
         self._lessons: tuple[str, Lessons | None] | None = None
+        self._served = ("", "")  # the version that was promoted, and the one that answers
         self._narrowed = NarrowedStates(store)
         self.kept_documents = KeptDocuments(store)
         self.layers = KeptLayers()
@@ -119,8 +124,13 @@ class CollectionState:
 
     @property
     def live_model(self) -> str:
-        """The version that answers when none is asked for."""
-        return self.store.live_model()
+        """The version that answers when none is asked for; see retired.py for one that cannot be served."""
+        live, served = self.store.live_model(), self._served
+        if live != served[0]:
+            served = self._served = live, served_version(self.store, live)
+            if served[1] != live:
+                _log.warning("%s", live_problem(self.store))
+        return served[1]
 
     @property
     def feedback(self) -> FeedbackStore:
@@ -153,6 +163,7 @@ class CollectionState:
             "pending": counts.pending,
             "generation": generation.number if generation else 0,
             "model": self.live_model,
+            "model_problem": live_problem(self.store),
             "sequence": self.store.sequence,
             "encoder": self.store.encoder,
             "language": language_of(self.store),

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from dsearch.engine import MAX_HEADS, UNTRAINED, head_bytes, head_from_bytes, require_head_alone
+from dsearch.engine import MAX_HEADS, UNTRAINED, head_bytes, head_from_bytes, require_head_alone, retired_part
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
     CorruptData,
     DimensionMismatch,
+    Gone,
     InvalidRequest,
     ModelNotFound,
 )
@@ -42,7 +43,13 @@ async def list_models(collection: str, service: TheService) -> Response:
             live = opened.live_model
             known = [opened.store.model(UNTRAINED), *opened.store.models()]
         models = [
-            {"version": one.version, "parent": one.parent, "live": one.version == live, "record": one.record}
+            {
+                "version": one.version,
+                "parent": one.parent,
+                "live": one.version == live,
+                "problem": retired_part(one.record),
+                "record": one.record,
+            }
             for one in known
         ]
         return {"live": live, "models": models}
@@ -54,7 +61,7 @@ async def list_models(collection: str, service: TheService) -> Response:
     "/{version}/promote",
     response_model=Promoted,
     responses=documented(
-        CollectionNotFound, ModelNotFound, InvalidRequest, Conflict, CorruptData, Overloaded
+        CollectionNotFound, ModelNotFound, Gone, InvalidRequest, Conflict, CorruptData, Overloaded
     ),
 )
 async def promote_model(collection: str, version: str, service: TheService) -> Response:
@@ -119,7 +126,7 @@ class AddParameters(Given):
 @router.get(
     "/{version}/head",
     response_class=Response,
-    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, CorruptData)
+    responses=documented(CollectionNotFound, ModelNotFound, Gone, InvalidRequest, CorruptData)
     | {200: {"content": _BYTES, "description": "The head's tensors."}},
 )
 async def get_head(collection: str, version: str, service: TheService) -> Response:

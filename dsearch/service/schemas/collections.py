@@ -16,6 +16,7 @@ _COLLECTION = {
     "documents": 5183,
     "pending": 0,
     **STAMP,
+    "model_problem": None,
     "encoder": {"name": "all-MiniLM-L6-v2", "dimension": 384},
     "language": "english",
     "passages": {"tokens": 256, "overlap": 32},
@@ -31,6 +32,9 @@ class CollectionDescribed(Stamped):
     name: str
     documents: int
     pending: int = Field(description="documents without an embedding yet: not searchable")
+    model_problem: str | None = Field(
+        description="why the version that was promoted does not answer, and which one does; or null"
+    )
     encoder: dict[str, Any]
     language: str = Field(description="how its texts are cut into words")
     passages: dict[str, Any] | None = Field(
@@ -82,6 +86,9 @@ class ModelDescribed(BaseModel):
     version: str
     parent: str | None = Field(description="the version that it was trained from")
     live: bool = Field(description="whether it answers when no version is asked for")
+    problem: str | None = Field(
+        description="the part of it that this release no longer serves, so that it cannot be asked; or null"
+    )
     record: dict[str, Any] = Field(description="scores on the gate, training data, seed")
 
 
@@ -89,7 +96,10 @@ class ModelList(BaseModel):
     """The versions of a collection; v0 is the untrained one."""
 
     model_config = example(
-        {"live": "v1", "models": [{"version": "v0", "parent": None, "live": False, "record": {}}]}
+        {
+            "live": "v1",
+            "models": [{"version": "v0", "parent": None, "live": False, "problem": None, "record": {}}],
+        }
     )
 
     live: str
@@ -132,6 +142,7 @@ _STATISTICS = {
     "deleted": 12,
     "sequence": 120,
     "model": "v1",
+    "model_problem": None,
     "models": 2,
     "delta": {"documents": 31, "share": 0.006},
     "keys": KEYS,
@@ -173,6 +184,9 @@ class StatisticsAnswer(BaseModel):
     )
     sequence: int
     model: str
+    model_problem: str | None = Field(
+        description="why the version that was promoted does not answer, and which one does; or null"
+    )
     models: int
     delta: Delta
     keys: dict[str, Any] | None = Field(

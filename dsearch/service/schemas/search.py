@@ -314,7 +314,6 @@ class Learned(BaseModel):
         description="what the dense part has gained; by shares where there are several heads"
     )
     keyword: float = Field(description="what the keyword part has gained")
-    overlay: float | None = Field(description="how much of dense is this document's own changed key")
     lessons: list[Lesson] | None = Field(description="those that moved it most; null: none are kept")
 
 

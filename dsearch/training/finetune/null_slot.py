@@ -10,7 +10,7 @@ tells no more than the share of unanswerable queries does is not opened.
 
 A head trained once more as another was, without some of its examples.
 
-What is fitted to a head's scores (a null slot, an overlay) is fitted and judged on queries that the head did
+What is fitted to a head's scores (a null slot) is fitted and judged on queries that the head did
 not learn from; the one that answers learned from all of them.
 """
 
@@ -195,7 +195,7 @@ def with_null_slot(
 
     def without(held_out: list[int]) -> Head:
         watch = Watch("null slot", cancelled=cancelled)
-        return trained_without(trained, examples, held_out, options, device=device, watch=watch)[0]
+        return trained_without(trained, examples, held_out, options, device=device, watch=watch)
 
     states = encoder.encode_queries(list(unanswerable))
     head, slot = learn_null_slot(
@@ -229,8 +229,8 @@ def trained_without(
     *,
     device: str = "cpu",
     watch: Watch | None = None,
-) -> tuple[Head, Examples]:
-    """A head of the same keyword start, hop, epochs, share and keyword factor, and what it learned from.
+) -> Head:
+    """Train a head of the same keyword start, hop, epochs, share and keyword factor.
 
     Args:
         trained: by scope head.
@@ -245,4 +245,4 @@ def trained_without(
     student = train_student(rest, options, start=start, epochs=trained.epochs, device=device, watch=watch)
     beginning = new_head(examples.states.shape[1], options, start)
     head = part_of_the_way(beginning, student.head, trained.share)
-    return reweighed(head, trained.keyword_factor), rest
+    return reweighed(head, trained.keyword_factor)

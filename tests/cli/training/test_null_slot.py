@@ -60,12 +60,3 @@ def test_learned_saved_searched_and_evaluated(beir: Path, capsys: pytest.Capture
 def test_without_judgements_it_is_refused(beir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "-c", "t", "--self-supervised", "--null-slot") == 1
     assert "--null-slot learns from judged queries" in capsys.readouterr().err
-
-
-def test_an_overlay_is_told_apart(beir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run("train", "-c", "t", "--data", beir, "--epochs", "1", "--overlay", "--accept")
-    out, err = capsys.readouterr()
-    assert code == 0, err
-    assert "the head alone → the head with it" in out
-    assert run("train", "-c", "t", "--self-supervised", "--overlay") == 1
-    assert "--overlay learns from judged queries" in capsys.readouterr().err

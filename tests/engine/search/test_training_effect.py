@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from dsearch.attention.head import Head
-from dsearch.attention.overlay import KeyOverlay
 from dsearch.engine import Collection
 from dsearch.engine.models.training_record import Lessons
 from dsearch.errors import CorruptData
@@ -48,7 +47,7 @@ def test_score_is_the_parents_and_what_was_gained(collection: Collection, mode: 
         assert hit.explain is not None
         learned = hit.explain.learned
         assert learned is not None
-        assert (learned.parent, learned.overlay, learned.lessons) == (first, None, None)
+        assert (learned.parent, learned.lessons) == (first, None)
         assert learned.score + learned.dense + learned.keyword == pytest.approx(hit.score, abs=1e-5)
         then = before[hit.id]
         assert (learned.rank, learned.score) == (then.rank, pytest.approx(then.score, abs=1e-5))
@@ -99,23 +98,6 @@ def test_lessons_by_the_formula(collection: Collection) -> None:
     assert keyword is not None
     assert keyword.learned is not None
     assert keyword.learned.lessons is None  # no embedding has a part in it
-
-
-def test_an_overlays_part_is_told(collection: Collection) -> None:
-    row = collection.store.rows_of(["d1"])["d1"]
-    head = Head(32)
-    change = torch.zeros(1, 32)
-    change[0, 0] = 0.1
-    head.overlay = KeyOverlay(torch.tensor([row]), change, 0.2)
-    version = collection.add_model(head, {})
-    hits = collection.search(QUERY, model=version, explain=True, limit=50).hits
-    state = collection.encoder.encode_queries([QUERY])[0]
-    for hit in hits:
-        assert hit.explain is not None
-        assert hit.explain.learned is not None
-        own = hit.explain.learned.overlay
-        assert own == pytest.approx(0.1 * state[0] if hit.id == "d1" else 0.0, abs=1e-6)
-        assert hit.explain.learned.dense == pytest.approx(own, abs=1e-6)  # nothing else was learned
 
 
 @pytest.mark.parametrize("texts", [None, ["honey", "music ☃", "cheese"]])

@@ -13,7 +13,6 @@ from safetensors.numpy import load, save
 from starlette.testclient import TestClient
 
 from dsearch.attention.head import Head
-from dsearch.attention.overlay import KeyOverlay
 from dsearch.engine import Collection, Question, SearchEngine, attention_parts, head_bytes, vjp
 from dsearch.service import create_app
 from dsearch.service.schemas.attend import AttendAnswer, VjpAnswer
@@ -141,27 +140,6 @@ def test_a_head_is_read_changed_and_handed_in(client: TestClient, live: Collecti
     assert (listed["record"]["scope"], listed["record"]["uploaded"]) == ("uploaded", {"loss": 0.25})
     assert client.post(f"{URL}/models/v2/promote").status_code == 200
     assert client.post(f"{URL}/attend", json={"queries": ["cat"]}).json()["temperature"] == pytest.approx(0.5)
-
-
-def test_an_overlay_is_read_and_handed_in_with_its_head(client: TestClient, live: Collection) -> None:
-    asked = {"queries": ["cat"], "model": "v1"}
-    found = client.post(f"{URL}/attend", json=asked).json()["results"][0]
-    head = live.head("v1")
-    rows = torch.tensor(sorted(live.store.rows_of(found["ids"][:2]).values()))
-    head.overlay = KeyOverlay(rows, torch.full((2, 32), 0.03), 0.2)
-    version = live.add_model(head, {})
-    read = client.get(f"{URL}/models/{version}/head").content
-    added = client.post(
-        f"{URL}/models?parent=v1", content=read, headers={"Content-Type": TENSORS["Accept"]}
-    ).json()["model"]
-    kept = live.head(added).overlay
-    assert kept is not None
-    assert (kept.rows.tolist(), kept.bound) == (rows.tolist(), 0.2)
-    answers = [
-        client.post(f"{URL}/attend", json={**asked, "model": model}).json()["results"][0]
-        for model in (version, added)
-    ]
-    assert answers[0]["weights"] == answers[1]["weights"] != found["weights"]
 
 
 def changed(name: str, tensor: Any) -> bytes:
