@@ -95,8 +95,6 @@ class Explanation:
             terms' parts of a head add up to that head's keyword part.
         shares: how much of the document's weight comes from each head; they sum to 1.
         mixing: what comparing several heads adds to the score; see `engine/explaining.py`.
-        fusion_gate: what the model's gate multiplies the keyword weight of each head by for this query; None
-            where the weight is a constant, or keywords have no part.
         null_weight: that of "nothing fits", which all documents leave; None where the model has no slot.
         learned: what training changed; None for the untrained model, and where it cannot be told (models
             with documents of their own, shards).
@@ -108,7 +106,6 @@ class Explanation:
     terms: dict[str, list[float]] = field(default_factory=dict)
     shares: list[float] = field(default_factory=lambda: [1.0])
     mixing: float = 0.0
-    fusion_gate: list[float] | None = None
     null_weight: float | None = None
     learned: Learned | None = None
 

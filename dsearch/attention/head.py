@@ -3,7 +3,7 @@
     q_h  = |e_q| · unit(e_q + f_h(e_q))         query projection of head h, see below
     k    = e_d + Δ_K e_d = W_K e_d              key projection: linear, so it folds into the query
     v    = e_d + Δ_V e_d = W_V e_d              value projection
-    l_h  = (q_h · k + w_h(q) · b) / t           logits; b is the keyword score, w_h(q) its weight, see below
+    l_h  = (q_h · k + w_h · b) / t              logits; b is the keyword score, w_h its weight
     weight = Σ_h m_h softmax(l_h)               mixture of heads, after the softmax
 
 What a query is moved by has one of three forms (`query_side`):
@@ -16,9 +16,6 @@ All start at zero: an untrained head ranks as the cosine similarity of the encod
 A_h is random and B_h = 0, so several heads part; equal starts would have equal gradients for ever. Keys have
 to stay linear, queries need not: they are computed when they are asked. One key space for all query heads is
 Shazeer 2019 (arXiv:1911.02150).
-
-The keyword weight is a constant w_h of each head, or with `fusion="gate"` that times what a small network
-makes of the query's words (fusion_gate.py).
 
 The query keeps its length: a linear Δ could lower the temperature by growing, and two dials for one thing do
 not train well.
@@ -33,14 +30,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dsearch.attention.fusion_gate import FusionGate
 from dsearch.attention.scores import length, unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 START_TEMPERATURE = 0.05
 START_KEYWORD_WEIGHT = 1.0
 QUERY_SIDES = ("linear", "low-rank", "mlp")
-FUSIONS = ("constant", "gate")
 _ZERO_AT_START = {  # of each query side: while these are zeros it moves nothing
     "linear": ("query_delta",),
     "low-rank": ("query_in",),
@@ -56,19 +51,16 @@ class Head(nn.Module):
         bm25: (k1, b) of the keyword score, chosen by `dsearch tune` rather than by gradient; the index' own
             when None.
         null_slot: (n, s) of "nothing fits", see null_slot.py; None where a head has no such slot.
-        fusion_gate: what makes the keyword weight one of the query; None: it is a constant.
 
     Args:
         encoder_dim: length of an embedding; keys and values have the same length.
         heads: number of query heads; they share the keys.
         rank: of what moves the queries of each head, or the width of its hidden layer; not of a full matrix.
-        seed: of the random factors A_h, and of a gate's first layer.
+        seed: of the random factors A_h.
         query_side: what moves queries, of `QUERY_SIDES`; None: linear for one head, low-rank for several.
-        fusion: how much keywords count, of `FUSIONS`: alike for every query, or by a gate.
 
     Raises:
-        InvalidRequest: a size below 1; a query side that is none, or linear with several heads; a fusion that
-            is none.
+        InvalidRequest: a size below 1; a query side that is none, or linear with several heads.
     """
 
     def __init__(
@@ -79,7 +71,6 @@ class Head(nn.Module):
         rank: int = 32,
         seed: int = 0,
         query_side: str | None = None,
-        fusion: str = "constant",
     ):
         super().__init__()
         for name, value in {"encoder_dim": encoder_dim, "heads": heads, "rank": rank}.items():
@@ -87,7 +78,6 @@ class Head(nn.Module):
                 raise InvalidRequest(f"{name}={value}; use an integer of at least 1")
         self.encoder_dim, self.heads, self.rank, self.seed = encoder_dim, heads, rank, seed
         self.query_side = checked_query_side(query_side, heads)
-        self.fusion = checked_fusion(fusion)
         square = (encoder_dim, encoder_dim)
         if self.query_side == "linear":
             self.query_delta = nn.Parameter(torch.zeros(1, *square))
@@ -108,7 +98,6 @@ class Head(nn.Module):
         self.register_buffer("bm25", None)
         self.null_slot: nn.Parameter | None
         self.register_parameter("null_slot", None)
-        self.fusion_gate = FusionGate(heads, seed=seed) if fusion == "gate" else None
         self._settled: dict[str, tuple[int, int]] = {}
 
     def settle(self) -> Head:
@@ -144,26 +133,6 @@ class Head(nn.Module):
         k1, b = self.bm25.unbind()
         return round(k1.item(), 6), round(b.item(), 6)  # single precision: 0.4 is .4000000059
 
-    def keyword_weights(
-        self, queries: int, features: Float[Tensor, "batch features"] | None
-    ) -> Float[Tensor, "batch heads"]:
-        """w_h(q): how much keywords count for each of so many queries.
-
-        Args:
-            queries: how many.
-            features: of their words; needed by a gate alone.
-
-        Raises:
-            InvalidRequest: a gate without features.
-        """
-        if self.fusion_gate is None:
-            # A view of a parameter would want gradients even where there are none.
-            weight = self.keyword_weight if torch.is_grad_enabled() else self.keyword_weight.detach()
-            return weight.expand(queries, -1)
-        if features is None:
-            raise InvalidRequest("a head with a fusion gate needs the features of queries; give them")
-        return self.keyword_weight * self.fusion_gate(features.to(self.keyword_weight))
-
     def weigh_keywords(self, k1: float, b: float) -> None:
         """Choose k1 and b of the keyword score."""
         self.bm25 = torch.tensor([k1, b], device=self.keyword_weight.device)
@@ -189,7 +158,7 @@ class Head(nn.Module):
         }
         if self.query_side != checked_query_side(None, self.heads):
             shape["query_side"] = self.query_side
-        return shape if self.fusion_gate is None else {**shape, "fusion": self.fusion}
+        return shape
 
     def query_parameters(self) -> list[nn.Parameter]:
         """What moves queries."""
@@ -242,16 +211,13 @@ class Head(nn.Module):
         return torch.eye(self.encoder_dim).to(self.key_delta) + self.key_delta
 
     def distance_from_identity(self) -> Float[Tensor, ""]:
-        """Σ |Δ|² over all projections, c² of a hidden layer included, and how far a gate is from a constant:
-        what weight decay pulls to zero."""
+        """Σ |Δ|² over all projections, c² of a hidden layer included: what weight decay pulls to zero."""
         if self.query_side == "linear":
             query = self.query_delta.square().sum()
         else:
             query = (self.query_out @ self.query_in).square().sum()
         if self.query_side == "mlp":
             query = query + self.query_bias.square().sum()
-        if self.fusion_gate is not None:
-            query = query + self.fusion_gate.distance_from_constant()
         return query + self.key_delta.square().sum() + self.value_delta.square().sum()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *further: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -278,17 +244,6 @@ def checked_query_side(query_side: str | None, heads: int) -> str:
             f"query_side='linear' with {heads} heads, which would stay alike; use low-rank or mlp"
         )
     return query_side
-
-
-def checked_fusion(fusion: str) -> str:
-    """How much keywords count.
-
-    Raises:
-        InvalidRequest: not one of `FUSIONS`.
-    """
-    if fusion not in FUSIONS:
-        raise InvalidRequest(f"fusion={fusion!r}; use one of {', '.join(FUSIONS)}")
-    return fusion
 
 
 def _state_of(parameter: Tensor) -> tuple[int, int]:

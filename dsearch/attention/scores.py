@@ -199,3 +199,10 @@ def unit(vectors: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
 def length(vectors: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape 1"]:
     """Euclidean length along the last dimension, kept as a dimension of 1; its gradient at zero is zero."""
     return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)  # pyright: ignore
+
+
+def keyword_part(
+    weight: Float[Tensor, " heads"], scores: Float[Tensor, "batch documents"]
+) -> Float[Tensor, "batch heads documents"]:
+    """w_h b(q, d): what keywords add to the score of each head."""
+    return weight[:, None] * scores[:, None]

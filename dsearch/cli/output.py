@@ -84,9 +84,6 @@ def _explained(score: float, explain: Explanation) -> list[str]:
             for number, (dense, word, weight, share) in enumerate(heads)
         ]
         lines.append(f"score {score:.4f} = Σ share · (dense + keyword) + mixing {explain.mixing:.4f}")
-    if explain.fusion_gate is not None:
-        factors = " ".join(f"{factor:.2f}" for factor in explain.fusion_gate)
-        lines.append(f"gate: keywords count {factors} times as much for this query")
     if explain.learned is not None:
         lines += _learned(explain.learned)
     if explain.terms:

@@ -93,11 +93,10 @@ class TrainOptions(TypedDict, total=False):
     scope: "head", "query" or "full", and for the last two encoder_training ("lora" or "all") and
     encoder_learning_rate; for "full" negatives, how many hard ones each query has. objective: "listwise",
     "judged", "in-batch", …, or "value" with field: what to predict of the documents. null_slot: learn a
-    weight for "nothing fits" too. heads, query_side ("linear", "low-rank" or "mlp"), fusion ("constant", or
-    "gate": how much keywords count is of the query), epochs, learning_rate, seed. tune: whether keyword
-    weight, k1, b and hop strength are chosen first. promote: whether it answers if it did better on what was
-    held out; accept: whatever that says. alpha: the largest p-value that counts as a gain; margin: how far
-    nDCG@10 may fall on seen or unseen documents.
+    weight for "nothing fits" too. heads, query_side ("linear", "low-rank" or "mlp"), epochs, learning_rate,
+    seed. tune: whether keyword weight, k1, b and hop strength are chosen first. promote: whether it answers
+    if it did better on what was held out; accept: whatever that says. alpha: the largest p-value that counts
+    as a gain; margin: how far nDCG@10 may fall on seen or unseen documents.
     """
 
     scope: Literal["head", "query", "full"]
@@ -109,7 +108,6 @@ class TrainOptions(TypedDict, total=False):
     null_slot: bool
     heads: int
     query_side: Literal["linear", "low-rank", "mlp"]
-    fusion: Literal["constant", "gate"]
     epochs: int
     learning_rate: float
     seed: int

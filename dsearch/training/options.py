@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dsearch.attention.head import checked_fusion, checked_query_side
+from dsearch.attention.head import checked_query_side
 from dsearch.encoder import EncoderTraining
 from dsearch.errors import InvalidRequest
 from dsearch.training.losses.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
@@ -27,8 +27,6 @@ class HeadOptions:
         heads: query heads.
         query_side: what moves queries: "linear", "low-rank" or "mlp", see head.py; None: linear for one head,
             low-rank for several.
-        fusion: how much keywords count: "constant", alike for every query, or "gate": by what a query's words
-            say of it, see fusion_gate.py.
         train_keys: learn the key projection too; without it only the query side moves.
         keywords: whether shared words have a part: without, the keyword weight stays as it is.
         folds: the examples are held out in so many parts to judge by, one part after the other until that is
@@ -44,7 +42,6 @@ class HeadOptions:
     decay: float = 1e-3
     heads: int = 1
     query_side: str | None = None
-    fusion: str = "constant"
     train_keys: bool = True
     keywords: bool = True
     folds: int = 3
@@ -55,8 +52,6 @@ class HeadOptions:
         require_rates(self, "learning_rate")
         require_weights(self, "retention", "decay")
         checked_query_side(self.query_side, self.heads)
-        if checked_fusion(self.fusion) == "gate" and not self.keywords:
-            raise InvalidRequest("fusion='gate' without keywords, which it weighs; leave one of them out")
         if not (self.folds == 0 or 2 <= self.folds <= 20):
             raise InvalidRequest(f"folds={self.folds}; use 2 to 20, or 0 to hold nothing out")
 

@@ -10,7 +10,6 @@ Relevant positions of many queries as matrices, and nDCG@10 of rankings of posit
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -182,8 +181,7 @@ class Ranking:
             which = torch.arange(start, min(start + _QUERIES_AT_A_TIME, len(self.examples)))
             keyword = None
             if self._keywords:
-                scores = self._keyword_scores(alike)
-                keyword = _Keyword(scores(which).to(device), scores.features(which, *heads))
+                keyword = self._keyword_scores(alike)(which).to(device)
             queries = alike.queries(torch.as_tensor(states[which.numpy()]).to(device))
             scored = self._scores(alike, queries, corpus, further)
             for head, of_head in zip(heads, best, strict=True):
@@ -199,7 +197,7 @@ class Ranking:
         head: Head,
         queries: Float[Tensor, "batch heads key_dim"],
         scored: tuple[Float[Tensor, "batch heads documents"], Int64[Tensor, "batch heads documents"] | None],
-        keyword: _Keyword | None,
+        keyword: Float[Tensor, "batch documents"] | None,
         corpus: Float[Tensor, "documents encoder_dim"],
         further: FurtherPassages | None,
         which: Int64[Tensor, " batch"],
@@ -253,7 +251,7 @@ class Ranking:
         self,
         head: Head,
         scores: Float[Tensor, "batch heads documents"],
-        keyword: _Keyword | None,
+        keyword: Float[Tensor, "batch documents"] | None,
         over: Float[Tensor, "batch heads 1"] | float = 1.0,
     ) -> Float[Tensor, "batch heads documents"]:
         """(s / `over` + w b) / t."""
@@ -261,8 +259,7 @@ class Ranking:
         logits = scores * (1 / (head.temperature * over))
         if keyword is None:
             return logits
-        weights = head.keyword_weights(len(logits), keyword.features) / head.temperature
-        return logits.addcmul_(keyword.scores[:, None], weights[:, :, None])
+        return logits.addcmul_(keyword[:, None], (head.keyword_weight / head.temperature)[:, None])
 
     def _pooled(
         self,
@@ -334,13 +331,6 @@ class _Hop:
         return torch.add(self._scores, self._along, alpha=strength), turned.clamp_min(1e-12)
 
 
-class _Keyword(NamedTuple):
-    """What keywords say of some queries: b(q, d), and the features that a head with a fusion gate needs."""
-
-    scores: Float[Tensor, "batch documents"]
-    features: Float[Tensor, "batch features"] | None
-
-
 class KeywordScores:
     """b(q, d) of examples' queries over the corpus, kept when they fit into memory.
 
@@ -354,7 +344,6 @@ class KeywordScores:
         missing = [text for text in dict.fromkeys(examples.texts) if text not in known]
         size = 4 * (len(known) + len(missing)) * examples.snapshot.positions
         self._kept: list[Row] | None = None
-        self._features: Float[Tensor, "queries features"] | None = None
         if size <= _KEYWORD_CACHE_BYTES:
             if missing:
                 known |= zip(missing, examples.snapshot.all_keyword_scores(missing), strict=True)
@@ -368,17 +357,6 @@ class KeywordScores:
         else:
             scores = self._examples.snapshot.all_keyword_scores([self._examples.texts[i] for i in which])
         return torch.as_tensor(scores).to(self._device)
-
-    def features(
-        self, batch: Int64[Tensor, " batch"], *heads: Head
-    ) -> Float[Tensor, "batch features"] | None:
-        """φ(q) of the examples at these indices, where one of the heads has a gate; None where none has."""
-        if all(head.fusion_gate is None for head in heads):
-            return None
-        if self._features is None:
-            every = self._examples.snapshot.query_features(self._examples.texts)
-            self._features = torch.as_tensor(every).to(self._device)
-        return self._features[batch.to(self._device)]
 
 
 def corpus_embeddings(snapshot: Snapshot) -> Float[Tensor, "documents encoder_dim"]:

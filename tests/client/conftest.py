@@ -24,9 +24,9 @@ from dsearch.engine import PassageOptions, SearchEngine
 from dsearch.types import Document
 
 
-def moved_head(heads: int, *, hop_strength: float = 0.0, fusion: str = "constant") -> Head:
+def moved_head(heads: int, *, hop_strength: float = 0.0) -> Head:
     torch.manual_seed(4)
-    head = Head(32, heads=heads, rank=3, fusion=fusion)
+    head = Head(32, heads=heads, rank=3)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
@@ -66,8 +66,7 @@ def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two equal homes: 60 documents, two written later, two deleted; v1 has two heads, v2 one, v3 hops, v4 a
-    fusion gate.
+    """Two equal homes: 60 documents, two written later, two deleted; v1 has two heads, v2 one, v3 hops.
 
     Beside them "long", of which every document has several passages; v1 has two heads.
     """
@@ -77,12 +76,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         papers.ingest(documents(60))
         papers.upsert(documents(62)[60:])
         papers.delete(["d003", "d060"])
-        for head in (
-            moved_head(2),
-            moved_head(1),
-            moved_head(1, hop_strength=0.5),
-            moved_head(2, fusion="gate"),
-        ):
+        for head in (moved_head(2), moved_head(1), moved_head(1, hop_strength=0.5)):
             papers.add_model(head, {"note": "moved"})
         long = engine.create("long", passages=PassageOptions(tokens=16, overlap=4))
         long.ingest(replace(one, text=f"{one.text} {other.text} {one.text}") for one, other in pairs(12))

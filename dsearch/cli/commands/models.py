@@ -173,7 +173,6 @@ def _described(model: dict[str, Any]) -> str:
             f"{scope} trained {origin}, {record.get('epochs', '?')} epochs, "
             + ("" if scope == "full" else f"{chosen.get('objective', 'listwise')}, ")
             + ("" if record.get("share", 1.0) == 1.0 else f"{record['share']:.0%} of it served, ")
-            + ("keyword weight by query, " if "fusion" in record.get("head", {}) else "")
             + _keywords(record.get("keyword_factor", 1.0))
             + f"seed {chosen.get('seed', '?')}"
         )

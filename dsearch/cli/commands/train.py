@@ -81,12 +81,6 @@ def train(
         str | None,
         typer.Option(help="What moves queries: linear (one head), low-rank, mlp [default: by the heads]."),
     ] = None,
-    fusion: Annotated[
-        str | None,
-        typer.Option(
-            help="How much keywords count: constant, or gate (by the query's words) [default: constant]."
-        ),
-    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries at most.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the projections.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Queries a step.")] = None,

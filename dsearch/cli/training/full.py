@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dsearch.training.loop.distributed import Processes
 
 # And what they are when nobody chose them.
-_NOT_ITS_OWN = {"objective": "listwise", "heads": 1, "query_side": None, "fusion": "constant"}
+_NOT_ITS_OWN = {"objective": "listwise", "heads": 1, "query_side": None}
 
 
 def train_full_with_progress(

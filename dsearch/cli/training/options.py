@@ -32,7 +32,6 @@ class Asked:
     null_slot: bool
     heads: int
     query_side: str | None
-    fusion: str | None
     epochs: int | None
     learning_rate: float | None
     batch_size: int | None
@@ -81,7 +80,6 @@ class Asked:
             seed=self.seed,
             heads=self.heads,
             query_side=self.query_side,
-            fusion=self.fusion,
             scope=self.scope,
             encoder_method=self.encoder_training,
             encoder_learning_rate=self.encoder_learning_rate,

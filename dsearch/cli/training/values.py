@@ -12,7 +12,7 @@ from dsearch.cli.training.session import interruptible, judged_of, run_folder
 if TYPE_CHECKING:
     from dsearch.cli.training.options import Asked
 
-_OPTIONS = ("epochs", "learning_rate", "batch_size", "heads", "query_side", "fusion", "seed")
+_OPTIONS = ("epochs", "learning_rate", "batch_size", "heads", "query_side", "seed")
 
 
 def train_values(asked: Asked) -> Outcome:

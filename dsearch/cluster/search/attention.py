@@ -69,13 +69,8 @@ class Asking:
         """The texts, where words have a part."""
         return None if self.mode == "dense" else self.texts
 
-    def question(
-        self,
-        folded: Float[Tensor, "batch heads encoder_dim"],
-        head: Head,
-        keyword_weights: Float[Tensor, "batch heads"] | None,
-    ) -> Question:
-        """What shards are asked for a head, which weighs the words of each query so."""
+    def question(self, folded: Float[Tensor, "batch heads encoder_dim"], head: Head) -> Question:
+        """What shards are asked for a head."""
         return Question(
             folded=np.ascontiguousarray(folded.numpy(), np.float32),
             texts=self.texts,
@@ -85,7 +80,7 @@ class Asking:
             required=self.required,
             excluded=self.excluded,
             partition=self.coverage,
-            keyword_weights=None if keyword_weights is None else keyword_weights.detach().numpy(),
+            keyword_weight=None if self.words is None else head.keyword_weight.detach().numpy(),
             temperature=float(head.temperature),
             weighting=head.keyword_weighting,
             foremost=self.foremost if folded.shape[:2] == (1, 1) else None,
@@ -151,15 +146,14 @@ class ShardedAttention:
         if hops < 1:
             raise InvalidRequest(f"hops={hops}; use an integer of at least 1")
         queries = head.queries(states)
-        weights = self._keyword_weights(head, asking, lost)
         for _ in range(hops - 1):
             before = replace(asking, coverage=False, foremost=None)
-            found = self._read(queries, head, before, weights, lost)
+            found = self._read(queries, head, before, lost)
             # Linear: the key of a mean is the keys' mean.
             keys = head.keys(pooled(self._pool(found, head, HOP_CANDIDATES), found.output.folded))
             once = torch.ones(*queries.shape[:2], 1, 1)
             queries = refine(queries.unsqueeze(2), once, keys.unsqueeze(2), strength).squeeze(2)
-        return self._read(queries, head, asking, weights, lost)
+        return self._read(queries, head, asking, lost)
 
     def context(self, found: Found, head: Head) -> Float[Tensor, "batch value_dim"]:
         """Σ_d weight(q, d) W_V e_d over the candidates.
@@ -170,28 +164,15 @@ class ShardedAttention:
         parts = self._pool(found, head, found.candidates.positions.shape[1])
         return (head.mixture[:, None] * head.values(pooled(parts, found.output.folded))).sum(1)
 
-    def _keyword_weights(
-        self, head: Head, asking: Asking, lost: frozenset[int]
-    ) -> Float[Tensor, "batch heads"] | None:
-        """w_h(q), which go with the question: every shard knows n and df of the whole, so one is asked."""
-        if asking.words is None:
-            return None
-        features = None
-        if head.fusion_gate is not None:
-            number = next(number for number in range(len(self.release.shards)) if number not in lost)
-            features = torch.tensor(self._shards.ask("query_features", {number: asking.words})[number])
-        return head.keyword_weights(len(asking.words), features)
-
     def _read(
         self,
         queries: Float[Tensor, "batch heads key_dim"],
         head: Head,
         asking: Asking,
-        keyword_weights: Float[Tensor, "batch heads"] | None,
         lost: frozenset[int],
     ) -> Found:
         folded = head.fold(queries)
-        question = asking.question(folded, head, keyword_weights)
+        question = asking.question(folded, head)
         numbers = [number for number in range(len(self.release.shards)) if number not in lost]
         answers = cast("dict[int, Proposal]", self._shards.ask("propose", dict.fromkeys(numbers, question)))
         offsets = {number: self.release.shards[number].offset for number in numbers}

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention import POOLINGS, Partial, merge, mix, temper
-from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
 from dsearch.attention.ranking import partition_by_head, ranking_score
+from dsearch.attention.scores import keyword_part
 from dsearch.cluster.wire.messages import Pooled, Pooling, Proposal, Question
 from dsearch.engine.ranking.layer import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
@@ -131,10 +131,9 @@ def ranked(
     """
     dense = torch.as_tensor(candidates.dense)
     keyword = torch.zeros_like(dense)
-    given = question.keyword_weights
-    keyword_weights = None if given is None else torch.as_tensor(given)
-    if keyword_weights is not None:
-        keyword = keyword_part(keyword_weights, torch.as_tensor(candidates.keyword))
+    if question.keyword_weight is not None:
+        weight = torch.as_tensor(question.keyword_weight)
+        keyword = keyword_part(weight, torch.as_tensor(candidates.keyword))
     raw = dense + keyword
     mask = torch.as_tensor(candidates.positions != NONE)
     head_weights = POOLINGS["soft"](temper(raw, head.temperature), mask.unsqueeze(1))
@@ -165,7 +164,6 @@ def ranked(
         head_weights=head_weights.gather(2, along),
         folded=folded,
         keys=by_weight.keys if by_weight.passages else None,
-        keyword_weights=keyword_weights,
     )
     return output, by_weight
 

@@ -110,10 +110,6 @@ class Shard:
         foremost = question.foremost
         return proposal if foremost is None else self._with_foremost(proposal, question, foremost)
 
-    def query_features(self, texts: list[str]) -> Float32[np.ndarray, "batch features"]:
-        """What the words of queries say of them, for a head's fusion gate; the same of every shard."""
-        return self.state.query_features(texts)
-
     def pool(self, pooling: Pooling) -> Pooled:
         """The (max, sum, context) triple of some candidates, their embeddings as values."""
         with torch.inference_mode():
@@ -163,8 +159,8 @@ class Shard:
     def _with_foremost(self, proposal: Proposal, question: Question, foremost: Foremost) -> Proposal:
         """The same with its best candidates shown: of one head their order here is their order among all."""
         logits = proposal.dense[0, 0]
-        if question.keyword_weights is not None:
-            logits = logits + question.keyword_weights[0] * proposal.keyword[0]
+        if question.keyword_weight is not None:
+            logits = logits + question.keyword_weight[0] * proposal.keyword[0]
         there = proposal.positions[0] != NONE
         best = np.argsort(np.where(there, -logits, np.inf), kind="stable")[: min(foremost.most, there.sum())]
         positions = proposal.positions[0, best].tolist()
@@ -218,13 +214,13 @@ def _dense(
 
 
 def _partition(state: Snapshot, question: Question, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
-    weights = question.keyword_weights
+    weight = question.keyword_weight
     return whole_log_partition(
         state,
         torch.as_tensor(question.folded),
         question.texts,
         mode=question.mode,
-        keyword_weights=None if weights is None else torch.as_tensor(weights),
+        keyword_weight=None if weight is None else torch.as_tensor(weight),
         temperature=torch.tensor(question.temperature),
         dense_of_all=legs.dense_of_all,
         keyword_of_all=legs.keyword_of_all,

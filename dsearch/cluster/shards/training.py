@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from dsearch.attention import Exact, exact_attention
-from dsearch.attention.fusion_gate import keyword_part
+from dsearch.attention.scores import keyword_part
 from dsearch.cluster.wire.messages import Attending, Gathered, Gathering, Part, Upstream
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.errors import NotInCluster
 
-Gradient = tuple[np.ndarray, np.ndarray, np.ndarray]  # of folded queries, keyword weights and temperature
+Gradient = tuple[np.ndarray, np.ndarray, np.ndarray]  # of folded queries, keyword weight and temperature
 
 
 def attend(state: Snapshot, asked: Attending) -> Part:
@@ -32,8 +32,8 @@ def attend_backward(state: Snapshot, upstream: Upstream) -> Gradient:
     gradients = torch.autograd.grad(
         (found.context, found.log_partition), leaves, given, allow_unused=True, materialize_grads=True
     )
-    folded, keyword_weights, temperature = (gradient.numpy() for gradient in gradients)
-    return folded, keyword_weights, temperature
+    folded, keyword_weight, temperature = (gradient.numpy() for gradient in gradients)
+    return folded, keyword_weight, temperature
 
 
 def gather(state: Snapshot, offset: int, asked: Gathering) -> Gathered:
@@ -46,18 +46,18 @@ def gather(state: Snapshot, offset: int, asked: Gathering) -> Gathered:
 
 
 def _leaves(asked: Attending) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.tensor(asked.folded), torch.tensor(asked.keyword_weights), torch.tensor(asked.temperature)
+    return torch.tensor(asked.folded), torch.tensor(asked.keyword_weight), torch.tensor(asked.temperature)
 
 
 def _exact(
-    state: Snapshot, asked: Attending, folded: Tensor, keyword_weights: Tensor, temperature: Tensor
+    state: Snapshot, asked: Attending, folded: Tensor, keyword_weight: Tensor, temperature: Tensor
 ) -> Exact:
     if state.passages is not None:
         raise NotInCluster("documents with several passages do not train over shards; train in one process")
     bias = None
     if asked.texts is not None:
         scores = state.weighed(asked.weighting).all_keyword_scores(asked.texts)
-        bias = (keyword_part(keyword_weights, torch.tensor(scores)) / temperature).flatten(0, 1)
+        bias = (keyword_part(keyword_weight, torch.tensor(scores)) / temperature).flatten(0, 1)
     return exact_attention(
         folded.flatten(0, 1), state.generation.embeddings, bias=bias, temperature=temperature
     )

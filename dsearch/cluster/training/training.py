@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dsearch.attention import Exact, Partial, merge
-from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import START_TEMPERATURE, Head
+from dsearch.attention.scores import keyword_part
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.wire.messages import Attending, Gathering, Part, Upstream
@@ -43,7 +43,7 @@ class ShardedCorpus:
         folded: Float[Tensor, "batch heads encoder_dim"],
         texts: Sequence[str] | None,
         *,
-        keyword_weights: Float[Tensor, "batch heads"],
+        keyword_weight: Float[Tensor, " heads"],
         temperature: Float[Tensor, ""],
         weighting: tuple[float, float] | None = None,
     ) -> Exact:
@@ -52,7 +52,7 @@ class ShardedCorpus:
         Args:
             folded: the queries of all heads, against stored embeddings.
             texts: the words of each query; None leaves the keyword part out.
-            keyword_weights: w_h(q).
+            keyword_weight: w_h.
             temperature: t.
             weighting: (k1, b) of the keyword score; None for those of the generation.
 
@@ -63,21 +63,10 @@ class ShardedCorpus:
         words = None if texts is None else list(texts)
         contexts, partitions = cast(
             "tuple[Tensor, Tensor]",
-            _AskShards.apply(self, words, weighting, folded, keyword_weights, temperature),
+            _AskShards.apply(self, words, weighting, folded, keyword_weight, temperature),
         )
         parts = [Partial.of_result(context, z) for context, z in zip(contexts, partitions, strict=True)]
         return merge(parts).finish()
-
-    def keyword_weights(
-        self, head: Head, queries: int, texts: Sequence[str] | None
-    ) -> Float[Tensor, "batch heads"]:
-        """w_h(q) of so many queries; a gate's features come from one shard, as each knows n and df of all."""
-        features = None
-        if head.fusion_gate is not None:
-            if texts is None:  # words have no part, whatever their weight
-                return head.keyword_weight.new_zeros(queries, head.heads)
-            features = torch.tensor(self._shards.ask("query_features", {0: list(texts)})[0])
-        return head.keyword_weights(queries, features)
 
     def gather(
         self,
@@ -129,16 +118,15 @@ def log_weights(
     """
     folded = head.fold(head.queries(states))
     temperature = head.temperature
-    weights = corpus.keyword_weights(head, len(folded), texts)
     whole = corpus.attend(
         folded,
         texts,
-        keyword_weights=weights,
+        keyword_weight=head.keyword_weight,
         temperature=temperature,
         weighting=head.keyword_weighting,
     )
     embeddings, keyword = corpus.gather(positions, texts, head.keyword_weighting)
-    raw = torch.einsum("bhd,bcd->bhc", folded, embeddings) + keyword_part(weights, keyword)
+    raw = torch.einsum("bhd,bcd->bhc", folded, embeddings) + keyword_part(head.keyword_weight, keyword)
     logits = raw / temperature - whole.log_partition[..., None]
     return (head.mixture.log()[:, None] + logits).logsumexp(1)
 
@@ -179,8 +167,8 @@ def retention(
     start = torch.tensor(START_TEMPERATURE)
 
     def attended(folded: Tensor) -> Exact:
-        unworded = torch.zeros(folded.shape[:2])
-        return corpus.attend(folded, None, keyword_weights=unworded, temperature=start)
+        unworded = torch.zeros(folded.shape[1])
+        return corpus.attend(folded, None, keyword_weight=unworded, temperature=start)
 
     with torch.no_grad():
         frozen = attended(documents[:, None])
@@ -201,11 +189,11 @@ class _AskShards(torch.autograd.Function):
         texts: list[str] | None,
         weighting: tuple[float, float] | None,
         folded: Tensor,
-        keyword_weights: Tensor,
+        keyword_weight: Tensor,
         temperature: Tensor,
     ) -> tuple[Tensor, Tensor]:
         asked = Attending(
-            folded.detach().numpy(), texts, keyword_weights.detach().numpy(), float(temperature), weighting
+            folded.detach().numpy(), texts, keyword_weight.detach().numpy(), float(temperature), weighting
         )
         parts = cast("list[Part]", corpus.ask("attend", asked))
         ctx.corpus, ctx.asked = corpus, asked
@@ -222,7 +210,7 @@ class _AskShards(torch.autograd.Function):
             for number, (context, partition) in enumerate(zip(contexts, partitions, strict=True))
         }
         gradients = ctx.corpus.each("attend_backward", upstream)
-        folded, keyword_weights, temperature = (
+        folded, keyword_weight, temperature = (
             sum(torch.tensor(part) for part in parts) for parts in zip(*gradients, strict=True)
         )
-        return None, None, None, folded, keyword_weights, temperature
+        return None, None, None, folded, keyword_weight, temperature

@@ -72,7 +72,7 @@ class Question:
         required: phrases that documents must hold.
         excluded: phrases that they must not hold.
         partition: whether the partition function over all documents is wanted.
-        keyword_weights: w_h(q); None where keywords have no part.
+        keyword_weight: w_h; None where keywords have no part.
         temperature: t, for that.
         weighting: (k1, b) of the keyword score; None for those of the generation.
         foremost: what is shown at once, of a single query of a single head.
@@ -86,7 +86,7 @@ class Question:
     required: tuple[str, ...]
     excluded: tuple[str, ...]
     partition: bool
-    keyword_weights: Float32[np.ndarray, "batch heads"] | None
+    keyword_weight: Float32[np.ndarray, " heads"] | None
     temperature: float
     weighting: tuple[float, float] | None = None
     foremost: Foremost | None = None
@@ -143,7 +143,7 @@ class Attending:
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
     texts: list[str] | None
-    keyword_weights: Float32[np.ndarray, "batch heads"]
+    keyword_weight: Float32[np.ndarray, " heads"]
     temperature: float
     weighting: tuple[float, float] | None
 

@@ -3,8 +3,8 @@
 A model whose query encoder was trained has `encoder/` too (model_encoders.py) and format 2, one whose encoder
 of documents was has `documents/` (model_documents.py) and format 3, one that chose k1 and b of the keyword
 score format 4, one with a null slot format 5, one whose queries are moved otherwise than usual
-(`Head.query_side`) format 7, one whose keyword weight is of the query (`Head.fusion`) format 8: a release
-that does not know of them must not serve the head without. Format 6 is retired (retired.py).
+(`Head.query_side`) format 7: a release that does not know of them must not serve the head without. Formats 6
+and 8 are retired (retired.py).
 
 Versions of a model: which one answered before, and getting rid of one.
 """
@@ -37,8 +37,7 @@ FORMAT_WITH_DOCUMENTS = 3
 FORMAT_WITH_WEIGHTING = 4
 FORMAT_WITH_NULL_SLOT = 5
 FORMAT_WITH_QUERY_SIDE = 7
-FORMAT_WITH_FUSION_GATE = 8
-NEWEST_FORMAT = FORMAT_WITH_FUSION_GATE
+NEWEST_FORMAT = 8  # retired
 HEAD_NAME = "head.safetensors"
 RECORD_NAME = "model.json"
 
@@ -97,8 +96,6 @@ def save_model(
         format = FORMAT_WITH_NULL_SLOT
     if "query_side" in head.config():
         format = FORMAT_WITH_QUERY_SIDE
-    if head.fusion_gate is not None:
-        format = FORMAT_WITH_FUSION_GATE
     record = {
         **record,
         "format": format,

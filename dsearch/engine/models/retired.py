@@ -14,6 +14,7 @@ from dsearch.errors import Gone
 from dsearch.store import Store
 
 OVERLAY_NAME = "overlay.safetensors"
+CONSTANT = "constant"
 
 
 def retired_part(record: Mapping[str, Any]) -> str | None:
@@ -24,6 +25,8 @@ def retired_part(record: Mapping[str, Any]) -> str | None:
     """
     if OVERLAY_NAME in record.get("files", {}):
         return "changed keys of single documents (--overlay)"
+    if record.get("head", {}).get("fusion", CONSTANT) != CONSTANT:
+        return "a keyword weight of the query (--fusion gate)"
     return None
 
 

@@ -2,8 +2,7 @@
 
 The shapes say what head it is: `query_delta` [1, D, D] is a head with one query projection, `query_out`
 [heads, D, rank] and `query_in` [heads, rank, D] one of low rank, and with `query_bias` [heads, rank] one with
-a hidden layer; with `fusion_gate.inner` [16, 7], `fusion_gate.bias` [16] and `fusion_gate.outer` [heads, 16]
-keywords count by the query.
+a hidden layer.
 """
 
 from __future__ import annotations
@@ -125,16 +124,15 @@ def _empty_head(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
         raise DimensionMismatch(
             f"a head for embeddings of {query.shape[1]} numbers; this collection's have {encoder_dim}"
         )
-    fusion = "gate" if any(name.startswith("fusion_gate.") for name in tensors) else "constant"
     if "query_delta" in tensors:
-        return Head(encoder_dim, fusion=fusion)
+        return Head(encoder_dim)
     heads, _, rank = query.shape
     if not 1 <= heads <= MAX_HEADS or not 1 <= rank <= encoder_dim:
         raise InvalidRequest(
             f"{heads} query heads of rank {rank}; use 1 to {MAX_HEADS} of rank 1 to {encoder_dim}"
         )
     query_side = "mlp" if "query_bias" in tensors else "low-rank"
-    return Head(encoder_dim, heads=heads, rank=rank, query_side=query_side, fusion=fusion)
+    return Head(encoder_dim, heads=heads, rank=rank, query_side=query_side)
 
 
 def _record(content: bytes) -> dict[str, Any]:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention.head import Head
 from dsearch.engine.options import COVERAGE_DOCUMENTS
 from dsearch.engine.snapshot.passages import NONE
 from dsearch.engine.snapshot.snapshot import Snapshot
@@ -42,7 +40,6 @@ class Legs:
         self._texts = None if mode == "dense" else texts
         self._mode, self._candidates = mode, candidates
         self._by_keywords: Int64[np.ndarray, "batch found"] | None = None
-        self._features: Float32[np.ndarray, "batch features"] | None = None
         self.dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
         self.keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
 
@@ -80,15 +77,6 @@ class Legs:
         scores = every[np.arange(len(every))[:, None], positions]
         scores[positions == NONE] = 0.0
         return scores
-
-    def keyword_weights(self, head: Head) -> Float[Tensor, "batch heads"] | None:
-        """w_h(q) of a head for these queries, which gradients reach; None without a keyword leg."""
-        if self._texts is None:
-            return None
-        if head.fusion_gate is not None and self._features is None:
-            self._features = self._snapshot.query_features(self._texts)
-        features = None if self._features is None else torch.as_tensor(self._features)
-        return head.keyword_weights(len(self._texts), features)
 
     def _by_inner_product(
         self, folded: Float32[np.ndarray, "batch heads encoder_dim"]

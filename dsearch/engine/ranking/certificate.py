@@ -46,7 +46,7 @@ def certificate_of(
     if layer.mode != "keyword":
         by_head = _score_bound(layer, found, states, positions)
     if texts is not None and layer.mode != "dense":
-        by_head = by_head + _keyword_bound(layer, found, texts, positions)
+        by_head = by_head + _keyword_bound(layer, texts, positions)
     by_head = by_head.masked_fill(everything[:, None], -math.inf)
     if layer.head.heads == 1:
         certificate = certify(found.scores, places, by_head[:, 0])
@@ -111,16 +111,12 @@ def _inner_products(
 
 
 def _keyword_bound(
-    layer: SearchLayer,
-    found: SearchOutput,
-    texts: Sequence[str],
-    positions: Int64[np.ndarray, "batch proposed"],
+    layer: SearchLayer, texts: Sequence[str], positions: Int64[np.ndarray, "batch proposed"]
 ) -> Float[Tensor, "batch heads"]:
     """The most that the keyword part can be for a document that was not proposed."""
     scores = torch.as_tensor(layer.snapshot.keyword_scores(texts, positions))[:, None]
     last = _kth_largest(scores.masked_fill(scores <= 0, -math.inf), layer.candidates)
-    assert found.keyword_weights is not None
-    most = found.keyword_weights * last.clamp_min(0.0) * (1 + 1e-5)
+    most = layer.head.keyword_weight * last.clamp_min(0.0) * (1 + 1e-5)
     bound = most.clamp_min(0.0)  # b is never negative, w may be
     if layer.mode == "keyword":  # the leg found every document with a word of the query
         return bound.masked_fill(last == -math.inf, -math.inf)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dsearch.attention import log_partition
-from dsearch.attention.fusion_gate import keyword_part
+from dsearch.attention.scores import keyword_part
 from dsearch.engine.ranking.candidates import SCORES_AT_ONCE
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.snapshot.passages import Passages, best_of_documents
@@ -35,7 +35,7 @@ def covered_mass(
         found.folded,
         texts,
         mode=layer.mode,
-        keyword_weights=found.keyword_weights,
+        keyword_weight=head.keyword_weight,
         temperature=temperature,
         dense_of_all=found.dense_of_all,
         keyword_of_all=found.keyword_of_all,
@@ -66,7 +66,7 @@ def whole_log_partition(
     texts: Sequence[str] | None,
     *,
     mode: Mode,
-    keyword_weights: Float[Tensor, "batch heads"] | None,
+    keyword_weight: Float[Tensor, " heads"] | None,
     temperature: Float[Tensor, ""],
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None,
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None,
@@ -78,7 +78,7 @@ def whole_log_partition(
         folded: the queries of all heads, against stored embeddings.
         texts: the words of each query; None leaves the keyword part out.
         mode: which parts logits have.
-        keyword_weights: w_h(q); None leaves the keyword part out.
+        keyword_weight: w_h; None leaves the keyword part out.
         temperature: t.
         dense_of_all: what every position scores where it is known, without gradients (see `Legs`).
         keyword_of_all: likewise.
@@ -87,9 +87,9 @@ def whole_log_partition(
     known = None
     if dense_of_all is not None and mode != "keyword" and not torch.is_grad_enabled():
         known = torch.as_tensor(dense_of_all).to(folded) / temperature
-    if texts is not None and keyword_weights is not None and mode != "dense":
+    if texts is not None and keyword_weight is not None and mode != "dense":
         every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
-        bias = keyword_part(keyword_weights, torch.as_tensor(every).to(folded)) / temperature
+        bias = keyword_part(keyword_weight, torch.as_tensor(every).to(folded)) / temperature
     elif known is not None and snapshot.excluded is None:
         return known.logsumexp(-1)
     else:

@@ -67,13 +67,7 @@ def explained(
     mixing = torch.zeros_like(found.scores)
     if head.heads > 1:
         mixing = found.scores - (shares * raw).sum(1)
-    weights = found.keyword_weights
-    if weights is None:  # no keyword part, and no terms
-        weights = torch.zeros(found.dense.shape[:2])
-    of_words, gate = _numbers(weights), None
-    if head.fusion_gate is not None and found.keyword_weights is not None:
-        # What was multiplied, so a weight of 0 tells nothing of it; and then it has no effect either.
-        gate = _numbers((weights / head.keyword_weight).nan_to_num(1.0, 1.0, 1.0))
+    of_words = _numbers(head.keyword_weight)
     dense, keyword, head_weights = map(_numbers, (found.dense, found.keyword, found.head_weights))
     of_heads, rest = _numbers(shares), _numbers(mixing)
 
@@ -82,10 +76,9 @@ def explained(
             dense=dense[query, :, column].tolist(),
             keyword=keyword[query, :, column].tolist(),
             head_weights=head_weights[query, :, column].tolist(),
-            terms={term: (of_words[query] * share).tolist() for term, share in terms.items()},
+            terms={term: (of_words * share).tolist() for term, share in terms.items()},
             shares=of_heads[query, :, column].tolist(),
             mixing=float(rest[query, column]),
-            fusion_gate=None if gate is None else gate[query].tolist(),
             null_weight=None if found.null_weight is None else float(found.null_weight[query]),
         )
 

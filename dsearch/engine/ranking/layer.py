@@ -21,8 +21,8 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from dsearch.attention import Score, pool, refine
-from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
+from dsearch.attention.scores import keyword_part
 from dsearch.engine.options import CANDIDATES
 from dsearch.engine.ranking.candidates import Legs
 from dsearch.engine.ranking.scores import (
@@ -256,11 +256,11 @@ class SearchLayer(nn.Module):
         if scored is None:
             scored = scoring.scored(queries, folded, positions)
         dense = scored.dense
-        by_words, keyword_weights = legs.keyword_scores(positions), legs.keyword_weights(head)
-        if by_words is None or keyword_weights is None:
+        by_words = legs.keyword_scores(positions)
+        if by_words is None:
             keyword, raw = torch.zeros_like(dense), dense
         else:
-            keyword = keyword_part(keyword_weights, torch.as_tensor(by_words).to(dense))
+            keyword = keyword_part(head.keyword_weight, torch.as_tensor(by_words).to(dense))
             raw = dense + keyword
         there, mask = positions != NONE, None
         if not (self._reaches_all and there.all()):
@@ -293,7 +293,6 @@ class SearchLayer(nn.Module):
             folded=folded,
             keys=keys,
             null_weight=weighed.nothing,
-            keyword_weights=keyword_weights,
             dense_of_all=legs.dense_of_all,
             keyword_of_all=legs.keyword_of_all,
         )
@@ -351,7 +350,6 @@ class SearchOutput(NamedTuple):
         keys: which key of each candidate each head took, the best of its passages, numbered as in
             `Snapshot.key_embeddings`; None where every candidate has but one, or `embed` gave it.
         null_weight: the weight of "nothing fits", which those of the documents leave; None without a slot.
-        keyword_weights: w_h(q); None where keywords have no part.
         dense_of_all, keyword_of_all: what every position scores, where finding the candidates took that; see
             `Legs`. Without gradients.
     """
@@ -366,6 +364,5 @@ class SearchOutput(NamedTuple):
     folded: Float[Tensor, "batch heads encoder_dim"]
     keys: Int64[np.ndarray, "batch heads candidates"] | None = None
     null_weight: Float[Tensor, " batch"] | None = None
-    keyword_weights: Float[Tensor, "batch heads"] | None = None
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None

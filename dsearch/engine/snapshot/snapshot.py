@@ -286,10 +286,6 @@ class Snapshot:
         fresh = [self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries]
         return np.concatenate([built, np.array(fresh, np.float32).reshape(len(queries), -1)], axis=1)
 
-    def query_features(self, queries: Sequence[str]) -> Float32[np.ndarray, "batch features"]:
-        """What the words of each query say of it, by the generation's n and df; NaN where it has no terms."""
-        return self.keyword.query_features(queries)
-
     def keyword_terms(self, query: str, position: int) -> dict[str, float]:
         """The share of each term in b(q, d) of the document at `position`; they sum to it."""
         if position < self.built:

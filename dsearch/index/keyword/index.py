@@ -27,7 +27,7 @@ from dsearch.index.keyword.data import KeywordData
 from dsearch.index.keyword.fresh_texts import TokenizedTexts
 from dsearch.index.keyword.highlight import highlights
 from dsearch.index.keyword.query import ParsedQuery, Phrase, matching
-from dsearch.index.keyword.query_terms import FEATURES, CorpusStatistics, QueryTerm, QueryTerms, features_of
+from dsearch.index.keyword.query_terms import CorpusStatistics, QueryTerm, QueryTerms
 from dsearch.index.keyword.reweight import reweighed
 from dsearch.index.keyword.tokenizer import Tokenizer
 from dsearch.index.validation import checked_exclude, checked_k
@@ -226,14 +226,6 @@ class KeywordIndex:
         """As `explain`, for a text that is not in the index, or the one of that number among cut ones."""
         texts = TokenizedTexts.of(self.tokenizer, [text]) if isinstance(text, str) else text
         return self._shares(query, number, lambda term: self._fresh_parts(term, texts))
-
-    def query_features(self, queries: Sequence[str]) -> Float32[np.ndarray, "batch features"]:
-        """What the words of each query say of it, see `query_features.py`; NaN where it has no terms."""
-        every = [
-            features_of(words, self._terms.of(query), self._terms.documents)
-            for query, words in zip(queries, self.tokenizer.words(queries), strict=True)
-        ]
-        return np.stack([*every, np.zeros(len(FEATURES), np.float32)])[:-1]  # also of no query
 
     def matching(self, query: ParsedQuery) -> Bool[np.ndarray, " documents"] | None:
         """Which documents hold all that `query` requires and nothing that it excludes; None = all do.

@@ -66,7 +66,6 @@ def _explained(explain: Explanation) -> dict[str, Any]:
         "terms": explain.terms,
         "shares": explain.shares,
         "mixing": explain.mixing,
-        "fusion_gate": explain.fusion_gate,
         "null_weight": explain.null_weight,
         "learned": None if explain.learned is None else asdict(explain.learned),
     }

@@ -328,9 +328,6 @@ class Explanation(BaseModel):
     )
     shares: list[float] = Field(description="how much of the weight comes from each head")
     mixing: float = Field(description="what comparing several heads adds")
-    fusion_gate: list[float] | None = Field(
-        description="what the model's gate multiplies the keyword weight by, by head; null: a constant weight"
-    )
     null_weight: float | None = Field(
         description='weight of "nothing fits"; null: the model has no slot for it'
     )

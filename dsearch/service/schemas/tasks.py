@@ -138,10 +138,6 @@ class TrainRequest(Learning):
     query_side: Literal["linear", "low-rank", "mlp"] | None = Field(
         None, description="what moves queries; linear for one head and low-rank for several when left out"
     )
-    fusion: Literal["constant", "gate"] = Field(
-        "constant",
-        description="how much keywords count: alike for every query, or by what its words say of it",
-    )
     epochs: Annotated[int, Field(ge=1, le=1000), allowed("an integer from 1 to 1000")] | None = None
     learning_rate: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] | None = None
     tune: _Flag = Field(
@@ -170,10 +166,10 @@ class TrainRequest(Learning):
             if self.judgements is None or self.self_supervised or self.source is not None:
                 raise ValueError('"scope": "full" learns from judgements alone; give them')
             of_heads = self.objective is not None or self.heads != 1 or self.query_side is not None
-            if of_heads or self.fusion != "constant" or (self.epochs or 0) > MAX_FULL_EPOCHS:
+            if of_heads or (self.epochs or 0) > MAX_FULL_EPOCHS:
                 raise ValueError(
-                    f'"scope": "full" has no objective, one head, no query_side or fusion, and at '
-                    f"most {MAX_FULL_EPOCHS} epochs; leave the rest out"
+                    f'"scope": "full" has no objective, one head, no query_side, and at most '
+                    f"{MAX_FULL_EPOCHS} epochs; leave the rest out"
                 )
         if self.null_slot and (self.judgements is None or self.source is not None or self.scope != "head"):
             raise ValueError("null_slot learns from judgements, in scope head; give them")

@@ -40,7 +40,6 @@ _OPTIONS = (
     "objective",
     "heads",
     "query_side",
-    "fusion",
     "epochs",
     "learning_rate",
     "encoder_learning_rate",
@@ -259,7 +258,7 @@ def _trained_on_values(
 ) -> tuple[TrainedValues, dict[str, int]]:
     from dsearch.training import ValueOptions, finetune_values, value_examples
 
-    names = ("heads", "query_side", "fusion", "epochs", "learning_rate", "seed")
+    names = ("heads", "query_side", "epochs", "learning_rate", "seed")
     options = ValueOptions(**{name: request[name] for name in names if request.get(name) is not None})
     examples = value_examples(collection, request["field"])
     trained = finetune_values(

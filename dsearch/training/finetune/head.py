@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
+from dsearch.attention.scores import keyword_part
 from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments
 from dsearch.engine.models.training_record import Lessons, query_statistics
@@ -291,8 +291,7 @@ def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> Les
         if further is not None:
             scores, _ = further.taken(folded, scores)
         if keyword is not None:
-            weights = start.keyword_weights(len(batch), keyword.features(batch, start))
-            scores = scores + keyword_part(weights, keyword(batch))
+            scores = scores + keyword_part(start.keyword_weight, keyword(batch))
         logits = (scores / start.temperature).masked_fill(_hidden(examples, out, batch), -torch.inf)
         attention = (start.mixture[:, None] * logits.softmax(-1)).sum(1)
         at = torch.as_tensor(np.maximum(positions[batch.numpy()], 0))

@@ -34,8 +34,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dsearch.attention import Exact, exact_attention, reinforce_loss, sample
-from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import START_TEMPERATURE, Head
+from dsearch.attention.scores import keyword_part
 from dsearch.products import product
 from dsearch.training.losses import losses
 from dsearch.training.losses.partition import biased_partition, whole_partition
@@ -61,7 +61,6 @@ class Batch:
         teacher: its scores.
         mask: where they are, not padding.
         further: the further passages of long documents; None when no document is long.
-        features: of the queries' words, which a head with a fusion gate needs where keywords have a part.
         reward: what showing documents [batch, samples] to the batch's queries is worth; the grades' shares
             when None.
         generator: draws the documents that are shown.
@@ -78,7 +77,6 @@ class Batch:
     teacher: Float[Tensor, "batch scored"]
     mask: Bool[Tensor, "batch scored"]
     further: FurtherPassages | None = None
-    features: Float[Tensor, "batch features"] | None = None
     reward: Callable[[Int64[Tensor, "batch samples"]], Float[Tensor, "batch samples"]] | None = None
     generator: torch.Generator | None = None
 
@@ -127,8 +125,7 @@ class Batch:
         mask: Bool[Tensor, "batch pool"] | None = None,
     ) -> Float[Tensor, "batch pool"]:
         if keyword is not None:
-            weights = self.head.keyword_weights(len(keyword), self.features)
-            scores = scores + keyword_part(weights, keyword)
+            scores = scores + keyword_part(self.head.keyword_weight, keyword)
         logits = scores / self.head.temperature
         if mask is not None:
             logits = logits.masked_fill(~mask[:, None], -1e30)
@@ -146,7 +143,6 @@ def listwise_cross_entropy(
     relevant: Int64[Tensor, "batch positives"],
     target: Float[Tensor, "batch positives"],
     further: FurtherPassages | None = None,
-    features: Float[Tensor, "batch features"] | None = None,
 ) -> Float[Tensor, ""]:
     """Mean over the batch of −Σ_d p_d log Σ_h m_h softmax(l_h)_d; exact over the corpus.
 
@@ -158,18 +154,16 @@ def listwise_cross_entropy(
         relevant: positions of each query's positives; padding may point anywhere.
         target: p_d, rows summing to 1; 0 at padding.
         further: the further passages of long documents, which are scored by the best one.
-        features: of the queries' words; see `Batch`.
     """
     folded = head.fold(head.queries(states))
-    weights = None if keyword is None else head.keyword_weights(len(keyword), features)
     if further is not None:
-        log_heads = _log_heads_of_best(head, folded, keyword, weights, corpus, relevant, further)
+        log_heads = _log_heads_of_best(head, folded, keyword, corpus, relevant, further)
         log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
         return -(target * log_weights).sum(-1).mean()
     logits = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant])
-    if keyword is not None and weights is not None:
-        logits = logits + keyword_part(weights, keyword.gather(1, relevant))
-    whole = whole_partition(folded, corpus, head.temperature, keyword, weights)
+    if keyword is not None:
+        logits = logits + keyword_part(head.keyword_weight, keyword.gather(1, relevant))
+    whole = whole_partition(folded, corpus, head.temperature, keyword, head.keyword_weight)
     log_heads = logits / head.temperature - whole.unsqueeze(-1)
     log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
     return -(target * log_weights).sum(-1).mean()
@@ -179,7 +173,6 @@ def _log_heads_of_best(
     head: Head,
     folded: Float[Tensor, "batch heads encoder_dim"],
     keyword: Float[Tensor, "batch documents"] | None,
-    weights: Float[Tensor, "batch heads"] | None,
     corpus: Float[Tensor, "documents encoder_dim"],
     relevant: Int64[Tensor, "batch positives"],
     further: FurtherPassages,
@@ -194,8 +187,8 @@ def _log_heads_of_best(
     with torch.no_grad():
         _, best = further.taken(folded, product(folded, corpus))
         bias = folded.new_full((batch, heads, len(passages)), -torch.inf).scatter_(2, best, 0.0)
-    if keyword is not None and weights is not None:
-        weighted = keyword_part(weights, keyword) / head.temperature
+    if keyword is not None:
+        weighted = keyword_part(head.keyword_weight, keyword) / head.temperature
         bias = bias + weighted[..., owners]
     at = best.gather(2, relevant[:, None].expand(-1, heads, -1))
     logits = torch.einsum("bhd,bhpd->bhp", folded, passages[at]) / head.temperature
@@ -289,7 +282,6 @@ OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
             batch.relevant,
             batch.target,
             batch.further,
-            batch.features,
         ),
         "judged": _over(lambda batch: batch.judged, losses.cross_entropy),
         "in-batch": _over(Batch.of_batch, losses.info_nce),

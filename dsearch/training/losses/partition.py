@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dsearch.attention import log_partition
-from dsearch.attention.fusion_gate import keyword_part
+from dsearch.attention.scores import keyword_part
 from dsearch.products import product
 
 # Up to this many logits one matrix is faster than blocks where autograd keeps them: keeping costs less than
@@ -36,7 +36,7 @@ def whole_partition(
     corpus: Float[Tensor, "documents dim"],
     temperature: Float[Tensor, ""],
     keyword: Float[Tensor, "batch documents"] | None = None,
-    keyword_weights: Float[Tensor, "batch heads"] | None = None,
+    keyword_weight: Float[Tensor, " heads"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
     """Z for each query and head, exact; in blocks where the logits are too many to be held.
 
@@ -45,17 +45,17 @@ def whole_partition(
         corpus: the stored embeddings.
         temperature: t.
         keyword: b of each query for every document; None for a dense search.
-        keyword_weights: w of each query and head, where `keyword` is given.
+        keyword_weight: w of each head, where `keyword` is given.
 
-    Gradients reach queries, temperature and keyword weights, once; stored embeddings and keyword scores that
+    Gradients reach queries, temperature and keyword weight, once; stored embeddings and keyword scores that
     want some have them from autograd, at its price.
     """
     frozen = not (corpus.requires_grad or (keyword is not None and keyword.requires_grad))
     if frozen:
-        return _WholePartition.apply(queries, corpus, temperature, keyword, keyword_weights)  # pyright: ignore
+        return _WholePartition.apply(queries, corpus, temperature, keyword, keyword_weight)  # pyright: ignore
     bias = None
-    if keyword is not None and keyword_weights is not None:
-        bias = keyword_part(keyword_weights, keyword) / temperature
+    if keyword is not None and keyword_weight is not None:
+        bias = keyword_part(keyword_weight, keyword) / temperature
     return biased_partition(queries, corpus, bias, temperature)
 
 
@@ -92,14 +92,14 @@ class _Sums(NamedTuple):
         queries: Float[Tensor, "batch heads dim"],
         corpus: Float[Tensor, "documents dim"],
         keyword: Float[Tensor, "batch documents"] | None,
-        keyword_weights: Float[Tensor, "batch heads"] | None,
+        keyword_weight: Float[Tensor, " heads"] | None,
         *,
         pooled: bool,
     ) -> _Sums:
-        """Queries and keyword weights are divided by the temperature already."""
+        """Queries and the keyword weight are divided by the temperature already."""
         weights = product(queries, corpus)
-        if keyword is not None and keyword_weights is not None:
-            weights.addcmul_(keyword[:, None], keyword_weights[:, :, None])
+        if keyword is not None and keyword_weight is not None:
+            weights.addcmul_(keyword[:, None], keyword_weight[:, None])
         most = weights.amax(-1, keepdim=True)
         mass = weights.sub_(most).exp_().sum(-1, keepdim=True)
         if not pooled:
@@ -129,11 +129,11 @@ class _WholePartition(torch.autograd.Function):
         corpus: Tensor,
         temperature: Tensor,
         keyword: Tensor | None,
-        keyword_weights: Tensor | None,
+        keyword_weight: Tensor | None,
     ) -> Tensor:
         scaled, weight = queries / temperature, None
-        if keyword_weights is not None:
-            weight = keyword_weights / temperature
+        if keyword_weight is not None:
+            weight = keyword_weight / temperature
         pooled = any(ctx.needs_input_grad)
         most = _BLOCK_LOGITS if queries.device.type == "cpu" else _CARD_LOGITS
         at_once = max(most // queries.shape[:2].numel(), 1)
@@ -146,17 +146,17 @@ class _WholePartition(torch.autograd.Function):
         assert sums is not None  # there is a document
         if sums.context is not None:
             shared = None if sums.shared is None else (sums.shared / sums.mass).squeeze(-1)
-            ctx.save_for_backward(queries, temperature, keyword_weights, sums.context / sums.mass, shared)
+            ctx.save_for_backward(queries, temperature, keyword_weight, sums.context / sums.mass, shared)
         return (sums.most + sums.mass.log()).squeeze(-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        queries, temperature, keyword_weights, context, shared = ctx.saved_tensors
+        queries, temperature, keyword_weight, context, shared = ctx.saved_tensors
         along = (queries * context).sum(-1)
-        of_weights = None
+        of_weight = None
         if shared is not None:
-            along = along + keyword_weights * shared
-            of_weights = gradient * shared / temperature
+            along = along + keyword_weight * shared
+            of_weight = (gradient * shared).sum(0) / temperature
         of_temperature = -(gradient * along).sum() / temperature.square()
-        return gradient[..., None] * context / temperature, None, of_temperature, None, of_weights
+        return gradient[..., None] * context / temperature, None, of_temperature, None, of_weight

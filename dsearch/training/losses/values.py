@@ -25,8 +25,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention import exact_attention
-from dsearch.attention.fusion_gate import keyword_part
 from dsearch.attention.head import Head
+from dsearch.attention.scores import keyword_part
 from dsearch.training.losses.passages import FurtherPassages
 
 SMOOTHING = 0.01  # s: what is given to all labels alike
@@ -46,7 +46,6 @@ def pooled_values(
     own: Int64[Tensor, " batch"],
     *,
     keyword: Float[Tensor, "batch documents"] | None = None,
-    features: Float[Tensor, "batch features"] | None = None,
     further: FurtherPassages | None = None,
     nearest: int | None = None,
 ) -> Float[Tensor, "batch value_dim"]:
@@ -59,23 +58,21 @@ def pooled_values(
         values: theirs.
         own: each one's own place among the evidence, which is left out; −1 where it has none.
         keyword: b(q, d), None for dense attention.
-        features: of the words of what is asked, which a head with a fusion gate needs beside `keyword`.
         further: the further passages of long documents among the evidence.
         nearest: pool no more than so many of each leg, as a search with that many candidates does.
     """
     folded = head.fold(head.queries(states))
     batch, heads, _ = folded.shape
-    weights = None if keyword is None else head.keyword_weights(batch, features)
     plain = batch * heads * len(corpus) <= _PLAIN_LOGITS
     if not plain and further is None and nearest is None:
-        return _in_blocks(head, folded, corpus, values, own, keyword, weights)
+        return _in_blocks(head, folded, corpus, values, own, keyword)
     scores = folded @ corpus.T
     if further is not None:
         scores, _ = further.taken(folded, scores)
     scores = _without(scores, own)
     near = None if nearest is None else _candidates(scores, keyword, nearest)
-    if keyword is not None and weights is not None:
-        scores = scores + keyword_part(weights, keyword)
+    if keyword is not None:
+        scores = scores + keyword_part(head.keyword_weight, keyword)
     if near is not None:
         scores = scores.masked_fill(~near[:, None], -torch.inf)
     # A document that is alone has no neighbour: its weights are zero, not NaN.
@@ -139,7 +136,6 @@ def _in_blocks(
     values: Float[Tensor, "documents value_dim"],
     own: Int64[Tensor, " batch"],
     keyword: Float[Tensor, "batch documents"] | None,
-    weights: Float[Tensor, "batch heads"] | None,
 ) -> Float[Tensor, "batch value_dim"]:
     """The same without a matrix of all logits, forward and backward."""
     batch, heads, _ = folded.shape
@@ -153,7 +149,7 @@ def _in_blocks(
         itself = torch.arange(start, stop, device=folded.device) == places[:, None]
         return block.masked_fill(itself, -torch.inf)
 
-    learned = () if weights is None else (weights / head.temperature,)
+    learned = () if keyword is None else (head.keyword_weight / head.temperature,)
     found = exact_attention(
         folded.flatten(0, 1),
         corpus,

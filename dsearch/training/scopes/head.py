@@ -136,7 +136,6 @@ def new_head(encoder_dim: int, options: HeadOptions, start: Head | None) -> Head
         heads=options.heads,
         seed=options.seed,
         query_side=options.query_side,
-        fusion=options.fusion,
     )
     if start is not None:
         head.start_from(start)
@@ -224,8 +223,7 @@ class _FrozenDocuments(NothingFurther):
             states = self.trained.embed([self._examples.texts[i] for i in batch.tolist()]).to(corpus.device)
         keyword = self._keyword and self._keyword(batch)
         examples = self._batches.of(head, corpus, batch, keyword, states, generator)
-        features = self._keyword and self._keyword.features(batch, head)
-        return self._objective(replace(examples, further=self._further, features=features))
+        return self._objective(replace(examples, further=self._further))
 
 
 def descend(
@@ -241,7 +239,7 @@ def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
     """What learns, and how fast; values and hops have no part in this objective."""
     fusion: list[nn.Parameter] = [head.log_temperature]
     if options.keywords:
-        fusion += [head.keyword_weight, *([] if head.fusion_gate is None else head.fusion_gate.parameters())]
+        fusion.append(head.keyword_weight)
     if options.heads > 1:
         fusion.append(head.mixture_logits)
     keys = [head.key_delta] if options.train_keys else []

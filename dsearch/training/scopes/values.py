@@ -49,7 +49,6 @@ class ValueData:
         )
         self.keywords = keywords and bool(examples.texts)
         size = 4 * len(examples) * examples.snapshot.positions
-        self._features: Float[Tensor, "examples features"] | None = None
         self._kept: Float32[np.ndarray, "examples documents"] | None = None
         if self.keywords and size <= _KEPT_KEYWORD_BYTES:
             self._kept = self._keyword_scores(np.arange(len(examples)))
@@ -57,15 +56,6 @@ class ValueData:
     def keyword(self, asked: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch documents"]:
         """b(q, d) of these examples for all of the evidence."""
         return self._keyword_scores(asked) if self._kept is None else self._kept[asked]
-
-    def features(self, asked: Int64[Tensor, " batch"], head: Head) -> Float[Tensor, "batch features"] | None:
-        """φ(q) of these examples, where the head has a gate; None where it has none."""
-        if head.fusion_gate is None:
-            return None
-        if self._features is None:
-            every = self.examples.snapshot.query_features(self.examples.texts)
-            self._features = torch.as_tensor(every).to(self.device)
-        return self._features[asked.to(self.device)]
 
     def _keyword_scores(self, asked: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch documents"]:
         texts = [self.examples.texts[i] for i in asked.tolist()]
@@ -97,9 +87,8 @@ class Evidence:
         self, head: Head, asked: Int64[Tensor, " batch"], *, nearest: int | None = None
     ) -> Float[Tensor, "batch value_dim"]:
         """The values that are pooled for the examples at these indices, each without itself."""
-        data, keyword, features = self._data, None, None
+        data, keyword = self._data, None
         if data.keywords:
-            features = data.features(asked, head)
             scores = data.keyword(asked.numpy())
             scores = scores if self._which is None else scores[:, self._which]
             keyword = torch.as_tensor(scores).to(data.device)
@@ -111,7 +100,6 @@ class Evidence:
             self.values,
             self._own[asked].to(data.device),
             keyword=keyword,
-            features=features,
             further=self.further,
             nearest=nearest,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -39,18 +38,6 @@ def test_scope_query_answers_when_promoted(dsearch: Terminal, indexed: Path, tmp
     assert "trained v1" in report["systems"]
     assert dsearch("compare", "v0", "v1", "-c", "t", "--data", indexed)[0] == 0
     assert "needs its encoder" not in dsearch("train", "-c", "t", "--data", indexed, "--scope", "some")[2]
-
-
-def test_a_keyword_weight_of_the_query_is_told(dsearch: Terminal, indexed: Path) -> None:
-    assert "gate:" not in dsearch("search", "thing7", "-c", "t", "--explain")[1]
-    code, _, err = dsearch(*TRAIN, "--data", indexed, "--fusion", "gate")
-    assert code == 0, err
-    assert "listwise, keyword weight by query, " in dsearch("models", "-c", "t")[1].replace("\n", " ")
-    out = dsearch("search", "thing7", "-c", "t", "--explain", "-k", "1")[1]
-    assert re.search(r"gate: keywords count \d\.\d\d times as much for this query", out)
-    dsearch(*TRAIN, "--data", indexed)
-    assert "keyword weight by query" in dsearch("models", "-c", "t")[1]
-    assert "gate:" not in dsearch("search", "thing7", "-c", "t", "--explain")[1]
 
 
 def test_an_interrupted_run_goes_on(
@@ -150,11 +137,6 @@ def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, t
             "query_side='mlp' with --scope full",
         ),
         (("--data", "{data}", "--query-side", "deep"), "query_side='deep'; use one of linear, low-rank, mlp"),
-        (
-            ("--data", "{data}", "--scope", "full", "--fusion", "gate"),
-            "fusion='gate' with --scope full",
-        ),
-        (("--data", "{data}", "--fusion", "deep"), "fusion='deep'; use one of constant, gate"),
     ],
 )
 def test_options_of_another_scope(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from support.fakes import HashingEncoder
 
 from dsearch.attention.head import Head
 from dsearch.cluster.errors import ShardsLost
-from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.models.files import save_model
@@ -72,8 +70,8 @@ def split_food(food: Collection, tmp_path_factory: pytest.TempPathFactory) -> It
         yield {shards: stack.enter_context(sharded(food, folder / str(shards), shards)) for shards in SHARDS}
 
 
-def trained(heads: int, seed: int, fusion: str = "constant") -> Head:
-    head = Head(32, heads=heads, rank=4, seed=seed, fusion=fusion)
+def trained(heads: int, seed: int) -> Head:
+    head = Head(32, heads=heads, rank=4, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in head.parameters():
@@ -107,52 +105,6 @@ def test_trained_heads_and_their_hops(food: Collection, split_food: Split, heads
             expected = food.search(query, model=version, **options)
             found = search.search([query], version, SearchChoices(**options))[0]
             require_same(found, expected)
-
-
-@pytest.mark.parametrize("heads", [1, 3])
-@pytest.mark.parametrize("shards", SHARDS)
-def test_heads_whose_keyword_weight_is_of_the_query(
-    food: Collection, split_food: Split, heads: int, shards: int
-) -> None:
-    version = save_model(food.store, trained(heads, heads, "gate"), parent="v0", record={})
-    factors = set()
-    for options in ({"coverage": True, "explain": True}, {"hops": 2, "hop_strength": 0.4}, {"mode": "dense"}):
-        expected = food.search_batch(QUERIES, model=version, **{"coverage": False, **options})
-        found = split_food[shards].search(QUERIES, version, SearchChoices(**{"coverage": False, **options}))
-        for ours, theirs in zip(found, expected, strict=True):
-            require_same(ours, theirs)
-            if "explain" in options and ours.hits:
-                explain, wanted = ours.hits[0].explain, theirs.hits[0].explain
-                assert explain is not None
-                assert wanted is not None
-                if wanted.fusion_gate is not None:
-                    assert explain.fusion_gate == pytest.approx(wanted.fusion_gate, abs=1e-6)
-                    factors.add(round(wanted.fusion_gate[0], 4))
-    assert len(factors) > 2
-
-
-def test_features_come_from_a_shard_that_answers(food: Collection, split_food: Split) -> None:
-    version = save_model(food.store, trained(1, 1, "gate"), parent="v0", record={})
-    search = split_food[2]
-    lame = ShardedSearch(search.release, _Without(search._shards, 0), food.head, food.query_states)
-    found = lame.search(["apple bread"], version, SearchChoices(partial=True, explain=True))[0]
-    whole = search.search(["apple bread"], version, SearchChoices(explain=True))[0]
-    assert found.missing > 0
-    assert found.hits[0].explain is not None
-    assert whole.hits[0].explain is not None
-    assert found.hits[0].explain.fusion_gate == whole.hits[0].explain.fusion_gate
-
-
-class _Without:
-    """Shards, one of which does not answer."""
-
-    def __init__(self, shards: Shards, number: int):
-        self._shards, self._number = shards, number
-
-    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
-        if self._number in asked:
-            raise ShardsLost({self._number})
-        return self._shards.ask(method, asked)
 
 
 def test_heads_with_k1_and_b_of_their_own(food: Collection, split_food: Split) -> None:

@@ -61,7 +61,6 @@ def corpus(food: Collection, tmp_path: Path) -> Iterator[ShardedCorpus]:
         TrainingOptions(epochs=4, folds=0, tune=False, heads=2),
         TrainingOptions(epochs=4, folds=0, tune=False, keywords=False, retention=0.0),
         TrainingOptions(epochs=3, folds=2, batch_size=8),
-        TrainingOptions(epochs=4, folds=0, tune=False, heads=2, fusion="gate"),
     ],
 )
 def test_head_and_report_are_those_of_one_process(

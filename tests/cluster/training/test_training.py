@@ -36,7 +36,7 @@ def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
 
 
 @pytest.mark.parametrize("words", [True, False])
-@pytest.mark.parametrize(("fusion", "bm25"), [("constant", None), ("gate", None), ("gate", (0.6, 0.3))])
+@pytest.mark.parametrize("bm25", [None, (0.6, 0.3)])
 @pytest.mark.parametrize(("shards", "heads"), [(1, 1), (2, 3), (5, 2)])
 def test_loss_and_gradient_are_those_of_one_process(
     food: Collection,
@@ -44,11 +44,10 @@ def test_loss_and_gradient_are_those_of_one_process(
     shards: int,
     heads: int,
     words: bool,
-    fusion: str,
     bm25: tuple[float, float] | None,
 ) -> None:
     snapshot = food.snapshot.weighed(bm25)
-    head = Head(32, heads=heads, rank=4, fusion=fusion)
+    head = Head(32, heads=heads, rank=4)
     generator = torch.Generator().manual_seed(heads)
     with torch.no_grad():
         for parameter in head.parameters():
@@ -70,7 +69,6 @@ def test_loss_and_gradient_are_those_of_one_process(
         scored=torch.zeros(4, 0, dtype=torch.int64),
         teacher=torch.zeros(4, 0),
         mask=torch.zeros(4, 0, dtype=torch.bool),
-        features=torch.as_tensor(snapshot.query_features(QUERIES)),
     )
     expected = OBJECTIVES["listwise"](batch)
     learned = [states, *(one for one in head.parameters() if one.requires_grad)]
@@ -85,9 +83,9 @@ def test_loss_and_gradient_are_those_of_one_process(
     ):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
     assert wanted[0].abs().max() > 1e-3
-    if head.fusion_gate is not None and words:
+    if words:
         names = [name for name, _ in head.named_parameters()]
-        assert wanted[1 + names.index("fusion_gate.outer")].abs().max() > 1e-4
+        assert wanted[1 + names.index("keyword_weight")].abs().max() > 1e-4
     local.close()
 
 

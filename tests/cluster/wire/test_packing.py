@@ -66,7 +66,7 @@ def test_records_come_back() -> None:
         required=("ein",),
         excluded=(),
         partition=True,
-        keyword_weights=np.ones((1, 1), np.float32),
+        keyword_weight=np.ones(1, np.float32),
         temperature=0.05,
         weighting=(1.2, 0.75),
         foremost=messages.Foremost(3, None, True, False),

@@ -45,9 +45,7 @@ def test_a_null_slot_is_learned_from_queries_that_nothing_answers(
 
 
 def test_train_evaluate_and_refresh(client: TestClient, papers: Collection) -> None:
-    train = ask(
-        client, "train", {**JUDGED, "epochs": 3, "accept": True, "query_side": "mlp", "fusion": "gate"}
-    )
+    train = ask(client, "train", {**JUDGED, "epochs": 3, "accept": True, "query_side": "mlp"})
     evaluate = ask(client, "evaluate", JUDGED)
     refresh = ask(client, "refresh")
     assert client.get("/v1/collections/papers/search?q=cat").status_code == 200  # served meanwhile
@@ -60,9 +58,7 @@ def test_train_evaluate_and_refresh(client: TestClient, papers: Collection) -> N
     assert client.get(f"{URL}/search?q=cat").json()["model"] == "v1"
     record = client.get(f"{URL}/models").json()["models"][1]["record"]
     assert (record["task"], record["accepted"], record["examples"]) == (train, True, 12)
-    assert (record["head"]["query_side"], record["head"]["fusion"]) == ("mlp", "gate")
-    explained = client.get(f"{URL}/search?q=cat&explain=true").json()["hits"][0]["explain"]
-    assert [0 < factor < 2 for factor in explained["fusion_gate"]] == [True]
+    assert record["head"]["query_side"] == "mlp"
     # the events: progress with a pace, a line of figures for each epoch, the end; and on from any of them
     kinds = [kind for _, kind, _ in told]
     assert kinds[-1] == "end"
@@ -184,8 +180,6 @@ def test_two_systems_are_compared_query_by_query(client: TestClient, papers: Col
         ("train", {**JUDGED, "negatives": 2}, "negatives are of scope full"),
         ("train", {**JUDGED, "heads": 2, "query_side": "linear"}, "query_side linear is of one head"),
         ("train", {**JUDGED, "scope": "full", "query_side": "mlp"}, "no query_side"),
-        ("train", {**JUDGED, "scope": "full", "fusion": "gate"}, "no query_side or fusion"),
-        ("train", {**JUDGED, "fusion": "deep"}, "fusion"),
         ("train", {**JUDGED, "scope": "full", "negatives": 65}, "an integer from 0 to 64"),
         ("train", {**JUDGED, "scope": "full", "encoder_learning_rate": 0.5}, "between 0 and 0.1"),
         ("train", {"queries": {"q": "x" * 9000}, "judgements": {"q": {"d": 1}}}, "8192 characters"),

@@ -18,11 +18,11 @@ def written_out(
     corpus: torch.Tensor,
     temperature: torch.Tensor,
     keyword: torch.Tensor | None,
-    keyword_weights: torch.Tensor,
+    keyword_weight: torch.Tensor,
 ) -> torch.Tensor:
     logits = torch.einsum("bhd,nd->bhn", queries, corpus) / temperature
     if keyword is not None:
-        logits = logits + keyword_weights[:, :, None] / temperature * keyword[:, None]
+        logits = logits + keyword_weight[:, None] / temperature * keyword[:, None]
     return logits.logsumexp(-1)
 
 
@@ -35,7 +35,7 @@ def test_value_and_gradients_are_those_of_autograd(
     monkeypatch.setattr(partition, "_BLOCK_LOGITS", held)
     queries = unit(4, heads, 8).requires_grad_()
     temperature = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
-    weight = torch.rand(4, heads, dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(heads, dtype=torch.float64, requires_grad=True)
     corpus, upstream = unit(30, 8), torch.randn(4, heads, dtype=torch.float64)
     keyword = torch.rand(4, 30, dtype=torch.float64) if with_keywords else None
     found = whole_partition(queries, corpus, temperature, keyword, weight)
@@ -61,7 +61,7 @@ def test_a_temperature_that_is_given_gets_no_gradient() -> None:
 @pytest.mark.usefixtures("path")
 def test_stored_embeddings_and_keyword_scores_that_want_gradients_have_them() -> None:
     queries, corpus = unit(4, 2, 8), unit(30, 8).requires_grad_()
-    temperature, weight = torch.tensor(0.07, dtype=torch.float64), torch.rand(4, 2, dtype=torch.float64)
+    temperature, weight = torch.tensor(0.07, dtype=torch.float64), torch.rand(2, dtype=torch.float64)
     keyword = torch.rand(4, 30, dtype=torch.float64, requires_grad=True)
     for wanting in (corpus, keyword):
         given = [one if one is wanting else one.detach() for one in (corpus, keyword)]
