@@ -108,39 +108,14 @@ class Ranking:
         excluded = examples.snapshot.excluded
         self._hidden = None if excluded is None else torch.as_tensor(excluded)
 
-    @torch.inference_mode()
     def top(
-        self,
-        head: Head,
-        depth: int = DEPTH,
-        *,
-        hop_strength: float = 0.0,
-        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
-        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
-        further: FurtherPassages | None = None,
+        self, head: Head, depth: int = DEPTH, *, hop_strength: float = 0.0
     ) -> Int64[np.ndarray, "queries depth"]:
         """The positions of the best documents for every query, best first; with a second hop at g ≠ 0.
 
-        What is hidden from a query stands last. `states` and `corpus` (with its `further` passages) take the
-        place of the examples' query embeddings and of the stored ones.
+        What is hidden from a query stands last.
         """
-        return self.tops(head, [hop_strength], depth, states=states, corpus=corpus, further=further)[0]
-
-    @torch.inference_mode()
-    def tops(
-        self,
-        head: Head,
-        hop_strengths: Sequence[float],
-        depth: int = DEPTH,
-        *,
-        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
-        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
-        further: FurtherPassages | None = None,
-    ) -> list[Int64[np.ndarray, "queries depth"]]:
-        """`top` at each of these hop strengths, for little more than one of them costs."""
-        return self.tops_of_alike(
-            [head], hop_strengths, depth, states=states, corpus=corpus, further=further
-        )[0]
+        return self.tops_of_alike([head], [hop_strength], depth)[0][0]
 
     @torch.inference_mode()
     def tops_of_alike(
@@ -153,10 +128,11 @@ class Ranking:
         corpus: Float[Tensor, "documents encoder_dim"] | None = None,
         further: FurtherPassages | None = None,
     ) -> list[list[Int64[np.ndarray, "queries depth"]]]:
-        """`tops` of each head, of heads that project alike and weigh keywords by the same k1 and b.
+        """`top` of each head, at each hop strength; the heads project alike and have the same k1 and b.
 
         They differ in keyword weight, temperature or mixture alone: what a query has to do with a document is
-        computed for the first and serves all.
+        computed for the first and serves all. `states` and `corpus` (with its `further` passages) take the
+        place of the examples' query embeddings and of the stored ones.
         """
         states = self.examples.states if states is None else states
         if corpus is None:

@@ -94,7 +94,6 @@ class HeldOut:
         head: Head,
         states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
         corpus: Float[Tensor, "documents encoder_dim"] | None = None,
-        further: FurtherPassages | None = None,
     ) -> Answers:
         """What this head gives, with a second hop where it has a hop strength.
 
@@ -102,21 +101,9 @@ class HeldOut:
             head: of the model.
             states: the query embeddings where another encoder than the collection's gave them.
             corpus: those of the documents where another encoder did.
-            further: those of long documents' further passages, beside `corpus`.
         """
         strength = head.hop_strength.item()
-        return self.answers_by_hop(head, [strength], states, corpus, further)[strength]
-
-    def answers_by_hop(
-        self,
-        head: Head,
-        hop_strengths: Sequence[float],
-        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
-        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
-        further: FurtherPassages | None = None,
-    ) -> dict[float, Answers]:
-        """What this head gives with each of these hop strengths in place of its own."""
-        return self.answers_of_alike([head], hop_strengths, states, corpus, further)[0]
+        return self.answers_of_alike([head], [strength], states, corpus)[0][strength]
 
     def answers_of_alike(
         self,
@@ -126,7 +113,7 @@ class HeldOut:
         corpus: Float[Tensor, "documents encoder_dim"] | None = None,
         further: FurtherPassages | None = None,
     ) -> list[dict[float, Answers]]:
-        """`answers_by_hop` of each head, of heads that differ in their keyword weight at most."""
+        """What each head gives at each hop strength; the heads differ in their keyword weight at most."""
         ranked = self._ranking.tops_of_alike(
             heads, hop_strengths, self._depth, states=states, corpus=corpus, further=further
         )

@@ -253,7 +253,7 @@ def test_hops_of_any_strength_are_those_of_refine(misled: Examples, heads: int) 
             if name in ("query_delta", "query_in", "query_out", "key_delta"):
                 parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     strengths = [0.0, 0.3, 1.0, 4.0]
-    tops = Ranking(misled, keywords=False).tops(head, strengths, 5)
+    tops = Ranking(misled, keywords=False).tops_of_alike([head], strengths, 5)[0]
     corpus = torch.as_tensor(misled.snapshot.embeddings(np.arange(COUNT)))
     with torch.inference_mode():
         queries = head.queries(torch.as_tensor(misled.states))
