@@ -18,10 +18,6 @@ from dsearch.service import create_app
 from dsearch.service.overload import admission
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "nightly: a large size, run by --nightly")
-
-
 @pytest.fixture(autouse=True)
 def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run_spawned` forks a preloaded process; tests/test_processes.py starts cold ones."""
