@@ -11,12 +11,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from processes import VARIABLE, WarmProcess
 
+# Blocked and asked for, not handled: a handler could run inside a wait, and wait there for the lock that it holds.
+passed_on = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
 process = WarmProcess(os.environ[VARIABLE], [sys.executable, *sys.argv[1:]])
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, lambda number, _: process.send_signal(number))
-# A handler runs between two waits; it must not wait for the lock that a wait holds.
 while (status := process.poll()) is None:
-    signal.sigtimedwait([], 0.005)
+    received = signal.sigtimedwait(passed_on, 0.005)
+    if received is not None:
+        process.send_signal(received.si_signo)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
 if status < 0:
     signal.signal(-status, signal.SIG_DFL)
     os.kill(os.getpid(), -status)
