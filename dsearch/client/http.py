@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsearch.client.flow import NOTHING, Answer, Flow, Pause, Request
-from dsearch.client.operations.all import ServerOperations
+from dsearch.client.operations.all import Operations
 from dsearch.client.wire import error_of
 from dsearch.errors import DsearchError, InvalidRequest, Unavailable
 from dsearch.hints import Command
@@ -138,7 +138,7 @@ def _retry_after_s(answer: Answer) -> float | None:
     return float(given) if given.isascii() and given.isdigit() and len(given) < 9 else None
 
 
-class Client(_Connection, ServerOperations):
+class Client(_Connection, Operations):
     """Talks to a dsearch server. Threads may share it; close it, or use it in a `with` statement.
 
     Every method raises the errors that the same call raises in Python, by the server's `code`, and
@@ -208,7 +208,7 @@ class Client(_Connection, ServerOperations):
         self.close()
 
 
-class AsyncClient(_Connection, ServerOperations):
+class AsyncClient(_Connection, Operations):
     """`Client` for an event loop: the same methods, to be awaited; use it in an `async with` statement."""
 
     async def run(self, flow: Flow[T]) -> T:

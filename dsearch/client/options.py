@@ -72,14 +72,10 @@ class DifferentiableOptions(AttendOptions, total=False):
     stamp: Stamp | None
 
 
-class TuneOptions(TypedDict, total=False):
-    """How to tune. What is left out is as the server has it.
+class LearningOptions(TypedDict, total=False):
+    """The options that training and tuning share; each is described in `dsearch.jobs`."""
 
-    exclude: query id → documents that have no part in its ranking. seed. promote: whether the tuned search
-    answers if it did better on what was held out; accept: whatever that says. alpha, margin: of the gate.
-    """
-
-    exclude: Mapping[str, Sequence[str]]
+    exclude: Mapping[str, Sequence[str]] | None
     seed: int
     promote: bool
     accept: bool
@@ -87,35 +83,32 @@ class TuneOptions(TypedDict, total=False):
     margin: float
 
 
-class TrainOptions(TypedDict, total=False):
-    """How to train. What is left out is as the server has it.
+class TuneOptions(LearningOptions, total=False):
+    """The options of `dsearch.jobs.TuningJob`. The server has the defaults."""
 
-    scope: "head", "query" or "full", and for the last two encoder_training ("lora" or "all") and
-    encoder_learning_rate; for "full" negatives, how many hard ones each query has. objective: "listwise",
-    "judged", "in-batch", …, or "value" with field: what to predict of the documents. null_slot: learn a
-    weight for "nothing fits" too. heads, query_side ("linear", "low-rank" or "mlp"), epochs, learning_rate,
-    seed. tune: whether keyword weight, k1, b and hop strength are chosen first. promote: whether it answers
-    if it did better on what was held out; accept: whatever that says. alpha: the largest p-value that counts
-    as a gain; margin: how far nDCG@10 may fall on seen or unseen documents.
-    """
 
+class TrainOptions(LearningOptions, total=False):
+    """The options of `dsearch.jobs.TrainingJob`, where each is described. The server has the defaults."""
+
+    teacher: Mapping[str, Mapping[str, float]] | None
+    trusted_keys: Sequence[str] | None
+    self_supervised: bool
+    source: Literal["feedback"] | None
     scope: Literal["head", "query", "full"]
-    encoder_training: Literal["lora", "all"]
-    encoder_learning_rate: float
-    negatives: int
-    objective: str
-    field: str
+    encoder_training: Literal["lora", "all"] | None
+    encoder_learning_rate: float | None
+    objective: str | None
+    field: str | None
     null_slot: bool
     heads: int
-    query_side: Literal["linear", "low-rank", "mlp"]
-    epochs: int
-    learning_rate: float
-    seed: int
+    query_side: Literal["linear", "low-rank", "mlp"] | None
+    epochs: int | None
+    learning_rate: float | None
+    batch_size: int | None
+    negatives: int | None
+    precision: Literal["float32", "bfloat16"] | None
+    compiled: bool
     tune: bool
-    promote: bool
-    accept: bool
-    alpha: float
-    margin: float
 
 
 Part = Literal["keys", "values", "parts", "slopes"]

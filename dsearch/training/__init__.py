@@ -8,6 +8,7 @@ from dsearch.training.data.examples import Examples, examples_from_corpus, examp
 from dsearch.training.data.propensity import Propensities, propensities_from_pages
 from dsearch.training.data.validation import CheckedData, DataReport, checked_judgements
 from dsearch.training.data.values import ValueExamples, value_examples
+from dsearch.training.evaluation import run_evaluation
 from dsearch.training.finetune.feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import Trained, finetune
@@ -21,7 +22,8 @@ from dsearch.training.finetune.values import TrainedValues, finetune_values
 from dsearch.training.gate.compare import Comparison, compare_values
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Headroom, headroom
-from dsearch.training.loop.loop import Epoch, TrainingDiverged, Watch
+from dsearch.training.loop.loop import TrainingDiverged, Watch
+from dsearch.training.loop.observer import Epoch, Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.loop.student import Student
 from dsearch.training.options import (
@@ -32,21 +34,18 @@ from dsearch.training.options import (
     self_supervised_options,
 )
 from dsearch.training.registry import (
-    TOLD_OF_TRAINING,
-    TOLD_OF_TUNING,
     Registered,
     register,
     register_trained,
     starting_version,
 )
+from dsearch.training.run import Learned, run_training, run_tuning, summary
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.scopes.head import train_head, train_student
 from dsearch.training.tune import Tuned, tune
 
 __all__ = [
     "ACTIONS",
-    "TOLD_OF_TRAINING",
-    "TOLD_OF_TUNING",
     "Action",
     "CheckedData",
     "ClickOptions",
@@ -60,7 +59,9 @@ __all__ = [
     "GateReport",
     "Graded",
     "Headroom",
+    "Learned",
     "NullSlot",
+    "Observer",
     "Propensities",
     "Registered",
     "RunFolder",
@@ -91,8 +92,12 @@ __all__ = [
     "query_options",
     "register",
     "register_trained",
+    "run_evaluation",
+    "run_training",
+    "run_tuning",
     "self_supervised_options",
     "starting_version",
+    "summary",
     "train_head",
     "train_student",
     "tune",

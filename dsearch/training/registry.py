@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from dsearch.training.finetune.head import Trained
     from dsearch.training.finetune.values import TrainedValues
 
-TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
-TOLD_OF_TUNING = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
-
 
 @dataclass(frozen=True, slots=True)
 class Registered:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +24,9 @@ from dsearch.errors import InvalidRequest
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import MEASURE, Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
+from dsearch.training.loop.observer import Observer
 from dsearch.training.ranking import Ranking, Relevant
+from dsearch.types import Progress
 
 KEYWORDS_ALONE = 30.0  # similarities are within ±1: so large a weight leaves them the ties
 KEYWORD_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, START_KEYWORD_WEIGHT, 1.3, 1.7, 2.5, 5.0, KEYWORDS_ALONE)
@@ -57,7 +59,6 @@ DEFAULT = Setting(START_KEYWORD_WEIGHT, 0.0)
 DENSE = Setting(0.0, 0.0)
 KEYWORD = Setting(KEYWORDS_ALONE, 0.0)
 SCOPE = "tune"  # of its record
-OnSetting = Callable[[int, int], None]
 Values = Mapping[Setting, Float[np.ndarray, " queries"]]
 
 
@@ -89,7 +90,7 @@ def tune(
     gate: Gate | None = None,
     start: Setting = DEFAULT,
     seed: int = 0,
-    on_setting: OnSetting | None = None,
+    observer: Observer | None = None,
 ) -> Tuned:
     """Choose keyword weight, k1 and b, and hop strength on judged queries; nothing is published.
 
@@ -98,12 +99,12 @@ def tune(
         gate: what is asked. Four numbers remember no document, so all queries count as unseen.
         start: what is untuned: what the gate compares with, and what stays where nothing does better.
         seed: of the draw and of the folds.
-        on_setting: told how many settings are scored, of how many.
+        observer: receives the number of settings that are scored (stage "settings").
 
     Raises:
         InvalidRequest: fewer than `MIN_QUERIES` queries.
     """
-    trials = Trials.of(examples, start=start, seed=seed, on_setting=on_setting)
+    trials = Trials.of(examples, start=start, seed=seed, observer=observer)
     choice = trials.choose()
     return trials.tuned(choice, trials.judged(choice, gate))
 
@@ -143,7 +144,7 @@ class Trials:
         *,
         start: Setting = DEFAULT,
         seed: int = 0,
-        on_setting: OnSetting | None = None,
+        observer: Observer | None = None,
     ) -> Trials:
         """Score the grid.
 
@@ -158,7 +159,7 @@ class Trials:
         affordable = max(_FEWEST_DRAWN, _MOST_SCORES // max(1, examples.snapshot.positions))
         order = np.random.default_rng(seed).permutation(len(examples))
         drawn = np.sort(order[: min(MOST_QUERIES, affordable)])
-        values = _values(examples.subset(drawn.tolist()), start, on_setting)
+        values = _values(examples.subset(drawn.tolist()), start, observer or Observer())
         return cls(examples, drawn, values, start, seed, time.monotonic() - started)
 
     def choose(self, without: Sequence[int] = ()) -> Choice:
@@ -242,9 +243,10 @@ def setting_from(record: Mapping[str, Any]) -> Setting:
 
 
 def _values(
-    examples: Examples, start: Setting, on_setting: OnSetting | None
+    examples: Examples, start: Setting, observer: Observer
 ) -> dict[Setting, Float[np.ndarray, " queries"]]:
     """nDCG@10 of every query with every setting that is tried."""
+    started = time.monotonic()
     ranking, relevant = Ranking(examples), Relevant(examples.relevant)
     weightings = dict.fromkeys([None, *WEIGHTINGS, start.bm25])
     weights = dict.fromkeys([*KEYWORD_WEIGHTS, start.keyword_weight])
@@ -259,8 +261,8 @@ def _values(
             for weight, tops in zip(some, ranking.tops_of_alike(heads, strengths), strict=True):
                 for strength, top in zip(strengths, tops, strict=True):
                     values[Setting(weight, strength, bm25)] = relevant.ndcg_at_10(top)
-            if on_setting is not None:
-                on_setting(len(values), settings)
+            elapsed_s = time.monotonic() - started
+            observer.progress(Progress("settings", len(values), settings, elapsed_s))
     if start not in values:  # dense search, with k1 and b that have no part in it
         values[start] = values[start._replace(bm25=None)]
     return values

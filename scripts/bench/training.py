@@ -62,6 +62,7 @@ from dsearch.evaluation import (
 from dsearch.training import (
     Examples,
     FullOptions,
+    Observer,
     Trained,
     TrainingOptions,
     examples_from_judgements,
@@ -256,16 +257,17 @@ def run_rows(folder: Path, collection: Collection, arguments: argparse.Namespace
             epochs = {"epochs": arguments.full_epochs} if arguments.full_epochs else {}
             encoding: list[Cost] = []
 
-            def told(progress: Progress, of: list[Cost] = encoding) -> None:
-                if progress.stage == "encode" and not of:
-                    of.append(Cost.so_far())
+            class WhenEncodingBegins(Observer):
+                def progress(self, progress: Progress, of: list[Cost] = encoding) -> None:
+                    if progress.stage == "encode" and not of:
+                        of.append(Cost.so_far())
 
             started = Cost.so_far()
             trained = finetune_full(
                 collection,
                 turn.examples,
                 FullOptions(seed=arguments.seed, **epochs),
-                on_progress=told,
+                observer=WhenEncodingBegins(),
             )
             cost = Cost.so_far() - started
             tell("full", trained)

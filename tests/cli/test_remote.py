@@ -132,8 +132,8 @@ def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) 
     )
     assert code in (0, 3), err
     assert "v3 trained on 30 documents in " in out
-    code, _, err = dsearch(*train, "--batch-size", "4", "--strict")
-    assert (code, "does not take --batch-size; end it first, or leave that out" in err) == (1, True)
+    code, _, err = dsearch(*train, "--threads", "1", "--strict")
+    assert (code, "does not take --threads; end it first, or leave that out" in err) == (1, True)
     code, _, err = dsearch(*train, "--strict")
     assert code == 1
     assert "nowhere" in err

@@ -227,13 +227,25 @@ def test_writes_are_alike(apis: dict[str, Any], api: str) -> None:
     assert (task.kind, task.state, task.problem) == ("refresh", "done", None)
     assert asked.collection(name).generation == task.result["generation"] > made.generation
     assert (asked.task(task.id), asked.collection(name).keys["kind"]) == (task, "SQ8")
-    if api != "local":
-        assert asked.tasks(collection=name, state="done").tasks == [task]
+    assert asked.tasks(collection=name, state="done").tasks == [task]
+    assert asked.cancel_task(task.id) == task  # it has ended and stays as it is
     queries = {f"q{n}": f"Title {n}" for n in range(40, 52)}
     judged = {f"q{n}": {f"d{n:03d}": 1} for n in range(40, 52)}
     tuned = asked.wait_for_task(asked.tune(name, queries, judged, accept=True).id, every_s=0.05)
     assert (tuned.kind, tuned.state, tuned.problem) == ("tune", "done", None)
     assert (tuned.result["model"], tuned.result["live"], tuned.result["examples"]) == ("v2", True, 12)
+    trained = asked.train(name, queries=queries, judgements=judged, epochs=1, promote=False)
+    trained = asked.wait_for_task(trained.id, every_s=0.05)
+    assert (trained.kind, trained.state, trained.problem) == ("train", "done", None)
+    assert (trained.result["model"], trained.result["live"], trained.result["parent"]) == ("v3", False, "v2")
+    assert (trained.result["examples"], trained.result["epochs"]) == (12, 1)
+    scored = asked.wait_for_task(asked.evaluate(name, queries, judged, model="v3").id, every_s=0.05)
+    assert (scored.kind, scored.state, scored.problem) == ("evaluate", "done", None)
+    assert list(scored.result["systems"]) == ["dense", "keyword", "hybrid", "trained v3"]
+    first = asked.tasks(collection=name, limit=2)
+    assert [one.id for one in first.tasks] == [scored.id, trained.id]
+    rest = asked.tasks(collection=name, limit=2, cursor=first.next)
+    assert [one.id for one in rest.tasks] == [tuned.id, task.id]
     few = asked.wait_for_task(asked.tune(name, {"q40": "cat"}, {"q40": {"d040": 1}}).id, every_s=0.05)
     assert (few.state, few.result, few.problem["code"]) == ("failed", None, "invalid_request")
     assert "1 judged queries; tuning needs at least 10" in few.problem["detail"]

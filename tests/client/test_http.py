@@ -196,8 +196,8 @@ def test_a_task_is_waited_for(monkeypatch: pytest.MonkeyPatch, call: Call) -> No
 def test_training_is_asked_for_as_the_route_has_it(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     replies = Replies(monkeypatch, task("queued"), httpx2.ReadError("reset"))
     train = functools.partial(call, replies, "train", "papers")
-    assert train(from_feedback=True, seed=3).id == "t1"
-    assert json.loads(replies.asked[0].content) == {"self_supervised": False, "from": "feedback", "seed": 3}
+    assert train(source="feedback", seed=3).id == "t1"
+    assert json.loads(replies.asked[0].content) == {"from": "feedback", "seed": 3}
     with pytest.raises(Unavailable):  # it may have begun, and is not begun twice
         train(self_supervised=True)
     assert len(replies.asked) == 2

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.tiny_encoder import write_tiny_encoder
+from support.training.observers import Recorder
 
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, SearchEngine
@@ -101,14 +102,14 @@ def test_equal_seeds_give_equal_encoders(numbers: Collection, examples: Examples
 
 
 def test_it_is_held_out_and_gated_like_a_head(numbers: Collection, examples: Examples) -> None:
-    stages: list[str] = []
+    observer = Recorder()
     trained = finetune(
         examples,
         query_options(epochs=2, folds=2),
         encoder=numbers.encoder,
-        on_epoch=lambda stage, _: stages.append(stage),
+        observer=observer,
     )
-    assert stages == ["validate"] * 4 + ["train"] * 2
+    assert observer.stages == ["validate"] * 4 + ["train"] * 2
     assert trained.gate.slice("all").queries == PAIRS
     assert trained.gate.verdict in ("refused", "cannot tell")
 

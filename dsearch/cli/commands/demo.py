@@ -83,18 +83,21 @@ def _shown(engine: SearchEngine, name: str, corpus: PythonCorpus, settings: Sett
 
 def _train_once(collection: Collection) -> None:
     """Train, unless a head that was trained on this very corpus stands."""
-    from dsearch.cli.training.session import train_with_progress
-    from dsearch.training import examples_from_corpus, register_trained, self_supervised_options
+    from dsearch.cli.training.session import terminal_observer
+    from dsearch.jobs import TrainingJob
+    from dsearch.training import examples_from_corpus, run_training
 
     examples = examples_from_corpus(collection)
     for model in collection.store.models():
         if model.record.get("data_sha256") == examples.digest:
             say(f"   {model.version} was trained on this corpus before and is used again")
             return
-    trained = train_with_progress(examples, self_supervised_options(), "cpu")
-    made = register_trained(collection, trained)
-    live = "not live" if made.live is None else "live"
-    say(f"   {made.model} in {trained.seconds:.0f} s, {live}: {trained.gate.reason}")
+    job = TrainingJob(self_supervised=True)
+    with terminal_observer() as observer:
+        learned = run_training(collection, job, observer)
+    registered, trained = learned.register(collection, job), learned.result
+    live = "not live" if registered.live is None else "live"
+    say(f"   {registered.model} in {trained.seconds:.0f} s, {live}: {trained.gate.reason}")
 
 
 def _show_examples(collection: Collection) -> None:

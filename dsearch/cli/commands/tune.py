@@ -2,112 +2,83 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.job_options import with_options_of
 from dsearch.cli.remote import ended_task, server_of
-from dsearch.cli.session import ProgressBars, opened_engine, print_json
+from dsearch.cli.session import opened_engine, print_json
+from dsearch.cli.training.judgements import JudgedFolder, judged_job
 from dsearch.cli.training.output import is_kept
-from dsearch.cli.training.remote import checked_beside
-from dsearch.cli.training.session import judged_examples, stop_unless
+from dsearch.cli.training.remote import judged_beside
+from dsearch.cli.training.session import stop_unless, terminal_observer
 from dsearch.errors import HomeLocked
-from dsearch.types import Progress
-
-if TYPE_CHECKING:
-    from dsearch.client import Client
-    from dsearch.training import Examples, Gate, Tuned
+from dsearch.jobs import TuningJob, request_of
 
 
+@with_options_of(TuningJob)
 def tune(
     data: options.BeirData,
     collection: options.CollectionName = "default",
     split: Annotated[str, typer.Option(help="Judgements to tune on: qrels/SPLIT.tsv.")] = "train",
     exclude: options.ExcludePairs = None,
-    seed: Annotated[int, typer.Option(help="Of folds and draws.")] = 0,
-    promote: Annotated[bool, typer.Option(help="Let the tuned search answer, if it does better.")] = True,
-    accept: Annotated[
-        bool, typer.Option("--accept", help="Let the tuned search answer, whatever the gate says.")
-    ] = False,
-    alpha: options.Alpha = 0.05,
-    margin: options.Margin = 0.02,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
     backend: options.BackendName = None,
     threads: options.Threads = None,
     json: options.AsJson = False,
+    **chosen: Any,
 ) -> None:
     """Choose keyword weight, k1 and b, and hop strength on judgements; a few dozen queries suffice.
 
-    Kept as a model; later training starts from it. Exit code 3: the gate did not let it answer.
+    The result is a version from which later training starts. Exit code 3: the gate did not let it go live.
     """
+    job, folder = TuningJob(**chosen), JudgedFolder(data, split, exclude)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
-    may: dict[str, Any] = {"promote": promote, "accept": accept}
     try:
-        with opened_engine(home, readonly=False, **own) as (engine, _):
-            from dsearch.training import Gate, register_trained
-
-            target = engine.collection(collection)
-            examples = judged_examples(target, data, split, exclude)
-            tuned = _with_progress(examples, Gate(alpha=alpha, margin=margin), seed)
-            made = register_trained(target, tuned, **may)
-        gate = tuned.gate.to_text()
-        version, live = made.model, made.live is not None
-        told = {"version": version, "live": live, "reason": made.reason, **tuned.record}
+        record = _tune_here(collection, job, folder, home, own)
     except HomeLocked as locked:
         with server_of(locked) as client:
-            asked: dict[str, Any] = {"seed": seed, "alpha": alpha, "margin": margin, **may}
-            told = _by_server(client, home, collection, data, split, exclude, asked)
-        version, live, gate = told["version"], told["live"], f"gate: {told['reason']}"
+            job = judged_beside(home, collection, job, folder)
+            task = client.tune(collection, **request_of(job))
+            result = ended_task(client, task, f"tuning of {collection}", unit="settings")
+        record = {"version": result.pop("model"), **result}
     if json:
-        print_json(told)
+        print_json({name: value for name, value in record.items() if name != "text"})
     else:
         from dsearch.training.tune import setting_from
 
-        typer.echo(f"{collection}: {version} has {setting_from(told)}")
+        typer.echo(f"{collection}: {record['version']} has {setting_from(record)}")
         typer.echo(
-            f"nDCG@10 on {told['examples']} queries: "
-            + ", ".join(f"{name} {value:.4f}" for name, value in told["scores"].items())
+            f"nDCG@10 on {record['examples']} queries: "
+            + ", ".join(f"{name} {value:.4f}" for name, value in record["scores"].items())
         )
-        typer.echo(gate)
-        typer.echo(f"{version} answers now" if live else is_kept(collection, version))
-    stop_unless(live or not promote)
+        typer.echo(record.get("text") or f"gate: {record['reason']}")
+        version = record["version"]
+        typer.echo(f"{version} answers now" if record["live"] else is_kept(collection, version))
+    stop_unless(record["live"] or not job.promote)
 
 
-def _by_server(
-    client: Client,
-    home: Path | None,
-    collection: str,
-    data: Path,
-    split: str,
-    exclude: Path | None,
-    asked: dict[str, Any],
+def _tune_here(
+    collection: str, job: TuningJob, folder: JudgedFolder, home: Path | None, own: dict[str, Any]
 ) -> dict[str, Any]:
-    """Have the server tune; what is told of it as JSON."""
-    from dsearch.evaluation import read_pairs
+    """Tune in this process; the record as JSON, and the gate's report as `text`."""
+    with opened_engine(home, readonly=False, **own) as (engine, _):
+        from dsearch.training import run_tuning
 
-    checked = checked_beside(home, collection, data, split)
-    if exclude is not None:
-        asked["exclude"] = {query: sorted(ids) for query, ids in read_pairs(exclude).items()}
-    task = client.tune(collection, checked.queries, checked.qrels, **asked)
-    result = ended_task(client, task, f"tuning of {collection}", unit="settings")
-    return {"version": result.pop("model"), **result}
-
-
-def _with_progress(examples: Examples, gate: Gate, seed: int) -> Tuned:
-    from dsearch.training import tune as choose
-
-    started = time.monotonic()
-    with ProgressBars("settings") as on_progress:
-        return choose(
-            examples,
-            gate=gate,
-            seed=seed,
-            on_setting=lambda done, of: on_progress(
-                Progress("settings", done, of, time.monotonic() - started)
-            ),
-        )
+        target = engine.collection(collection)
+        job = judged_job(target, job, folder)
+        with terminal_observer("settings") as observer:
+            learned = run_tuning(target, job, observer)
+        registered = learned.register(target, job)
+    return {
+        "version": registered.model,
+        "live": registered.live is not None,
+        "reason": registered.reason,
+        **learned.result.record,
+        "text": learned.result.gate.to_text(),
+    }

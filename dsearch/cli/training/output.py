@@ -1,4 +1,4 @@
-"""What `dsearch train` says of what came of it."""
+"""The report of `dsearch train` and `dsearch tune`, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from dsearch.cli.session import print_json, typed
 from dsearch.cli.training.session import stop_unless
 
 if TYPE_CHECKING:
-    from dsearch.training import NullSlot, Registered, Trained
+    from dsearch.jobs import TrainingJob
+    from dsearch.training import Learned, Registered
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a training.
+    """The outcome of a training.
 
     Attributes:
-        live: whether what it gave answers now.
-        told: all of it, as JSON.
-        lines: it in words.
+        live: whether its result is live.
+        record: the whole of it, as JSON.
+        lines: the same in words.
     """
 
     live: bool
-    told: Mapping[str, Any]
+    record: Mapping[str, Any]
     lines: Sequence[str]
 
-    def tell(self, *, json: bool, promote: bool) -> None:
-        """Print it; exit code 3 when it should have answered, and the gate kept it from that."""
+    def show(self, *, json: bool, promote: bool) -> None:
+        """Print it; exit code 3 if it should have gone live and the gate prevented that."""
         if json:
-            print_json(self.told)
+            print_json(self.record)
         else:
             typer.echo("\n".join(self.lines))
         stop_unless(self.live or not promote)
@@ -44,44 +45,72 @@ def answers_now(collection: str, version: str, parent: str) -> str:
 
 
 def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
-    """A line about a version that does not answer, with the ways to use it."""
+    """A line about a version that is not live, with the ways to use it."""
     try_it = try_it or f"try it with --model {version}"
     promote = typed("promote", version, "-c", collection)
     return f"{version} is kept but does not answer; {try_it}, or: {promote}"
 
 
-def of_trained(
-    collection: str,
-    made: Registered,
-    trained: Trained,
-    learned_from: int,
-    slot: NullSlot | None,
-) -> Outcome:
-    """What was trained, what the gate says of each part of it, and what answers now."""
+def outcome_of(collection: str, job: TrainingJob, learned: Learned, registered: Registered) -> Outcome:
+    """The outcome of a training in this process."""
+    lines = (
+        _lines_of_values(collection, job.field, learned, registered)
+        if job.field is not None
+        else _lines_of_ranking(collection, learned, registered)
+    )
+    live = registered.live is not None
+    about = {
+        "version": registered.model,
+        "live": live,
+        "trained": registered.version,
+        "reason": registered.reason,
+    }
+    return Outcome(live, {**about, **learned.result.record}, lines)
+
+
+def _lines_of_ranking(collection: str, learned: Learned, registered: Registered) -> list[str]:
+    from dsearch.training import Trained
+
+    trained = learned.result
+    assert isinstance(trained, Trained)
+    served = _served(trained.share, trained.keyword_factor)
     lines = [
         (
-            f"{collection}: {made.version} trained on {learned_from} queries in {trained.seconds:.1f} s "
-            f"({trained.epochs} epochs{_served(trained.share, trained.keyword_factor)})"
+            f"{collection}: {registered.version} trained on {learned.examples} queries in "
+            f"{trained.seconds:.1f} s ({trained.epochs} epochs{served})"
         ),
         trained.gate.to_text(),
     ]
-    if slot is not None:
-        lines.append(slot.to_text())
+    if learned.null_slot is not None:
+        lines.append(learned.null_slot.to_text())
     if trained.tuned is not None:
         report = trained.tuned.gate
         lines.append(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")
-    if made.live is None:
-        lines.append(is_kept(collection, made.version))
-    else:
-        if made.live != made.version:
-            lines.append(f"{made.live}, the tuned search, is better than what answered before")
-        lines.append(answers_now(collection, made.live, made.parent))
-    live = made.live is not None
-    about = {"version": made.model, "live": live, "trained": made.version, "reason": made.reason}
-    return Outcome(live, {**about, **trained.record}, lines)
+    if registered.live is None:
+        return [*lines, is_kept(collection, registered.version)]
+    if registered.live != registered.version:
+        lines.append(f"{registered.live}, the tuned search, is better than what answered before")
+    return [*lines, answers_now(collection, registered.live, registered.parent)]
+
+
+def _lines_of_values(collection: str, field: str, learned: Learned, registered: Registered) -> list[str]:
+    from dsearch.training import TrainedValues
+
+    trained, version = learned.result, registered.model
+    assert isinstance(trained, TrainedValues)
+    return [
+        (
+            f"{collection}: {version} learned to predict {field!r} ({trained.record['kind']}) from "
+            f"{learned.examples} documents in {trained.seconds:.1f} s ({trained.epochs} epochs)"
+        ),
+        trained.to_text(),
+        answers_now(collection, version, registered.parent)
+        if registered.live is not None
+        else is_kept(collection, version, f"predict with model={version!r}"),
+    ]
 
 
 def _served(share: float, keyword_factor: float) -> str:
-    told = "" if share == 1.0 else f", of which {share:.0%} is served"
-    told += "" if keyword_factor == 1.0 else f", keywords weighed {keyword_factor:g} times as high"
-    return f"{told}, for the sake of unseen documents" if told else ""
+    text = "" if share == 1.0 else f", of which {share:.0%} is served"
+    text += "" if keyword_factor == 1.0 else f", keywords weighed {keyword_factor:g} times as high"
+    return f"{text}, for the sake of unseen documents" if text else ""

@@ -1,15 +1,11 @@
-"""What every command that trains does alike: examples in, progress told, a version out, and its exit code.
-
-Training runs on the command line: where their folders lie, and Ctrl-C that loses nothing.
-"""
+"""What the commands that train share: progress, exit code, run folders, Ctrl-C."""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -18,16 +14,12 @@ import typer
 
 from dsearch.cli.session import ProgressBars, say
 from dsearch.errors import Cancelled, InvalidRequest
+from dsearch.types import Progress
 
 if TYPE_CHECKING:
-    from dsearch.attention.head import Head
-    from dsearch.cli.training.options import Asked
-    from dsearch.encoder import TextEncoder
     from dsearch.engine import Collection
-    from dsearch.training import Examples, Gate, RunFolder, Trained, TrainingOptions
+    from dsearch.training import Headroom, Observer, RunFolder
     from dsearch.training.loop.distributed import Processes
-    from dsearch.training.scopes.head import MakeTask
-
 
 HELD_BACK = 3  # the exit code when the gate did not let a model answer
 
@@ -38,71 +30,34 @@ def stop_unless(live: bool) -> None:
         raise typer.Exit(HELD_BACK)
 
 
-def train_with_progress(
-    examples: Examples,
-    training: TrainingOptions,
-    device: str,
-    gate: Gate | None = None,
-    start: Head | None = None,
-    encoder: TextEncoder | None = None,
-    run: RunFolder | None = None,
-    task: MakeTask | None = None,
-) -> Trained:
-    """Train: first what is left to gain, then a bar for the folds held out and one for the whole."""
-    from dsearch.training import finetune
+@contextmanager
+def terminal_observer(unit: str = "steps") -> Iterator[Observer]:
+    """Show the progress of a job as bars on stderr; Ctrl-C stops it and keeps a checkpoint."""
+    from dsearch.training import Observer
 
-    if run is not None:
-        say(f"metrics and checkpoints: {run.path}")
-    with interruptible() as cancelled, ProgressBars("steps") as on_progress:
-        return finetune(
-            examples,
-            training,
-            gate=gate,
-            start=start,
-            encoder=encoder,
-            device=device,
-            on_headroom=lambda room: say(room.to_text()),
-            on_progress=on_progress,
-            cancelled=cancelled,
-            run=run,
-            task=task,
-        )
+    with interruptible() as pressed, ProgressBars(unit) as on_progress:
 
+        class Terminal(Observer):
+            def remark(self, text: str) -> None:
+                say(text)
 
-def judged_examples(
-    collection: Collection,
-    data: Path,
-    split: str,
-    exclude: Path | None,
-    teacher: Path | None = None,
-    *,
-    strict: bool = False,
-) -> Examples:
-    """The judged queries of a split of a BEIR folder; what cannot be learned from is told and left out."""
-    from dsearch.evaluation import read_pairs, read_qrels
-    from dsearch.training import checked_judgements, examples_from_judgements
+            def headroom(self, room: Headroom) -> None:
+                say(room.to_text())
 
-    checked = checked_judgements(collection, data, split, strict=strict)
-    if checked.report.counts:
-        say(checked.report.to_text())
-    pairs = read_pairs(exclude) if exclude else {}
-    scores = None if teacher is None else read_qrels(teacher)
-    examples = examples_from_judgements(collection, checked.queries, checked.qrels, pairs, teacher=scores)
-    return replace(examples, left_out=dict(checked.report.counts))
+            def progress(self, progress: Progress) -> None:
+                on_progress(progress)
 
+            def cancelled(self) -> bool:
+                return pressed()
 
-def judged_of(collection: Collection, asked: Asked) -> Examples:
-    """The judged queries that `dsearch train` was given."""
-    return judged_examples(
-        collection, asked.judgements, asked.split, asked.exclude, asked.teacher, strict=asked.strict
-    )
+        yield Terminal()
 
 
 _NUMBER = re.compile(r"[0-9]{6}")
 
 
 def run_folder(
-    collection: Collection, described: dict[str, Any], path: Path | None, *, resume: bool
+    collection: Collection, identity: Mapping[str, Any], path: Path | None, *, resume: bool
 ) -> RunFolder:
     """The folder that was named, or `runs/000001` of the collection; with `resume` the last one there.
 
@@ -120,7 +75,7 @@ def run_folder(
             )
         number = numbers[-1] if resume else (numbers[-1] if numbers else 0) + 1
         path = runs / f"{number:06d}"
-    return RunFolder(path, described, resume=resume)
+    return RunFolder(path, dict(identity), resume=resume)
 
 
 @contextmanager

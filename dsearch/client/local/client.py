@@ -21,28 +21,44 @@ from dsearch.engine import SearchEngine
 
 if TYPE_CHECKING:
     from dsearch.encoder import TextEncoder
+    from dsearch.training import Observer
 
 
 def open(
-    home: Path | str, *, readonly: bool = False, encoder: Callable[[], TextEncoder] | None = None
+    home: Path | str,
+    *,
+    readonly: bool = False,
+    encoder: Callable[[], TextEncoder] | None = None,
+    observer: Observer | None = None,
+    device: str = "cpu",
 ) -> LocalEngine:
-    """The engine of a home, with the methods of `Client`; arguments as for `SearchEngine`.
+    """Open the engine of a home, with the methods of `Client`.
+
+    Args:
+        home: folder of the collections.
+        readonly: open it beside another process that writes.
+        encoder: loads the encoder; the default one when None.
+        observer: receives the progress of training, tuning and evaluation; may stop them.
+        device: runs training: "cpu", "cuda".
 
     Raises:
         HomeLocked: another process writes to this home; open it readonly, or use a client of its server.
     """
-    return LocalEngine(SearchEngine(home, readonly=readonly, encoder=encoder))
+    engine = SearchEngine(home, readonly=readonly, encoder=encoder)
+    return LocalEngine(engine, observer=observer, device=device)
 
 
 class LocalEngine(LocalDocuments, LocalSearch, LocalModels, LocalUpkeep):
-    """What `Client` has, without a server; each method is described there.
+    """The calls of `Client`, without a server; each method is described there.
 
     Args:
         engine: closed with this.
+        observer: receives the progress of training, tuning and evaluation; may stop them.
+        device: runs training.
     """
 
-    def __init__(self, engine: SearchEngine):
-        self.engine = engine
+    def __init__(self, engine: SearchEngine, *, observer: Observer | None = None, device: str = "cpu"):
+        self.engine, self.observer, self.device = engine, observer, device
         self._tasks = {}
 
     def ready(self) -> bool:

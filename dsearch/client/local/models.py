@@ -1,20 +1,15 @@
-"""Upkeep of collections by an engine in this process; see `operations_upkeep.py`.
-
-A task has ended when the call that asked for it returns.
-
-Models of an engine in this process; see `operations_models.py`.
-"""
+"""Training, upkeep and models of collections by an engine in this process."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dsearch.client import answers
-from dsearch.client.answers import Task
-from dsearch.client.options import TuneOptions
+from dsearch.client.answers import Task, TaskPage
+from dsearch.client.options import TrainOptions, TuneOptions
 from dsearch.client.wire import head_file
 from dsearch.engine import (
     UNTRAINED,
@@ -27,14 +22,39 @@ from dsearch.engine import (
 )
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.options import KeyOptions
-from dsearch.errors import Conflict, DsearchError, InvalidRequest, NotFound
+from dsearch.errors import Cancelled, Conflict, DsearchError, NotFound
+from dsearch.jobs import EvaluationJob, TrainingJob, TuningJob
+
+if TYPE_CHECKING:
+    from dsearch.training import Observer
 
 
 class LocalUpkeep:
-    """The calls about upkeep; each is described in `Client`."""
+    """The calls that begin tasks; each is described in `Client`. A task has ended when its call returns."""
 
     engine: SearchEngine
+    observer: Observer | None
+    device: str
     _tasks: dict[str, Task]
+
+    def train(
+        self,
+        collection: str,
+        *,
+        queries: Mapping[str, str] | None = None,
+        judgements: Mapping[str, Mapping[str, float]] | None = None,
+        **options: Unpack[TrainOptions],
+    ) -> Task:
+        """Train a new version, which answers if it is better on held-out queries."""
+        job = TrainingJob(queries=queries, judgements=judgements, **options)
+        job.check()
+        from dsearch.training import run_training
+
+        def work(opened: Collection) -> dict[str, Any]:
+            learned = run_training(opened, job, self.observer, device=self.device)
+            return learned.summary(learned.register(opened, job))
+
+        return self._done("train", collection, work)
 
     def tune(
         self,
@@ -44,22 +64,31 @@ class LocalUpkeep:
         **options: Unpack[TuneOptions],
     ) -> Task:
         """Choose keyword weight, k1 and b, and hop strength on judgements."""
-        if not judgements:
-            raise InvalidRequest("there is no judgement to tune on; give queries and judgements")
-        from dsearch.training import TOLD_OF_TUNING, Gate, examples_from_judgements, register_trained, tune
+        job = TuningJob(queries=queries, judgements=judgements, **options)
+        job.check()
+        from dsearch.training import run_tuning
 
         def work(opened: Collection) -> dict[str, Any]:
-            grades = {query: {id: float(one) for id, one in of.items()} for query, of in judgements.items()}
-            examples = examples_from_judgements(opened, queries, grades, options.get("exclude"))
-            gate = Gate(alpha=options.get("alpha", 0.05), margin=options.get("margin", 0.02))
-            tuned = tune(examples, gate=gate, seed=options.get("seed", 0))
-            made = register_trained(
-                opened, tuned, promote=options.get("promote", True), accept=options.get("accept", False)
-            )
-            told = {name: tuned.record[name] for name in TOLD_OF_TUNING}
-            return {**made.to_dict(), "left_out": examples.left_out, **told}
+            learned = run_tuning(opened, job, self.observer)
+            return learned.summary(learned.register(opened, job))
 
         return self._done("tune", collection, work)
+
+    def evaluate(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        *,
+        model: str | None = None,
+        systems: Sequence[Mapping[str, str]] | None = None,
+        training: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> Task:
+        """Score ways to search on judgements, side by side."""
+        from dsearch.training import run_evaluation
+
+        job = EvaluationJob(queries, judgements, model=model, systems=systems, training=training)
+        return self._done("evaluate", collection, lambda opened: run_evaluation(opened, job, self.observer))
 
     def refresh(
         self,
@@ -110,6 +139,28 @@ class LocalUpkeep:
             raise error
         return self._tasks[id]
 
+    def tasks(
+        self,
+        *,
+        collection: str | None = None,
+        state: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> TaskPage:
+        """Tasks of this engine, the latest first."""
+        every = [
+            task
+            for task in reversed(self._tasks.values())
+            if collection in (None, task.collection) and state in (None, task.state)
+        ]
+        first = 0 if cursor is None else int(cursor)
+        rest = len(every) - first - limit
+        return TaskPage(every[first : first + limit], str(first + limit) if rest > 0 else None)
+
+    def cancel_task(self, id: str) -> Task:
+        """The task, which has ended and stays as it is; an observer stops one that runs."""
+        return self.task(id)
+
     def wait_for_task(
         self,
         id: str,
@@ -126,12 +177,13 @@ class LocalUpkeep:
 
     def _done(self, kind: str, name: str, work: Callable[[Collection], dict[str, Any]]) -> Task:
         opened = self.engine.collection(name)
-        begun, result, problem = _now(), None, None
+        begun, result, problem, state = _now(), None, None, "done"
         try:
             result = work(opened)
+        except Cancelled:
+            state = "cancelled"
         except DsearchError as error:
-            problem = error.to_dict()
-        state = "done" if problem is None else "failed"
+            problem, state = error.to_dict(), "failed"
         id = uuid.uuid4().hex
         task = Task(id, kind, name, state, begun, begun, _now(), 1, None, result, problem)
         self._tasks[id] = task

@@ -1,9 +1,4 @@
-"""The calls that keep a collection in shape: long work, which answers with a task.
-
-The calls that have something done that takes long.
-
-What every call does that has something long done.
-"""
+"""Long work: training, tuning, evaluation, upkeep. Each call begins a task."""
 
 from __future__ import annotations
 
@@ -19,8 +14,8 @@ from dsearch.client.wire import path_of, question, quoted
 from dsearch.errors import Unavailable
 
 
-class UpkeepOperations:
-    """Tuning, refreshes, compaction, migration. In this process they are done when the call returns."""
+class TaskOperations:
+    """The calls that begin tasks, and those about them. In this process a task ends with its call."""
 
     @operation
     def tune(
@@ -131,10 +126,6 @@ class UpkeepOperations:
             yield Pause(every_s)
             waited_s += every_s
 
-
-class TaskOperations:
-    """Training and evaluation, which in Python `dsearch.training` does without a server; lists of tasks."""
-
     @operation
     def train(
         self,
@@ -142,8 +133,6 @@ class TaskOperations:
         *,
         queries: Mapping[str, str] | None = None,
         judgements: Mapping[str, Mapping[str, float]] | None = None,
-        self_supervised: bool = False,
-        from_feedback: bool = False,
         **options: Unpack[TrainOptions],
     ) -> Flow[Task]:
         """Train a new version, which answers if it is better on held-out queries. `POST …/train`
@@ -152,12 +141,10 @@ class TaskOperations:
             collection: its name.
             queries: query id → text, with judgements.
             judgements: query id → document id → grade.
-            self_supervised: learn from the documents alone, in place of judgements.
-            from_feedback: learn from clicks; judgements, when given, then decide whether it goes live.
-            options: how.
+            options: what else to learn from, and how: see `dsearch.jobs.TrainingJob`.
         """
-        asked = {"queries": queries, "judgements": judgements, "self_supervised": self_supervised, **options}
-        asked["from"] = "feedback" if from_feedback else None
+        asked: dict[str, Any] = {"queries": queries, "judgements": judgements, **options}
+        asked["from"] = asked.pop("source", None)
         return (yield from begun(collection, "train", asked))
 
     @operation

@@ -1,18 +1,17 @@
-"""What clients send to have something done that takes long.
-
-What clients get about tasks, as the OpenAPI document shows it.
-"""
+"""Requests that begin tasks, and the answers about tasks, as the OpenAPI document shows them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dsearch.hints import Command
+from dsearch.jobs import TrainingJob, TuningJob
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, Limit, SearchMode, Version
 from dsearch.service.tasks.store import TaskKind, TaskState
 from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.job_fields import options_from
 
 MAX_JUDGED_QUERIES = 50_000
 MAX_SYSTEMS = 8
@@ -60,25 +59,16 @@ class Judged(Given):
 
 
 class Learning(Judged):
-    """What may become of something that is learned, whatever it is learned from."""
+    """Judged queries, and the options that training and tuning share."""
 
-    seed: Annotated[int, Field(ge=0, le=2**31), allowed("an integer from 0")] = Field(
-        0, description="of every random choice"
-    )
-    promote: _Flag = Field(True, description="let it answer if it did better on held-out queries")
-    accept: _Flag = Field(False, description="let it answer whatever held-out queries say")
-    alpha: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] = Field(
-        0.05, description="the largest p-value that counts as a gain"
-    )
-    margin: Annotated[float, Field(ge=0, lt=1), allowed("a number from 0 to below 1")] = Field(
-        0.02, description="how far nDCG@10 may fall on seen or unseen documents"
-    )
+    exclude: _Exclude | None = Field(None, description="documents that have no part in a query's ranking")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, for the task."""
         return self.model_dump(by_alias=True)
 
 
+@options_from(TrainingJob)
 class TrainRequest(Learning):
     """What to learn from, and how."""
 
@@ -94,108 +84,29 @@ class TrainRequest(Learning):
         },
     )
 
-    self_supervised: _Flag = Field(False, description="learn from the documents alone")
-    source: Annotated[Literal["feedback"], allowed("feedback")] | None = Field(
-        None,
-        alias="from",
-        description="learn from people's clicks; judgements, when given, then decide whether it goes live",
-    )
-    scope: Annotated[Literal["head", "query", "full"], allowed("head, query or full")] = Field(
-        "head",
-        description="what learns: the head (seconds), the query encoder with it (minutes), or the encoders "
-        "of queries and documents (every document is encoded anew; judgements alone)",
-    )
-    encoder_training: Annotated[Literal["lora", "all"], allowed("lora or all")] | None = Field(
-        None, description="how an encoder learns: lora (scope query), or all of its weights (scope full)"
-    )
-    encoder_learning_rate: (
-        Annotated[float, Field(gt=0, lt=0.1), allowed("a number between 0 and 0.1")] | None
-    ) = None
-    negatives: Annotated[int, Field(ge=0, le=64), allowed("an integer from 0 to 64")] | None = Field(
-        None,
-        description="of scope full: hard negatives of each query, documents that the index as it learns has "
-        "near it and nobody knows for answers; 0 when not given",
-    )
-    objective: (
-        Annotated[
-            Literal["listwise", "judged", "in-batch", "marginal", "approx-ndcg", "value"],
-            allowed("listwise, judged, in-batch, marginal, approx-ndcg or value"),
-        ]
-        | None
-    ) = None
-    field: (
-        Annotated[str, Field(min_length=1, max_length=200), allowed("a metadata field, or value")] | None
-    ) = Field(
-        None,
-        description="what the objective value learns to predict, from the documents that have it; "
-        "judgements, when given, then only say what becomes of search",
-    )
-    null_slot: _Flag = Field(
-        False,
-        description='learn a weight for "nothing fits" from queries whose grades are all 0, in scope head',
-    )
-    heads: Annotated[int, Field(ge=1, le=64), allowed("an integer from 1 to 64")] = 1
-    query_side: Literal["linear", "low-rank", "mlp"] | None = Field(
-        None, description="what moves queries; linear for one head and low-rank for several when left out"
-    )
-    epochs: Annotated[int, Field(ge=1, le=1000), allowed("an integer from 1 to 1000")] | None = None
-    learning_rate: Annotated[float, Field(gt=0, lt=1), allowed("a number between 0 and 1")] | None = None
-    tune: _Flag = Field(
-        True,
-        description="choose keyword weight, k1, b and hop strength first; "
-        "they may answer where a head may not",
-    )
+    if TYPE_CHECKING:  # two of the fields that the decorator adds
+        scope: str
+        epochs: int | None
+
+    teacher: _Judgements | None = Field(None, description="query id → document id → a teacher's score")
+    trusted_keys: (
+        Annotated[list[_Id], Field(min_length=1, max_length=1000), allowed("1 to 1000 ids of keys")] | None
+    ) = Field(None, description="keys whose clicks judge what others' clicks taught; with from feedback")
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if self.scope != "full" and self.negatives is not None:
-            raise ValueError("negatives are of scope full; leave them out")
-        if self.query_side == "linear" and self.heads > 1:
-            raise ValueError("query_side linear is of one head; use low-rank or mlp")
-        if self.objective == "value" or self.field is not None:
-            if self.objective != "value" or self.field is None:
-                raise ValueError('"objective": "value" and "field" belong together; give both or neither')
-            if self.self_supervised or self.source is not None or self.scope != "head" or self.null_slot:
-                raise ValueError(
-                    '"objective": "value" learns from documents, in scope head; leave the rest out'
-                )
-            return self
-        if self.scope == "head" and (self.encoder_training or self.encoder_learning_rate):
-            raise ValueError("encoder_training and encoder_learning_rate are of scope query or full")
-        if self.scope == "full":
-            if self.judgements is None or self.self_supervised or self.source is not None:
-                raise ValueError('"scope": "full" learns from judgements alone; give them')
-            of_heads = self.objective is not None or self.heads != 1 or self.query_side is not None
-            if of_heads or (self.epochs or 0) > MAX_FULL_EPOCHS:
-                raise ValueError(
-                    f'"scope": "full" has no objective, one head, no query_side, and at most '
-                    f"{MAX_FULL_EPOCHS} epochs; leave the rest out"
-                )
-        if self.null_slot and (self.judgements is None or self.source is not None or self.scope != "head"):
-            raise ValueError("null_slot learns from judgements, in scope head; give them")
-        given = (self.judgements is not None and self.source is None) + self.self_supervised
-        if given + (self.source is not None) != 1:
-            raise ValueError(
-                'give one of: queries with judgements; "self_supervised": true; "from": "feedback"; '
-                '"objective": "value" with a "field"'
-            )
+    def _affordable(self) -> Self:
+        if self.scope == "full" and (self.epochs or 0) > MAX_FULL_EPOCHS:
+            raise ValueError(f"scope full has at most {MAX_FULL_EPOCHS} epochs on a server")
         return self
 
 
+@options_from(TuningJob)
 class TuneRequest(Learning):
     """Judgements to tune on, and what the gate asks."""
 
     model_config = ConfigDict(
         strict=True, json_schema_extra={"examples": [_EXAMPLE, {**_EXAMPLE, "exclude": {"q1": ["a"]}}]}
     )
-
-    exclude: _Exclude | None = Field(None, description="documents that have no part in a query's ranking")
-
-    @model_validator(mode="after")
-    def _given(self) -> Self:
-        if not self.judgements:
-            raise ValueError("there is no judgement to tune on; give queries and judgements")
-        return self
 
 
 class RefreshRequest(Given):

@@ -304,18 +304,14 @@ class TaskWork:
         return kinds[job.task.kind](job)
 
     def _train(self, job: Job) -> dict[str, Any]:
-        from dsearch.training import TOLD_OF_TRAINING
-
-        return self._learned(job, train_job, TOLD_OF_TRAINING)
+        return self._learned(job, train_job)
 
     def _tune(self, job: Job) -> dict[str, Any]:
-        from dsearch.training import TOLD_OF_TUNING
+        return self._learned(job, tune_job)
 
-        return self._learned(job, tune_job, TOLD_OF_TUNING)
-
-    def _learned(self, job: Job, compute: Any, told_of_record: tuple[str, ...]) -> dict[str, Any]:
+    def _learned(self, job: Job, compute: Any) -> dict[str, Any]:
         """Have a head made, keep it, and let it answer if it may."""
-        from dsearch.training import register
+        from dsearch.training import register, summary
 
         request = job.request
         told = self._spawned(
@@ -336,11 +332,7 @@ class TaskWork:
                 documents=made.documents,
                 lessons=made.lessons,
             )
-        return {
-            **registered.to_dict(),
-            "left_out": told["left_out"],
-            **{name: told["record"].get(name) for name in told_of_record},
-        }
+        return summary(registered, told["record"], told["left_out"])
 
     def _evaluate(self, job: Job) -> dict[str, Any]:
         return self._spawned(job, evaluate_job, self._open_engine, job.collection, job.request)

@@ -8,8 +8,8 @@ that are named as trusted (which are then not trained on). Without one the gate 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Collection as Several
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,8 +25,9 @@ from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.data.propensity import Propensities, even_propensities, propensities_from_pages
 from dsearch.training.finetune.head import Trained, finetune
 from dsearch.training.gate.gate import Gate, GateReport, judge
-from dsearch.training.gate.held_out import Answers, Headroom
-from dsearch.training.loop.loop import OnTraining
+from dsearch.training.gate.held_out import Answers
+from dsearch.training.loop.observer import Observer
+from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import TrainingOptions, feedback_options
 from dsearch.training.ranking import DEPTH, Ranking, ndcg_at_10, without
 
@@ -146,8 +147,8 @@ def finetune_from_feedback(
     start: Head | None = None,
     live: Head | None = None,
     device: str = "cpu",
-    on_headroom: Callable[[Headroom], None] | None = None,
-    on_epoch: OnTraining | None = None,
+    observer: Observer | None = None,
+    run: RunFolder | None = None,
 ) -> Trained:
     """Train a head on feedback, all epochs, and judge it by the trusted slice; nothing is published.
 
@@ -162,11 +163,12 @@ def finetune_from_feedback(
         start: what training starts from, as for `finetune`.
         live: what answers now and is to be beaten; `start` when None.
         device: where the arithmetic runs.
-        on_headroom: told what is left to gain, before training.
-        on_epoch: told the stage and the epoch.
+        observer: receives headroom, epochs and progress; stops it.
+        run: checkpoints and metrics; a run that was interrupted goes on from there.
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss.
+        Cancelled: the observer stopped it.
     """
     options = replace(options or feedback_options(), folds=0, tune=False)
     start = Head(source.examples.states.shape[1]).eval() if start is None else start
@@ -176,8 +178,8 @@ def finetune_from_feedback(
         gate=gate,
         start=start,
         device=device,
-        on_headroom=on_headroom,
-        on_epoch=on_epoch,
+        observer=observer,
+        run=run,
     )
     report = judged_by_trusted(source.examples, trusted, live or start, trained.head, gate, options)
     report = replace(report, canary_overlap=trained.gate.canary_overlap)

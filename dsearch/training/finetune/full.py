@@ -24,7 +24,7 @@ from dsearch.store import Passages
 from dsearch.training.data.examples import STRENGTHS, Examples, with_query_keys
 from dsearch.training.finetune.head import Trained
 from dsearch.training.gate.gate import Gate, judge
-from dsearch.training.gate.held_out import MOST, Answers, Headroom, HeldOut, headroom, split_folds
+from dsearch.training.gate.held_out import MOST, Answers, HeldOut, headroom, split_folds
 from dsearch.training.gate.selection import (
     KEYWORD_FACTORS,
     CrossFitted,
@@ -34,8 +34,9 @@ from dsearch.training.gate.selection import (
     reweighed,
 )
 from dsearch.training.loop.distributed import Processes
-from dsearch.training.loop.loop import Epoch, OnTraining, TrainingDiverged, Watch
+from dsearch.training.loop.loop import TrainingDiverged, Watch
 from dsearch.training.loop.moving_index import MovingIndex
+from dsearch.training.loop.observer import Epoch, Observer
 from dsearch.training.loop.run_folder import ReadingStage, RunFolder
 from dsearch.training.loop.student import Student
 from dsearch.training.losses.passages import FurtherPassages
@@ -53,10 +54,7 @@ def finetune_full(
     gate: Gate | None = None,
     start: Head | None = None,
     processes: Processes | None = None,
-    on_headroom: Callable[[Headroom], None] | None = None,
-    on_epoch: OnTraining | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    observer: Observer | None = None,
     run: RunFolder | None = None,
 ) -> Trained:
     """Train a copy of the collection's encoder, of queries and documents; nothing is published.
@@ -69,10 +67,8 @@ def finetune_full(
         start: an untrained head with a tuned keyword weight and hop strength, to start from and to be
             compared with; the untrained one when None.
         processes: those that train together.
-        on_headroom: told what is left to gain, before training.
-        on_epoch: told the stage ("train") and the epoch.
-        on_progress: told the stage ("train", then "encode") and its steps.
-        cancelled: asked before each step.
+        observer: receives headroom, epochs (of the stage "train") and progress ("train", then "encode");
+            stops it. Of several processes only the first one's receives anything.
         run: where checkpoints and metrics go; a run that was killed goes on from there.
 
     Raises:
@@ -83,12 +79,13 @@ def finetune_full(
     the end, judged by, and served.
     """
     options, processes = options or FullOptions(), processes or Processes()
+    observer = observer or Observer()
+    reports = observer if processes.first else Observer()
     started = time.monotonic()
     start = Head(examples.states.shape[1]).eval() if start is None else start
     examples = examples.weighed(start)
     room = headroom(examples, start, keywords=options.keywords)
-    if on_headroom is not None:
-        on_headroom(room)
+    reports.headroom(room)
     part: list[int] = []
     if options.held_out:
         part = split_folds(examples, options.held_out, options.seed)[0]
@@ -112,12 +109,17 @@ def finetune_full(
             epoch = replace(epoch, before=before.means(), after=answers.means())
         if stage is not None and processes.first:
             stage.add_metrics(epoch, student, staleness=staleness)
-        if on_epoch is not None:
-            on_epoch("train", epoch)
+        reports.epoch("train", epoch)
         return True
 
-    def stop() -> bool:
-        return processes.agree(cancelled is not None and cancelled())
+    class Together(Observer):
+        """All processes stop at the same step, when one is told to."""
+
+        def progress(self, progress: Progress) -> None:
+            reports.progress(progress)
+
+        def cancelled(self) -> bool:
+            return processes.agree(observer.cancelled())
 
     state = examples.snapshot
     try:
@@ -127,7 +129,7 @@ def finetune_full(
             options,
             encoder=collection.encoder,
             start=start,
-            watch=Watch("train", on_progress, stop, keeper),
+            watch=Watch("train", Together(), keeper),
             processes=processes,
             on_epoch=told,
         )
@@ -139,7 +141,7 @@ def finetune_full(
         raise
     student, index = trained.student, trained.index
     assert student.encoder is not None
-    documents = _encoded(collection, state, student.encoder, index, on_progress)
+    documents = _encoded(collection, state, student.encoder, index, reports)
     learned = student.states(training)
 
     def keyed(strength: float) -> EncodedDocuments:
@@ -226,11 +228,11 @@ def _encoded(
     state: Snapshot,
     encoder: LearningEncoder,
     index: MovingIndex,
-    on_progress: Callable[[Progress], None] | None,
+    observer: Observer,
 ) -> EncodedDocuments:
     """Every document by what was trained; of long ones every passage, cut as the collection's were."""
     if state.passages is None:
-        index.renew(encoder, on_progress)
+        index.renew(encoder, observer.progress)
         return EncodedDocuments(state, index.embeddings.numpy())
     started, visible = time.monotonic(), state.visible()
     embeddings = np.zeros((state.positions, index.embeddings.shape[1]), np.float32)
@@ -240,9 +242,8 @@ def _encoded(
         documents = collection.store.documents(state.rows(some))
         embeddings[some], found = encode(encoder, documents, Cutting.of(collection.store))
         further |= {int(some[place]): passages for place, passages in found.items()}
-        if on_progress is not None:
-            elapsed_s = time.monotonic() - started
-            on_progress(Progress("encode", start + len(some), len(visible), elapsed_s))
+        elapsed_s = time.monotonic() - started
+        observer.progress(Progress("encode", start + len(some), len(visible), elapsed_s))
     return EncodedDocuments(state, embeddings, further)
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -27,7 +26,7 @@ from dsearch.training.finetune.training import Trainings, checkpoints_of
 from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates, overlap_of_canaries
 from dsearch.training.gate.held_out import Headroom, headroom
 from dsearch.training.gate.selection import CrossFitted, Served, cross_fitted, part_of_the_way, reweighed
-from dsearch.training.loop.loop import OnTraining
+from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.loop.student import Student
 from dsearch.training.losses.passages import FurtherPassages
@@ -35,7 +34,6 @@ from dsearch.training.options import TrainingOptions
 from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
 from dsearch.training.scopes.head import MakeTask, new_head
 from dsearch.training.tune import MIN_QUERIES, Choice, Trials, Tuned, head_of, setting_of
-from dsearch.types import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +90,7 @@ def finetune(
     start: Head | None = None,
     encoder: TextEncoder | None = None,
     device: str = "cpu",
-    on_headroom: Callable[[Headroom], None] | None = None,
-    on_epoch: OnTraining | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    observer: Observer | None = None,
     run: RunFolder | None = None,
     task: MakeTask | None = None,
 ) -> Trained:
@@ -121,21 +116,18 @@ def finetune(
             and to be compared with; the untrained one when None.
         encoder: the collection's, for scope query; a copy of it learns.
         device: where the arithmetic runs.
-        on_headroom: told what is left to gain, before training.
-        on_epoch: told the stage ("validate", "train") and the epoch.
-        on_progress: told the stage and its steps.
-        cancelled: asked before each step.
+        observer: receives headroom, epochs (of the stages "validate" and "train") and progress; stops it.
         run: where checkpoints and metrics go; a run that was killed goes on from there.
         task: makes the steps, over documents that lie elsewhere (dsearch.cluster.training.finetune).
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss; the head of the last whole epoch is its `student`'s,
             and lies in the run's folder.
-        Cancelled: `cancelled` said so.
+        Cancelled: the observer stopped it.
         InvalidRequest: scope query without an encoder, or with one that cannot be trained.
     """
     start = Head(examples.states.shape[1]).eval() if start is None else start
-    options = options or TrainingOptions()
+    options, observer = options or TrainingOptions(), observer or Observer()
     if options.scope == "query" and encoder is None:
         raise InvalidRequest("scope='query' trains the query encoder; give encoder=collection.encoder")
     started = time.monotonic()
@@ -147,15 +139,12 @@ def finetune(
         encoder if options.scope == "query" else None,
         device,
         run,
-        on_epoch,
-        on_progress,
-        cancelled,
+        observer,
         task,
     )
     room = headroom(examples, start, keywords=options.keywords)
-    if on_headroom is not None:
-        on_headroom(room)
-    trials = _trials(examples, options, start, on_progress)
+    observer.headroom(room)
+    trials = _trials(examples, options, start, observer)
     choice = None if trials is None else trials.choose()
     begin = start if choice is None else head_of(choice.setting, examples.states.shape[1])
     checkpoints = checkpoints_of(options.epochs)
@@ -242,18 +231,12 @@ def _trials(
     examples: Examples,
     options: TrainingOptions,
     start: Head,
-    on_progress: Callable[[Progress], None] | None,
+    observer: Observer,
 ) -> Trials | None:
     """Settings to start from; None where none are to be tried, or too few queries are there to choose by."""
     if not (options.tune and options.keywords) or len(examples) < MIN_QUERIES:
         return None
-    started = time.monotonic()
-
-    def told(done: int, of: int) -> None:
-        if on_progress is not None:
-            on_progress(Progress("tune", done, of, time.monotonic() - started))
-
-    return Trials.of(examples, start=setting_of(start), seed=options.seed, on_setting=told)
+    return Trials.of(examples, start=setting_of(start), seed=options.seed, observer=observer)
 
 
 MOST = 10_000  # queries that are kept, drawn where there are more: 30 MB at 384 numbers

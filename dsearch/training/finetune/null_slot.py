@@ -36,6 +36,7 @@ from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.head import Trained
 from dsearch.training.gate.selection import part_of_the_way, reweighed
 from dsearch.training.loop.loop import Watch
+from dsearch.training.loop.observer import Observer
 from dsearch.training.options import TrainingOptions
 from dsearch.training.scopes.head import new_head, train_student
 
@@ -174,7 +175,7 @@ def with_null_slot(
     encoder: TextEncoder,
     *,
     device: str = "cpu",
-    cancelled: Callable[[], bool] | None = None,
+    observer: Observer | None = None,
 ) -> tuple[Trained, NullSlot]:
     """What was trained, with a slot where that says anything; the record says what is known of it.
 
@@ -185,7 +186,7 @@ def with_null_slot(
         unanswerable: texts of queries that nothing answers.
         encoder: the collection's.
         device: where the arithmetic of training runs.
-        cancelled: asked before each step of the trainings without a fold.
+        observer: stops it before a step of the trainings without a fold.
 
     Raises:
         InvalidRequest: another scope; too few queries of one of the two kinds.
@@ -194,7 +195,7 @@ def with_null_slot(
         raise InvalidRequest(f"a null slot with scope={options.scope!r}; use scope head")
 
     def without(held_out: list[int]) -> Head:
-        watch = Watch("null slot", cancelled=cancelled)
+        watch = Watch("null slot", observer or Observer())
         return trained_without(trained, examples, held_out, options, device=device, watch=watch)
 
     states = encoder.encode_queries(list(unanswerable))

@@ -23,13 +23,13 @@ from dsearch.training.gate.selection import (
     part_of_the_way,
     reweighed,
 )
-from dsearch.training.loop.loop import Epoch, OnTraining, TrainingDiverged, Watch
+from dsearch.training.loop.loop import TrainingDiverged, Watch
+from dsearch.training.loop.observer import Epoch, Observer
 from dsearch.training.loop.run_folder import RunFolder, Stage
 from dsearch.training.loop.student import Student
 from dsearch.training.options import TrainingOptions
 from dsearch.training.scopes.head import MakeTask, new_head, train_student
 from dsearch.training.tune import HOP_STRENGTHS, Trials, head_of
-from dsearch.types import Progress
 
 MIN_HELD_OUT = 10  # with fewer, held-out queries say nothing; all epochs are run
 _SERVED = "served"  # what answers in each way of serving are kept as
@@ -47,9 +47,7 @@ class Trainings:
         encoder: learns too where it is given.
         device: where the arithmetic runs.
         run: where checkpoints, answers and metrics go; a run that was killed goes on from there.
-        on_epoch: told the stage ("validate", "train") and the epoch.
-        on_progress: told the stage and its steps.
-        cancelled: asked before each step.
+        observer: receives epochs and progress; stops it.
         task: makes the steps, over documents that lie elsewhere.
     """
 
@@ -59,9 +57,7 @@ class Trainings:
     encoder: TextEncoder | None
     device: str
     run: RunFolder | None
-    on_epoch: OnTraining | None
-    on_progress: Callable[[Progress], None] | None
-    cancelled: Callable[[], bool] | None
+    observer: Observer
     task: MakeTask | None = None
 
     def held_out_folds(self, checkpoints: list[int], trials: Trials | None) -> list[FoldAnswers]:
@@ -165,7 +161,7 @@ class Trainings:
                 start=start,
                 epochs=epochs,
                 device=self.device,
-                watch=Watch(name, self.on_progress, self.cancelled, stage),
+                watch=Watch(name, self.observer, stage),
                 on_epoch=told,
                 task=self.task,
             )
@@ -178,8 +174,7 @@ class Trainings:
     def _tell(self, name: str, stage: Stage | None, epoch: Epoch, student: Student) -> bool:
         if stage is not None:
             stage.add_metrics(epoch, student)
-        if self.on_epoch is not None:
-            self.on_epoch(name, epoch)
+        self.observer.epoch(name, epoch)
         return True
 
 

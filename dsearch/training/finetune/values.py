@@ -22,7 +22,8 @@ from dsearch.training.gate.gate import Gate, GateReport, overlap_of_canaries
 from dsearch.training.gate.held_out import ENOUGH, MOST
 from dsearch.training.gate.selection import kept_checkpoint
 from dsearch.training.gate.values import ValueScores, judge_values, search_by
-from dsearch.training.loop.loop import Epoch, OnTraining, Watch
+from dsearch.training.loop.loop import Watch
+from dsearch.training.loop.observer import Epoch, Observer
 from dsearch.training.loop.run_folder import RunFolder, Stage
 from dsearch.training.loop.student import Student
 from dsearch.training.options import ValueOptions
@@ -33,7 +34,6 @@ from dsearch.training.scopes.values import (
     scores_of_values,
     train_on_values,
 )
-from dsearch.types import Progress
 
 _CHECKPOINTS = 10
 
@@ -86,9 +86,7 @@ def finetune_values(
     start: Head | None = None,
     judged: Examples | None = None,
     device: str = "cpu",
-    on_epoch: OnTraining | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    observer: Observer | None = None,
     run: RunFolder | None = None,
 ) -> TrainedValues:
     """Train a head to predict a field; nothing is published.
@@ -101,21 +99,19 @@ def finetune_values(
             when None.
         judged: queries that say what becomes of search; not learned from.
         device: where the arithmetic runs.
-        on_epoch: told the stage ("validate", "train") and the epoch.
-        on_progress: told the stage and its steps.
-        cancelled: asked before each step.
+        observer: receives epochs (of the stages "validate" and "train") and progress; stops it.
         run: where checkpoints and metrics go; a run that was killed goes on from there.
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss.
-        Cancelled: `cancelled` said so.
+        Cancelled: the observer stopped it.
     """
     options, gate = options or ValueOptions(), gate or Gate()
     start = Head(examples.states.shape[1]).eval() if start is None else start
     examples = replace(examples, snapshot=examples.snapshot.weighed(start.keyword_weighting))
     started = time.monotonic()
     data = ValueData(examples, keywords=options.keywords, device=device)
-    session = _Session(data, options, start, run, on_epoch, on_progress, cancelled)
+    session = _Session(data, options, start, run, observer or Observer())
     checkpoints = sorted({round(options.epochs * (step + 1) / _CHECKPOINTS) for step in range(_CHECKPOINTS)})
     checkpoints = [epoch for epoch in checkpoints if epoch]
     folds = session.folds(checkpoints)
@@ -172,9 +168,7 @@ class _Session:
     options: ValueOptions
     start: Head
     run: RunFolder | None
-    on_epoch: OnTraining | None
-    on_progress: Callable[[Progress], None] | None
-    cancelled: Callable[[], bool] | None
+    observer: Observer
 
     def folds(self, checkpoints: list[int]) -> list[_Fold]:
         options, count = self.options, len(self.data.examples)
@@ -235,8 +229,7 @@ class _Session:
                 told(epoch, head)
             if stage is not None:
                 stage.add_metrics(epoch, Student(head))
-            if self.on_epoch is not None:
-                self.on_epoch(name, epoch)
+            self.observer.epoch(name, epoch)
 
         return train_on_values(
             self.data,
@@ -245,7 +238,7 @@ class _Session:
             evidence=evidence,
             start=self.start,
             epochs=epochs,
-            watch=Watch(name, self.on_progress, self.cancelled, stage),
+            watch=Watch(name, self.observer, stage),
             on_epoch=tell,
         )
 

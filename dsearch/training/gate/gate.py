@@ -32,6 +32,7 @@ from dsearch.attention.head import Head
 from dsearch.engine import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Interval, bootstrap_columns
+from dsearch.jobs import ALPHA, MARGIN
 from dsearch.products import product
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.losses.passages import FurtherPassages
@@ -54,8 +55,8 @@ class Gate:
         min_queries: with fewer held-out queries in a slice, nothing can be told.
     """
 
-    alpha: float = 0.05
-    margin: float = 0.02
+    alpha: float = ALPHA
+    margin: float = MARGIN
     min_queries: int = 50
 
     def __post_init__(self) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dsearch.errors import Cancelled, DsearchError
 from dsearch.training.loop.checkpoint import Checkpoint
+from dsearch.training.loop.observer import Epoch, Observer
 from dsearch.types import Progress
 
 _log = logging.getLogger(__name__)
@@ -43,29 +44,6 @@ class TrainingDiverged(DsearchError):
         self.student: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """One pass over the queries: the mean losses, and the seconds since the start.
-
-    Attributes:
-        before: nDCG@10 of held-out queries before training: "all", "seen" and "unseen"; None where no query
-            was held out, and after epochs that are no checkpoints.
-        after: the same after this epoch.
-    """
-
-    number: int
-    of: int
-    loss: float
-    retention: float
-    elapsed_s: float
-    before: Mapping[str, float | None] | None = None
-    after: Mapping[str, float | None] | None = None
-
-
-OnTraining = Callable[[str, Epoch], None]
-"""Told the stage ("validate", "train") and the epoch."""
-
-
 @runtime_checkable
 class Keeper(Protocol):
     """Where checkpoints are kept."""
@@ -81,18 +59,16 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Who follows a training.
+    """The surroundings of one run of the loop.
 
     Attributes:
-        stage: what it is called in progress: "validate", "train".
-        on_progress: told the steps done, of how many.
-        cancelled: asked before each step; training stops when it says so.
-        keeper: where checkpoints go, and come from.
+        stage: its name in progress: "validate", "train".
+        observer: receives progress; asked before each step whether to stop.
+        keeper: reads and writes checkpoints; None for none.
     """
 
     stage: str = "train"
-    on_progress: Callable[[Progress], None] | None = None
-    cancelled: Callable[[], bool] | None = None
+    observer: Observer = field(default_factory=Observer)
     keeper: Keeper | None = None
 
 
@@ -218,7 +194,7 @@ class _Run:
             if self._order is None:
                 self._order = torch.randperm(course.examples, generator=self._generator)
             for batch in self._order.split(course.batch_size)[self._step :]:
-                if self._watch.cancelled is not None and self._watch.cancelled():
+                if self._watch.observer.cancelled():
                     self._keep()
                     raise Cancelled(f"training was cancelled in epoch {self._epoch}, after step {self._step}")
                 self._one_step(batch)
@@ -248,9 +224,8 @@ class _Run:
         self._optimizer.step()
         self._sums += losses[:2] * len(batch)
         self._step += 1
-        if self._watch.on_progress is not None:
-            total = course.last * course.steps_an_epoch
-            self._watch.on_progress(Progress(self._watch.stage, done + 1, total, self._elapsed_s))
+        total = course.last * course.steps_an_epoch
+        self._watch.observer.progress(Progress(self._watch.stage, done + 1, total, self._elapsed_s))
 
     def _gradients(self, batch: Int64[Tensor, " batch"]) -> Float[Tensor, 3]:
         """Leave the gradients of a step, in smaller parts once memory did not suffice."""

@@ -26,7 +26,7 @@ from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index.durable import sync_file, sync_folder
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.loop.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from dsearch.training.loop.loop import Epoch
+from dsearch.training.loop.observer import Epoch
 from dsearch.training.loop.student import Student
 
 FORMAT = 2

@@ -13,7 +13,8 @@ from torch import Tensor
 from dsearch.attention.head import Head
 from dsearch.engine.options import CANDIDATES
 from dsearch.training.data.values import ValueExamples
-from dsearch.training.loop.loop import Course, Epoch, NothingFurther, Watch, run_course
+from dsearch.training.loop.loop import Course, NothingFurther, Watch, run_course
+from dsearch.training.loop.observer import Epoch
 from dsearch.training.loop.student import Student
 from dsearch.training.losses.objectives import FrozenAttention, retention
 from dsearch.training.losses.passages import FurtherPassages

@@ -133,13 +133,13 @@ def test_judgements_may_judge(home: Path, dsearch: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "detail"),
     [
-        (("--from", "elsewhere"), "--from elsewhere; use --from feedback"),
+        (("--from", "elsewhere"), "--from elsewhere; use feedback"),
         (("--from", "feedback"), "no feedback of 't' to learn from: there is none"),
-        (("--trusted-keys", "a"), "--trusted-keys without it; use --from feedback"),
-        (("--from", "feedback", "--self-supervised"), "leave --self-supervised"),
+        (("--trusted-keys", "a"), "--trusted-keys needs --from feedback"),
+        (("--from", "feedback", "--self-supervised"), "leave out --self-supervised"),
         (("--from", "feedback", "--trusted-keys", " ,"), "--trusted-keys is empty"),
         (("--from", "feedback", "--trusted-keys", "a", "--data", "x"), "not both"),
-        ((), "give either --data BEIR_FOLDER, --self-supervised or --from feedback"),
+        ((), "give one of: --data; --self-supervised; --from feedback; --objective value with --field"),
     ],
 )
 def test_what_does_not_go_together(dsearch: Run, arguments: tuple[str, ...], detail: str) -> None:

@@ -126,17 +126,20 @@ def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, t
     [
         (("--self-supervised", "--scope", "full"), "--scope full learns from judgements alone"),
         (("--data", "{data}", "--scope", "full", "--heads", "3"), "heads=3 with --scope full"),
-        (("--data", "{data}", "--precision", "bfloat16"), "--precision: of --scope full alone"),
+        (("--data", "{data}", "--precision", "bfloat16"), "--precision bfloat16: of --scope full alone"),
         (
             ("--data", "{data}", "--negatives", "0", "--compile"),
-            "--negatives, --compile: of --scope full alone",
+            "--negatives 0, --compile: of --scope full alone",
         ),
-        (("--data", "{data}", "--scope", "full", "--batch-size", "0"), "batch_size=0; use an integer"),
+        (
+            ("--data", "{data}", "--scope", "full", "--batch-size", "0"),
+            "--batch-size 0; use an integer from 1",
+        ),
         (
             ("--data", "{data}", "--scope", "full", "--query-side", "mlp"),
             "query_side='mlp' with --scope full",
         ),
-        (("--data", "{data}", "--query-side", "deep"), "query_side='deep'; use one of linear, low-rank, mlp"),
+        (("--data", "{data}", "--query-side", "deep"), "--query-side deep; use one of linear, low-rank, mlp"),
     ],
 )
 def test_options_of_another_scope(

@@ -20,10 +20,18 @@ from safetensors.torch import save_file
 from support.fakes import HashingEncoder
 
 from dsearch.engine import SearchEngine
-from dsearch.training import RunFolder, TrainingOptions, examples_from_judgements, finetune
+from dsearch.training import Observer, RunFolder, TrainingOptions, examples_from_judgements, finetune
 from dsearch.training.loop import loop
+from dsearch.types import Progress
 
 QUERIES = 60
+
+
+class Slow(Observer):
+    """Leaves time between steps for a kill."""
+
+    def progress(self, progress: Progress) -> None:
+        time.sleep(0.01)
 
 
 def main(home: str, run: str, out: str, scope: str, resume: str) -> None:
@@ -41,8 +49,8 @@ def main(home: str, run: str, out: str, scope: str, resume: str) -> None:
         folder = None
         if run != "-":
             folder = RunFolder(Path(run), {"scope": scope}, resume=resume == "resume")
-        slowly = (lambda _: time.sleep(0.01)) if run != "-" else None
-        trained = finetune(examples, options, encoder=encoder, on_progress=slowly, run=folder)
+        observer = Slow() if run != "-" else None
+        trained = finetune(examples, options, encoder=encoder, observer=observer, run=folder)
     tensors = {f"head.{name}": tensor for name, tensor in trained.head.state_dict().items()}
     if trained.encoder is not None:
         tensors |= {f"encoder.{name}": tensor for name, tensor in trained.encoder.tensors.items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.tiny_encoder import write_tiny_encoder
+from support.training.observers import Recorder, StopWhen
 
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection, SearchEngine, System, make_run
@@ -59,10 +60,9 @@ def ranked(collection: Collection, model: str, mode: Mode = "hybrid") -> dict[st
 
 
 def test_the_gate_judges_what_is_served(numbers: Collection, examples: Examples) -> None:
-    stages: list[str] = []
-    trained = finetune_full(
-        numbers, examples, OPTIONS, on_progress=lambda progress: stages.append(progress.stage)
-    )
+    observer = Recorder()
+    trained = finetune_full(numbers, examples, OPTIONS, observer=observer)
+    stages = [step.stage for step in observer.steps]
     assert stages[0] == "train"
     assert stages[-1] == "encode"
     assert trained.record["examples"] == 20
@@ -175,7 +175,9 @@ def test_it_goes_on_after_a_cancellation(numbers: Collection, examples: Examples
         return steps > 4
 
     with pytest.raises(Cancelled):
-        finetune_full(numbers, examples, OPTIONS, cancelled=after_four, run=RunFolder(tmp_path / "run", {}))
+        finetune_full(
+            numbers, examples, OPTIONS, observer=StopWhen(after_four), run=RunFolder(tmp_path / "run", {})
+        )
     run = RunFolder(tmp_path / "run", {}, resume=True)
     done = finetune_full(numbers, examples, OPTIONS, run=run)
     assert done.gate.to_dict() == whole.gate.to_dict()

@@ -7,6 +7,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
+from support.training.observers import Recorder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
@@ -281,45 +282,36 @@ def test_folds_are_held_out_until_it_is_enough(
     synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stages: list[str] = []
+    observer = Recorder()
 
     def trained(folds: int) -> Trained:
-        stages.clear()
-        return finetune(
-            examples(synonyms),
-            TrainingOptions(epochs=1, folds=folds),
-            on_epoch=lambda stage, _: stages.append(stage),
-        )
+        observer.epochs.clear()
+        return finetune(examples(synonyms), TrainingOptions(epochs=1, folds=folds), observer=observer)
 
     everything = trained(3)
-    assert stages == ["validate"] * 3 + ["train"]
+    assert observer.stages == ["validate"] * 3 + ["train"]
     assert everything.gate.slice("all").queries == PAIRS
     assert everything.gate.slice("seen").queries == 0  # no two queries share a document
     assert everything.record["gate"]["canary_overlap"] == everything.gate.canary_overlap
     monkeypatch.setattr(import_module("dsearch.training.finetune.training"), "ENOUGH", 15)
     one = trained(3)
-    assert stages == ["validate", "train"]
+    assert observer.stages == ["validate", "train"]
     assert one.gate.slice("all").queries == 20
     assert one.gate.verdict in ("cannot tell", "refused")
     assert trained(0).gate.verdict == "cannot tell"
-    assert stages == ["train"]
+    assert observer.stages == ["train"]
 
 
 def test_held_out_queries_are_ranked_after_checkpoints_and_no_other_epoch(
     synonyms: tuple[Collection, dict[str, str], dict[str, dict[str, float]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[tuple[int, bool, bool]] = []
+    observer = Recorder()
     ranked: list[int] = []
     answers = HeldOut.answers
     monkeypatch.setattr(HeldOut, "answers", lambda *given: ranked.append(1) or answers(*given))
-    finetune(
-        examples(synonyms),
-        TrainingOptions(epochs=30, folds=2, tune=False),
-        on_epoch=lambda stage, epoch: told.append(
-            (epoch.number, epoch.before is not None, epoch.after is not None)
-        ),
-    )
+    finetune(examples(synonyms), TrainingOptions(epochs=30, folds=2, tune=False), observer=observer)
+    told = [(epoch.number, epoch.before is not None, epoch.after is not None) for _, epoch in observer.epochs]
     assert told[:30] == told[30:60] == [(n, n % 3 == 0, n % 3 == 0) for n in range(1, 31)]
     assert told[60:] == [(n, False, False) for n in range(1, 31)]
     # What answers now, and nine checkpoints; those of the last one come with the ways that it may be served.

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.training.observers import StopWhen
 from support.training.opened_heads import both_ways, opened_head, unit
 from support.training.opened_heads import seeded as seeded  # a fixture for every test here
 
@@ -269,7 +270,10 @@ def test_a_run_goes_on_to_the_same_head(signs: Collection, tmp_path: Path) -> No
     steps = iter(range(1000))
     with pytest.raises(Cancelled):
         finetune_values(
-            examples, options, run=RunFolder(tmp_path / "run", {}), cancelled=lambda: next(steps) > 30
+            examples,
+            options,
+            run=RunFolder(tmp_path / "run", {}),
+            observer=StopWhen(lambda: next(steps) > 30),
         )
     resumed = finetune_values(examples, options, run=RunFolder(tmp_path / "run", {}, resume=True))
     for name, tensor in whole.head.state_dict().items():

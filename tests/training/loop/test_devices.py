@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.training.observers import StopWhen
 
 from dsearch.attention.head import Head
 from dsearch.engine import SearchEngine
@@ -38,7 +39,7 @@ def train(
 ) -> Head:
     keeper = None if run is None else run.stage("train")
     return train_student(
-        examples, OPTIONS, device=device, watch=Watch(keeper=keeper, cancelled=cancelled)
+        examples, OPTIONS, device=device, watch=Watch(keeper=keeper, observer=StopWhen(cancelled))
     ).head
 
 

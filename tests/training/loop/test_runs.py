@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.paths import SUPPORT
+from support.training.observers import Recorder, StopWhen
 from support.warm.processes import WarmProcess, warm_start
 
 from dsearch.engine import Collection, SearchEngine
@@ -28,7 +29,7 @@ from dsearch.training import (
     finetune,
 )
 from dsearch.training.loop import loop
-from dsearch.types import Document, Progress
+from dsearch.types import Document
 
 PAIRS = 60
 SCRIPT = SUPPORT / "training" / "interrupted_training.py"
@@ -117,7 +118,7 @@ def test_a_cancelled_run_goes_on_to_the_same_end(examples: Examples, tmp_path: P
             finetune(
                 examples,
                 OPTIONS,
-                cancelled=lambda wanted=wanted: after(wanted),
+                observer=StopWhen(lambda wanted=wanted: after(wanted)),
                 run=RunFolder(tmp_path / "run", described, resume=resume),
             )
         resume = True
@@ -134,8 +135,8 @@ def test_a_cancelled_run_goes_on_to_the_same_end(examples: Examples, tmp_path: P
 
 def test_a_line_an_epoch(examples: Examples, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run", {})
-    steps: list[Progress] = []
-    trained = finetune(examples, OPTIONS, run=run, on_progress=steps.append)
+    observer = Recorder()
+    trained = finetune(examples, OPTIONS, run=run, observer=observer)
     lines = run.metrics()
     assert [(line["stage"], line["epoch"]) for line in lines[:5]] == [
         *(("fold-0", epoch) for epoch in (1, 2, 3, 4)),
@@ -160,9 +161,9 @@ def test_a_line_an_epoch(examples: Examples, tmp_path: Path) -> None:
     assert last["keyword_weight"] == pytest.approx(trained.head.keyword_weight.item())
     assert last["temperature"] == pytest.approx(trained.head.temperature.item())
     assert lines[3]["loss"] < lines[0]["loss"]
-    validated = [step for step in steps if step.stage == "validate"]
+    validated = [step for step in observer.steps if step.stage == "validate"]
     assert (validated[0].done, validated[0].total) == (1, 16)
-    assert (steps[-1].done, steps[-1].total) == (32, 32)
+    assert (observer.steps[-1].done, observer.steps[-1].total) == (32, 32)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["finished"] is True
 
 
@@ -199,7 +200,7 @@ def test_nan_stops_and_the_last_good_head_stays(
     examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = TrainingOptions(epochs=4, batch_size=20, folds=0)
-    good = finetune(examples, TrainingOptions(epochs=4, batch_size=20, folds=0), cancelled=None)
+    good = finetune(examples, TrainingOptions(epochs=4, batch_size=20, folds=0))
     kept: list[dict[str, torch.Tensor]] = []
     plain = loop._Run._one_step
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.paths import SUPPORT
 from support.tiny_encoder import write_tiny_encoder
+from support.training.observers import StopWhen
 from support.warm.processes import warm_start
 
 from dsearch.attention.head import Head
@@ -309,7 +310,7 @@ def test_it_goes_on_after_a_cancellation_to_the_same_end(
             contents,
             options,
             encoder=tiny,
-            watch=Watch(cancelled=after_seven, keeper=stage),
+            watch=Watch(observer=StopWhen(after_seven), keeper=stage),
         )
     done = train_full(examples, contents, options, encoder=tiny, watch=Watch(keeper=stage))
     for (name, one), other in zip(

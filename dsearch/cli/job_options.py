@@ -1,0 +1,73 @@
+"""Options of commands that are derived from the declaration of a job (dsearch/jobs.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from dsearch.jobs import LearningJob, Option, options_of
+
+_DATA_FLAGS = {"judgements": "--data", "trusted_keys": "--trusted-keys", "teacher": "--teacher"}
+
+
+def with_options_of(job: type[LearningJob]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command: its `**options` become one option for each of `job`.
+
+    The command's other annotations must be evaluated in its module.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        derived = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=_annotation(field, about),
+            )
+            for name, (field, about) in options_of(job).items()
+        ]
+        every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters] + derived
+        command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in every}
+        return command
+
+    return decorate
+
+
+def as_flag(name: str, value: object = None) -> str:
+    """An option as the command line spells it: `--scope full`, or its flag alone."""
+    about = options_of_any().get(name)
+    flag = _DATA_FLAGS.get(name) or _flag(name, about)
+    return flag if value is None or isinstance(value, bool | list | dict) else f"{flag} {value}"
+
+
+def options_of_any() -> dict[str, Option]:
+    """The options of every job, by name."""
+    from dsearch.jobs import TrainingJob
+
+    return {name: about for name, (_, about) in options_of(TrainingJob).items()}
+
+
+def _flag(name: str, about: Option | None) -> str:
+    if about is not None and about.flag is not None:
+        return about.flag
+    return f"--{name.replace('_', '-')}"
+
+
+def _annotation(field: dataclasses.Field[Any], about: Option) -> Any:
+    kinds = {"bool": bool, "int": int, "float": float, "str": str}
+    name, _, optional = str(field.type).partition(" | ")
+    kind: Any = kinds[name] | None if optional else kinds[name]
+    flag = _flag(field.name, about)
+    if name == "bool" and field.default is True:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    text = about.help[0].upper() + about.help[1:]
+    if about.choices and not all(choice in text for choice in about.choices):
+        text += f": {', '.join(about.choices)}"
+    return Annotated[kind, typer.Option(flag, help=f"{text}.")]

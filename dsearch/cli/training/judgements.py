@@ -1,0 +1,58 @@
+"""Judgements of a BEIR folder as data of a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from dsearch.cli.session import say
+from dsearch.evaluation import read_pairs, read_qrels
+from dsearch.jobs import LearningJob, TrainingJob
+
+if TYPE_CHECKING:
+    from dsearch.engine import Collection
+
+AnyJob = TypeVar("AnyJob", bound=LearningJob)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFolder:
+    """The files of judgements that a command was given.
+
+    Attributes:
+        data: a BEIR folder.
+        split: the judgements are those of qrels/SPLIT.tsv.
+        exclude: a file of pairs that are left out.
+        teacher: a file of a teacher's scores.
+        strict: refuse data with any fault.
+    """
+
+    data: Path
+    split: str
+    exclude: Path | None = None
+    teacher: Path | None = None
+    strict: bool = False
+
+
+def judged_job(collection: Collection, job: AnyJob, folder: JudgedFolder) -> AnyJob:
+    """The job with the judgements of a folder; faults of the data are reported and left out.
+
+    Raises:
+        InvalidSource: a file is missing or malformed; with `strict`, anything is wrong.
+    """
+    from dsearch.training import checked_judgements
+
+    checked = checked_judgements(collection, folder.data, folder.split, strict=folder.strict)
+    if checked.report.counts:
+        say(checked.report.to_text())
+    data = {
+        "queries": checked.queries,
+        "judgements": checked.qrels,
+        "left_out": dict(checked.report.counts),
+    }
+    if folder.exclude is not None:
+        data["exclude"] = {query: sorted(ids) for query, ids in read_pairs(folder.exclude).items()}
+    if isinstance(job, TrainingJob) and folder.teacher is not None:
+        data["teacher"] = read_qrels(folder.teacher)
+    return replace(job, **data)

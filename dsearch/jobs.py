@@ -1,0 +1,333 @@
+"""The declaration of each job that learns: training and tuning.
+
+Every option is declared here once, with its default, its help and the values that are allowed. The command
+line (`dsearch train`), the HTTP schema (`POST …/train`) and the Python clients take theirs from here; a new
+option of training is a field of `TrainingJob`, and a use of it in training/run.py.
+
+This module is light: it imports neither torch nor the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsearch.errors import InvalidRequest
+
+ALPHA, MARGIN = 0.05, 0.02  # what the gate asks, see training/gate/gate.py
+
+FEEDBACK = "feedback"
+VALUE = "value"
+
+SCOPES = ("head", "query", "full")
+QUERY_SIDES = ("linear", "low-rank", "mlp")
+OBJECTIVE_NAMES = (
+    "listwise",
+    "judged",
+    "in-batch",
+    "marginal",
+    "approx-ndcg",
+    "teacher",
+    "margin",
+    VALUE,
+)
+
+Grades = Mapping[str, Mapping[str, float]]
+Spell = Callable[[str, object], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The description of one option.
+
+    Attributes:
+        help: one sentence, without a full stop.
+        choices: the texts that are allowed; empty for any.
+        low, high: bounds of a number; `inside` excludes the bounds themselves.
+        flag: its name on the command line, where that is another one.
+        alias: its name in JSON, where that is another one.
+        longest: characters of a text.
+    """
+
+    help: str
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    inside: bool = False
+    flag: str | None = None
+    alias: str | None = None
+    longest: int | None = None
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value of the right type lies within the bounds."""
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, str):
+            return 0 < len(value) <= (self.longest or len(value))
+        if self.low is None or self.high is None or isinstance(value, bool):
+            return True
+        if self.inside:
+            return self.low < value < self.high
+        return self.low <= value <= self.high
+
+
+def allowed_values(field: dataclasses.Field[Any], about: Option) -> str:
+    """The values that an option may have, in words."""
+    if about.choices:
+        return ("one of " if len(about.choices) > 1 else "") + ", ".join(about.choices)
+    if about.longest is not None:
+        return f"a text of 1 to {about.longest} characters"
+    if about.low is None:
+        return "true or false"
+    if "int" in str(field.type):
+        return f"an integer from {about.low:g} to {about.high:g}"
+    between = "between {:g} and {:g}" if about.inside else "from {:g} to {:g}"
+    return "a number " + between.format(about.low, about.high)
+
+
+def option(default: Any, help: str, **about: Any) -> Any:
+    """Declare a field of a job; arguments as for `Option`."""
+    return dataclasses.field(default=default, metadata={"option": Option(help, **about)})
+
+
+def options_of(job: type) -> dict[str, tuple[dataclasses.Field[Any], Option]]:
+    """The fields of a job that are options, by name; data (queries, judgements, …) are not among them."""
+    return {
+        field.name: (field, field.metadata["option"])
+        for field in dataclasses.fields(job)
+        if "option" in field.metadata
+    }
+
+
+def request_of(job: LearningJob) -> dict[str, Any]:
+    """The arguments of a client's call for a job: what was given, by the names of the fields."""
+    given: dict[str, Any] = {}
+    for field in dataclasses.fields(job):
+        value = getattr(job, field.name)
+        if field.name != "left_out" and value != field.default:
+            given[field.name] = value
+    return given
+
+
+def in_python(name: str, value: object = None) -> str:
+    """An option as Python and JSON spell it: `scope='full'`, or its name alone."""
+    return name if value is None else f"{name}={value!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningJob:
+    """What training and tuning have in common.
+
+    Attributes:
+        queries: query id → text.
+        judgements: query id → document id → grade, above 0 for documents that answer the query.
+        exclude: query id → documents that take no part in its ranking.
+        left_out: lines of the data that were left out before, by kind; for the record.
+    """
+
+    queries: Mapping[str, str] | None = None
+    judgements: Grades | None = None
+    exclude: Mapping[str, Sequence[str]] | None = None
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    seed: int = option(0, "random seed", low=0, high=2**31)
+    promote: bool = option(True, "let the result answer, if it does better on held-out queries")
+    accept: bool = option(False, "let the result answer, whatever held-out queries say")
+    alpha: float = option(ALPHA, "gate: largest p-value that counts as a gain", low=0, high=1, inside=True)
+    margin: float = option(
+        MARGIN, "gate: tolerated loss of nDCG@10 on seen or unseen documents", low=0, high=1
+    )
+
+    def check(self, spell: Spell = in_python) -> None:
+        """Refuse options that exclude each other, before anything is opened.
+
+        Args:
+            spell: how the names of options are written in messages.
+
+        Raises:
+            InvalidRequest: the message says what to give, or to leave out.
+        """
+        if (self.queries is None) != (self.judgements is None):
+            raise InvalidRequest("queries and judgements belong together; give both or neither")
+        for name, (declared, about) in options_of(type(self)).items():
+            value = getattr(self, name)
+            if value != declared.default and not about.allows(value):
+                raise InvalidRequest(f"{spell(name, value)}; use {allowed_values(declared, about)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningJob(LearningJob):
+    """Choose keyword weight, k1, b and hop strength on judged queries."""
+
+    def check(self, spell: Spell = in_python) -> None:
+        """Refuse a job without judgements; see `LearningJob.check`."""
+        LearningJob.check(self, spell)  # with slots, super() would name the class of before they were added
+        if not self.judgements:
+            raise InvalidRequest("there is no judgement to tune on; give queries and judgements")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob(LearningJob):
+    """Train a new version of a collection's model. None leaves an option to the defaults of its scope.
+
+    It learns from one of: judgements (`queries` with `judgements`), the corpus (`self_supervised`), clicks
+    (`source="feedback"`), or a field of the documents (`objective="value"` with `field`).
+
+    Attributes:
+        teacher: query id → document id → score, for the objectives teacher and margin.
+        trusted_keys: API keys (or client:ID) whose clicks judge what others' clicks taught.
+    """
+
+    teacher: Grades | None = None
+    trusted_keys: Sequence[str] | None = None
+    self_supervised: bool = option(False, "learn from the corpus alone, without judgements")
+    source: str | None = option(
+        None,
+        "feedback: learn from clicks and thumbs; judgements, if given, then decide whether it goes live",
+        choices=(FEEDBACK,),
+        flag="--from",
+        alias="from",
+    )
+    scope: str = option(
+        "head",
+        "parts that learn: head (seconds); query: the query encoder too (minutes); full: the encoders of "
+        "queries and documents, which encodes every document again",
+        choices=SCOPES,
+    )
+    encoder_training: str | None = option(
+        None,
+        "method for the encoder: lora (scope query), or all of its weights (scope full)",
+        choices=("lora", "all"),
+    )
+    encoder_learning_rate: float | None = option(
+        None, "learning rate of the encoder", low=0, high=0.1, inside=True
+    )
+    objective: str | None = option(None, "training objective", choices=OBJECTIVE_NAMES)
+    field: str | None = option(
+        None,
+        "metadata field (or value) that the objective value learns to predict; judgements, if given, only "
+        "measure the effect on search",
+        longest=200,
+    )
+    null_slot: bool = option(
+        False, 'learn a weight for "nothing fits" from queries whose grades are all 0, in scope head'
+    )
+    heads: int = option(1, "number of query heads", low=1, high=64)
+    query_side: str | None = option(
+        None,
+        "shape of the query projection; linear for one head and low-rank for several by default",
+        choices=QUERY_SIDES,
+    )
+    epochs: int | None = option(None, "largest number of passes over the examples", low=1, high=1000)
+    learning_rate: float | None = option(None, "learning rate of the projections", low=0, high=1, inside=True)
+    batch_size: int | None = option(None, "examples per step", low=1, high=65536)
+    negatives: int | None = option(
+        None, "scope full: hard negatives per query, drawn from the index as it learns", low=0, high=64
+    )
+    precision: str | None = option(
+        None, "scope full: float32, or bfloat16 (autocast)", choices=("float32", "bfloat16")
+    )
+    compiled: bool = option(False, "scope full: run the transformer through torch.compile", flag="--compile")
+    tune: bool = option(
+        True,
+        "choose keyword weight, k1, b and hop strength first; they may go live where a head may not",
+    )
+
+    def check(self, spell: Spell = in_python) -> None:
+        """Refuse options that exclude each other; see `LearningJob.check`."""
+        LearningJob.check(self, spell)
+        if self.query_side == "linear" and self.heads > 1:
+            raise InvalidRequest("query_side='linear' has one head; use low-rank or mlp for several")
+        if self.objective == VALUE or self.field is not None:
+            self._check_values(spell)
+            return
+        self._check_source(spell)
+        self._check_scope(spell)
+
+    def _check_values(self, spell: Spell) -> None:
+        """A field is learned from documents alone, by a head."""
+        if self.objective != VALUE or self.field is None:
+            raise InvalidRequest(
+                "objective value and the field it predicts belong together; give both or neither"
+            )
+        names = [
+            "source", "trusted_keys", "self_supervised", "teacher", "scope", "encoder_training",
+            "encoder_learning_rate", "negatives", "precision", "compiled", "null_slot",
+        ]  # fmt: skip
+        if refused := self._chosen(names, spell):
+            raise InvalidRequest(f"{spell('objective', VALUE)} learns from documents; leave out {refused}")
+
+    def _check_source(self, spell: Spell) -> None:
+        """There is one source of examples."""
+        if self.trusted_keys is not None:
+            if self.source is None:
+                raise InvalidRequest(f"{spell('trusted_keys', None)} needs {spell('source', FEEDBACK)}")
+            if not self.trusted_keys:
+                raise InvalidRequest(f"{spell('trusted_keys', None)} is empty; give ids of keys")
+            if self.judgements is not None:
+                raise InvalidRequest(
+                    f"give {spell('trusted_keys', None)} or {spell('judgements', None)} to judge by, not both"
+                )
+        if self.source is not None:
+            if refused := self._chosen(["self_supervised", "teacher", "scope"], spell):
+                raise InvalidRequest(
+                    f"{spell('source', self.source)} trains a head on clicks; leave out {refused}"
+                )
+        elif self.scope == "full" and (
+            self.judgements is None or self.self_supervised or self.teacher is not None
+        ):
+            raise InvalidRequest(
+                f"{spell('scope', 'full')} learns from judgements alone; give {spell('judgements', None)}"
+            )
+        elif (self.judgements is None) == (not self.self_supervised):
+            raise InvalidRequest(
+                f"give one of: {spell('judgements', None)}; {spell('self_supervised', None)}; "
+                f"{spell('source', FEEDBACK)}; {spell('objective', VALUE)} with {spell('field', None)}"
+            )
+        judged_head = self.judgements is not None and self.source is None and self.scope == "head"
+        if self.null_slot and not judged_head:
+            raise InvalidRequest(
+                f"{spell('null_slot', None)} learns from judged queries, in scope head; give "
+                f"{spell('judgements', None)} (grades that are all 0 mark a query without an answer)"
+            )
+
+    def _check_scope(self, spell: Spell) -> None:
+        """Each scope has options of its own."""
+        if self.scope == "head" and (
+            names := self._chosen(["encoder_training", "encoder_learning_rate"], spell)
+        ):
+            raise InvalidRequest(f"{names}: of scope query or full; leave that out")
+        if self.scope != "full" and (names := self._chosen(["negatives", "precision", "compiled"], spell)):
+            raise InvalidRequest(f"{names}: of {spell('scope', 'full')} alone; leave that out")
+        if self.scope == "full" and (names := self._chosen(["objective", "heads", "query_side"], in_python)):
+            raise InvalidRequest(
+                f"{names} with {spell('scope', 'full')}, which has no objective, one head and no query_side; "
+                "leave that out"
+            )
+
+    def _chosen(self, names: Sequence[str], spell: Spell) -> str:
+        """Those of the options that were chosen, with commas between them."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        chosen = [(name, value) for name in names if (value := getattr(self, name)) != defaults[name]]
+        return ", ".join(spell(name, value) for name, value in chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationJob:
+    """Score several systems on judged queries.
+
+    Attributes:
+        queries: query id → text.
+        judgements: query id → document id → grade.
+        model: a trained version beside dense, keyword and hybrid; the live one when None.
+        systems: the systems to compare in their place: `{"model": …, "mode": …}`; None or absent: the live
+            model, hybrid.
+        training: judgements that were trained on, to score seen and unseen documents apart.
+    """
+
+    queries: Mapping[str, str]
+    judgements: Grades
+    model: str | None = None
+    systems: Sequence[Mapping[str, str | None]] | None = None
+    training: Grades | None = None

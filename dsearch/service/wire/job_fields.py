@@ -1,0 +1,61 @@
+"""`options_from`: the fields of a request, derived from the declaration of a job (dsearch/jobs.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Optional, TypeVar
+
+from pydantic import BaseModel, Field, create_model, model_validator
+
+from dsearch.errors import InvalidRequest
+from dsearch.jobs import LearningJob, Option, allowed_values, options_of
+from dsearch.service.wire.fields import allowed
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def options_from(job: type[LearningJob]) -> Callable[[type[Model]], type[Model]]:
+    """Decorate a model: add the options of `job`, with its bounds, and its check of what goes together."""
+
+    def decorate(model: type[Model]) -> type[Model]:
+        fields: dict[str, Any] = {
+            name: _field(declared, about) for name, (declared, about) in options_of(job).items()
+        }
+        data = [field.name for field in dataclasses.fields(job) if field.name in model.model_fields]
+
+        def check(request: Any) -> Any:
+            given = {name: getattr(request, name) for name in (*data, *fields)}
+            try:
+                job(**given).check()
+            except InvalidRequest as error:
+                raise ValueError(str(error)) from None
+            return request
+
+        validators: dict[str, Any] = {"_goes_together": model_validator(mode="after")(check)}
+        return create_model(
+            model.__name__,
+            __base__=model,
+            __module__=model.__module__,
+            __doc__=model.__doc__,
+            __validators__=validators,
+            **fields,
+        )
+
+    return decorate
+
+
+def _field(declared: dataclasses.Field[Any], about: Option) -> tuple[Any, Any]:
+    """The annotation and the default of one option, as `create_model` takes them."""
+    kinds = {"bool": bool, "int": int, "float": float, "str": str}
+    name, _, optional = str(declared.type).partition(" | ")
+    kind: Any = Literal[about.choices] if about.choices else kinds[name]
+    bounds: dict[str, Any] = {}
+    if about.low is not None:
+        low, high = ("gt", "lt") if about.inside else ("ge", "le")
+        bounds |= {low: about.low, high: about.high}
+    if about.longest is not None:
+        bounds |= {"min_length": 1, "max_length": about.longest}
+    annotated = Annotated[kind, Field(**bounds), allowed(allowed_values(declared, about))]
+    annotation: Any = Optional[annotated] if optional else annotated  # noqa: UP045
+    return annotation, Field(declared.default, alias=about.alias, description=about.help)

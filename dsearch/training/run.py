@@ -1,0 +1,329 @@
+"""Run a `TrainingJob` or a `TuningJob` on a collection: the one way in for command line, server and Python.
+
+    job → examples → training from the live tuned search → gate → `Learned`; `register` keeps and promotes it
+
+A run's identity, by which an interrupted one is resumed: the digest of its data, the state of the documents,
+its options and its parent version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dsearch.engine import UNTRAINED, Collection
+from dsearch.errors import InvalidRequest
+from dsearch.jobs import LearningJob, TrainingJob, TuningJob
+from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
+from dsearch.training.data.values import ValueExamples, value_examples
+from dsearch.training.finetune.feedback import examples_from_feedback, finetune_from_feedback
+from dsearch.training.finetune.full import finetune_full
+from dsearch.training.finetune.head import Trained, finetune
+from dsearch.training.finetune.null_slot import NullSlot, unanswerable_queries, with_null_slot
+from dsearch.training.finetune.values import TrainedValues, finetune_values
+from dsearch.training.gate.gate import Gate
+from dsearch.training.loop.observer import Observer
+from dsearch.training.loop.run_folder import RunFolder
+from dsearch.training.options import (
+    TrainingOptions,
+    ValueOptions,
+    feedback_options,
+    query_options,
+    self_supervised_options,
+)
+from dsearch.training.registry import Registered, register_trained, starting_version
+from dsearch.training.scopes.full import FullOptions
+from dsearch.training.tune import Tuned, tune
+
+if TYPE_CHECKING:
+    from dsearch.training.loop.distributed import Processes
+    from dsearch.training.scopes.head import MakeTask
+
+TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
+TOLD_OF_TUNING = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
+
+
+OpenRun = Callable[[Mapping[str, Any], bool], RunFolder]
+"""Opens the folder of a run, given its identity, and whether another process has made it already."""
+
+MakeShardTask = Callable[[TrainingOptions], "MakeTask"]
+"""Makes the steps of a training whose documents lie on shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The result of a job, before it is registered.
+
+    Attributes:
+        result: the head, its record and the gate's report.
+        parent: the version that it started from.
+        examples: the number of queries, or documents, that it learned from.
+        left_out: the number of lines that could not be used, by kind.
+        null_slot: the report of the null slot, where one was learned.
+    """
+
+    result: Trained | TrainedValues | Tuned
+    parent: str
+    examples: int
+    left_out: Mapping[str, int]
+    null_slot: NullSlot | None = None
+
+    def register(self, collection: Collection, job: LearningJob) -> Registered:
+        """Keep it as a version, which answers if the gate lets it."""
+        return register_trained(
+            collection, self.result, promote=job.promote, accept=job.accept, parent=self.parent
+        )
+
+    def summary(self, registered: Registered) -> dict[str, Any]:
+        """The result as JSON, as tasks show it."""
+        return summary(registered, self.result.record, self.left_out)
+
+
+def summary(registered: Registered, record: Mapping[str, Any], left_out: Mapping[str, int]) -> dict[str, Any]:
+    """The result of a training or a tuning as JSON, as tasks show it."""
+    shown = TOLD_OF_TUNING if record.get("scope") == "tune" else TOLD_OF_TRAINING
+    return {
+        **registered.to_dict(),
+        "left_out": dict(left_out),
+        **{name: record.get(name) for name in shown},
+    }
+
+
+def run_training(
+    collection: Collection,
+    job: TrainingJob,
+    observer: Observer | None = None,
+    *,
+    open_run: OpenRun | None = None,
+    device: str = "cpu",
+    processes: Processes | None = None,
+    make_task: MakeShardTask | None = None,
+) -> Learned:
+    """Train as the job says; nothing is registered.
+
+    Args:
+        collection: learned from and for; may be readonly.
+        job: data and options.
+        observer: receives the progress; may stop it.
+        open_run: opens the folder for checkpoints and metrics; without one there are none.
+        device: runs the arithmetic: "cpu", "cuda".
+        processes: those that train together, in scope full.
+        make_task: makes the steps over shards, for heads that learn from judgements or the corpus.
+
+    Raises:
+        InvalidRequest: options that exclude each other; nothing to learn from.
+        TrainingDiverged: NaN or infinity in the loss.
+        Cancelled: the observer stopped it.
+    """
+    job.check()
+    run = _TrainingRun(
+        collection,
+        job,
+        observer or Observer(),
+        open_run,
+        device,
+        processes,
+        make_task,
+        starting_version(collection),
+    )
+    if job.field is not None:
+        return run.values(job.field)
+    if job.source is not None:
+        return run.feedback()
+    return run.full() if job.scope == "full" else run.head()
+
+
+def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None = None) -> Learned:
+    """Choose keyword weight, k1, b and hop strength; nothing is registered.
+
+    Raises:
+        InvalidRequest: too few judged queries.
+    """
+    job.check()
+    examples = judged_examples(collection, job)
+    tuned = tune(examples, gate=_gate(job), seed=job.seed, observer=observer)
+    return Learned(tuned, UNTRAINED, len(examples), examples.left_out)
+
+
+def judged_examples(
+    collection: Collection, job: LearningJob, teacher: Mapping[str, Mapping[str, float]] | None = None
+) -> Examples:
+    """The judged queries of a job as examples."""
+    if job.queries is None or job.judgements is None:
+        raise InvalidRequest("there are no judgements; give queries and judgements")
+    grades = {query: {id: float(grade) for id, grade in of.items()} for query, of in job.judgements.items()}
+    examples = examples_from_judgements(collection, job.queries, grades, job.exclude, teacher=teacher)
+    return replace(examples, left_out=dict(job.left_out)) if job.left_out else examples
+
+
+def _gate(job: LearningJob) -> Gate:
+    return Gate(alpha=job.alpha, margin=job.margin)
+
+
+@dataclass(frozen=True, slots=True)
+class _TrainingRun:
+    """One run: what each kind of training takes from the job and from its surroundings."""
+
+    collection: Collection
+    job: TrainingJob
+    observer: Observer
+    open_run: OpenRun | None
+    device: str
+    processes: Processes | None
+    make_task: MakeShardTask | None
+    parent: str
+
+    def head(self) -> Learned:
+        """Train a head, and perhaps the query encoder, on judgements or on sentences of the documents."""
+        job, collection = self.job, self.collection
+        if job.self_supervised:
+            examples = examples_from_corpus(collection, seed=job.seed)
+            options = self_supervised_options(**self._chosen())
+        else:
+            examples = judged_examples(collection, job, job.teacher)
+            make = query_options if job.scope == "query" else TrainingOptions
+            options = make(**self._chosen())
+        trained = finetune(
+            examples,
+            options,
+            gate=_gate(job),
+            start=collection.head(self.parent),
+            encoder=collection.encoder if options.scope == "query" else None,
+            device=self.device,
+            observer=self.observer,
+            run=self._run(examples, options),
+            task=None if self.make_task is None else self.make_task(options),
+        )
+        slot = None
+        if job.null_slot:
+            assert job.queries is not None
+            assert job.judgements is not None
+            texts = list(unanswerable_queries(job.queries, job.judgements).values())
+            trained, slot = with_null_slot(
+                trained,
+                examples,
+                options,
+                texts,
+                collection.encoder,
+                device=self.device,
+                observer=self.observer,
+            )
+        return Learned(trained, self.parent, len(examples), examples.left_out, slot)
+
+    def feedback(self) -> Learned:
+        """Train a head on clicks, judged by keys that are trusted and not learned from, or by judgements."""
+        job, collection = self.job, self.collection
+        keys = tuple(job.trusted_keys or ())
+        source = examples_from_feedback(collection, without=keys)
+        self.observer.remark(source.to_text())
+        trusted = None
+        if keys:
+            trusted = examples_from_feedback(collection, propensities=source.propensities, only=keys)
+        elif job.judgements is not None:
+            trusted = judged_examples(collection, job)
+        options, live = feedback_options(**self._chosen()), collection.live_model
+        comparable = collection.encoder_of(live).identity == collection.encoder.identity
+        if not comparable:
+            self.observer.remark(
+                f"{live}, which is live, has an encoder of its own: the gate compares with {self.parent}"
+            )
+        trained = finetune_from_feedback(
+            source,
+            trusted,
+            options,
+            gate=_gate(job),
+            start=collection.head(self.parent),
+            live=collection.head(live) if comparable else None,
+            device=self.device,
+            observer=self.observer,
+            run=self._run(source.examples, options),
+        )
+        return Learned(trained, self.parent, len(source.examples), source.examples.left_out)
+
+    def full(self) -> Learned:
+        """Train the encoders of queries and documents."""
+        examples = judged_examples(self.collection, self.job)
+        options = FullOptions(**_only(FullOptions, self._chosen()))
+        trained = finetune_full(
+            self.collection,
+            examples,
+            options,
+            gate=_gate(self.job),
+            start=self.collection.head(self.parent),
+            processes=self.processes,
+            observer=self.observer,
+            run=self._run(examples, options),
+        )
+        return Learned(trained, self.parent, len(examples), examples.left_out)
+
+    def values(self, field: str) -> Learned:
+        """Train a head that predicts a field of the documents."""
+        examples = value_examples(self.collection, field)
+        options = ValueOptions(**_only(ValueOptions, self._chosen()))
+        trained = finetune_values(
+            examples,
+            options,
+            gate=_gate(self.job),
+            start=self.collection.head(self.parent),
+            judged=None if self.job.judgements is None else judged_examples(self.collection, self.job),
+            device=self.device,
+            observer=self.observer,
+            run=self._run(examples, options),
+        )
+        return Learned(trained, self.parent, len(examples), examples.left_out)
+
+    def _chosen(self) -> dict[str, Any]:
+        """The options that were chosen, by the names of `TrainingOptions` and `FullOptions`."""
+        job = self.job
+        chosen = {
+            "scope": None if job.scope == "full" else job.scope,
+            "objective": job.objective,
+            "heads": job.heads,
+            "query_side": job.query_side,
+            "epochs": job.epochs,
+            "learning_rate": job.learning_rate,
+            "batch_size": job.batch_size,
+            "seed": job.seed,
+            "tune": None if job.tune else False,
+        }
+        if job.scope != "head":
+            chosen["encoder_method"] = job.encoder_training
+            chosen["encoder_learning_rate"] = job.encoder_learning_rate
+        if job.scope == "full":
+            chosen |= {
+                "negatives": job.negatives,
+                "precision": job.precision,
+                "compiled": job.compiled or None,
+            }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+    def _run(
+        self, examples: Examples | ValueExamples, options: TrainingOptions | ValueOptions | FullOptions
+    ) -> RunFolder | None:
+        """The folder of the run: made by the first process, opened by the others."""
+        if self.open_run is None:
+            return None
+        snapshot = examples.snapshot
+        identity = {
+            "data": examples.digest,
+            "documents": {"generation": snapshot.generation.number, "sequence": snapshot.sequence},
+            "options": asdict(options),
+            "parent": self.parent,
+        }
+        first = self.processes is None or self.processes.first
+        folder = None
+        for making in (True, False):
+            if first == making:
+                folder = self.open_run(identity, not making)
+            if self.processes is not None:
+                self.processes.agree(False)  # waits for all
+        assert folder is not None
+        if first:
+            self.observer.remark(f"metrics and checkpoints: {folder.path}")
+        return folder
+
+
+def _only(options: type, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the chosen options that a kind of training has."""
+    return {name: value for name, value in chosen.items() if name in options.__dataclass_fields__}

@@ -1,0 +1,127 @@
+"""Jobs are declared once: command line, HTTP and clients have the same options, defaults and bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_type_hints
+
+import pytest
+import typer
+
+from dsearch.attention.head import QUERY_SIDES as OF_HEADS
+from dsearch.cli.app import app
+from dsearch.cli.job_options import as_flag
+from dsearch.client.options import TrainOptions, TuneOptions
+from dsearch.errors import InvalidRequest
+from dsearch.jobs import (
+    OBJECTIVE_NAMES,
+    QUERY_SIDES,
+    LearningJob,
+    TrainingJob,
+    TuningJob,
+    in_python,
+    options_of,
+    request_of,
+)
+from dsearch.service.schemas.tasks import TrainRequest, TuneRequest
+from dsearch.training import Gate
+from dsearch.training.losses.objectives import OBJECTIVES
+
+JUDGED: dict[str, Any] = {"queries": {"q": "cat"}, "judgements": {"q": {"d": 1.0}}}
+KINDS = [(TrainingJob, TrainRequest, TrainOptions, "train"), (TuningJob, TuneRequest, TuneOptions, "tune")]
+
+
+@pytest.mark.parametrize(("job", "request_model", "typed", "command"), KINDS)
+def test_every_way_in_has_every_option(
+    job: type[LearningJob], request_model: Any, typed: Any, command: str
+) -> None:
+    declared = options_of(job)
+    fields = {field.name for field in dataclasses.fields(job)} - {"left_out"}
+    assert set(request_model.model_fields) == fields
+    assert set(get_type_hints(typed)) == fields - {"queries", "judgements"}
+    commands: Any = typer.main.get_command(app)
+    parameters = {one.name: one for one in commands.commands[command].params}
+    for name, (field, about) in declared.items():
+        assert parameters[name].default == field.default == request_model.model_fields[name].default, name
+        assert as_flag(name) in parameters[name].opts, name
+        assert about.help in request_model.model_fields[name].description, name
+        assert about.help[1:] in parameters[name].help, name
+
+
+def test_lists_are_those_of_the_registries() -> None:
+    assert set(OBJECTIVE_NAMES) == (set(OBJECTIVES) - {"reinforce"}) | {"value"}  # its rewards are a program
+    assert tuple(QUERY_SIDES) == tuple(OF_HEADS)
+    assert (Gate().alpha, Gate().margin) == (TrainingJob().alpha, TrainingJob().margin)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give one of: judgements; self_supervised; source='feedback'; objective='value' with field"),
+        ({**JUDGED, "self_supervised": True}, "give one of"),
+        ({"queries": {}}, "belong together"),
+        ({**JUDGED, "epochs": 0}, "epochs=0; use an integer from 1 to 1000"),
+        ({**JUDGED, "alpha": 1.0}, "alpha=1.0; use a number between 0 and 1"),
+        ({**JUDGED, "scope": "all"}, "scope='all'; use one of head, query, full"),
+        ({"source": "clicks"}, "source='clicks'; use feedback"),
+        ({"source": "feedback", "trusted_keys": []}, "trusted_keys is empty"),
+        ({"trusted_keys": ["k"], **JUDGED}, "trusted_keys needs source='feedback'"),
+        ({"source": "feedback", "trusted_keys": ["k"], **JUDGED}, "to judge by, not both"),
+        ({"source": "feedback", "scope": "full"}, "leave out scope='full'"),
+        ({"objective": "value"}, "belong together"),
+        ({"objective": "value", "field": "x" * 201}, "use a text of 1 to 200 characters"),
+        ({"objective": "value", "field": "price", "null_slot": True}, "leave out null_slot=True"),
+        ({"self_supervised": True, "null_slot": True}, "null_slot learns from judged queries"),
+        ({**JUDGED, "encoder_training": "lora"}, "of scope query or full"),
+        ({**JUDGED, "scope": "full", "objective": "judged"}, "no objective, one head"),
+        ({**JUDGED, "compiled": True}, "compiled=True: of scope='full' alone"),
+        ({**JUDGED, "heads": 2, "query_side": "linear"}, "query_side='linear' has one head"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        TrainingJob(**options).check()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        JUDGED,
+        {"self_supervised": True},
+        {"source": "feedback"},
+        {"source": "feedback", **JUDGED},
+        {"source": "feedback", "trusted_keys": ["k"]},
+        {"objective": "value", "field": "price", **JUDGED},
+        {**JUDGED, "scope": "full", "negatives": 2, "precision": "bfloat16"},
+        {**JUDGED, "scope": "query", "encoder_training": "lora"},
+        {**JUDGED, "null_slot": True},
+    ],
+)
+def test_what_goes_together_travels_to_a_server_and_back(options: dict[str, Any]) -> None:
+    job = TrainingJob(**options)
+    job.check()
+    sent = request_of(job)
+    assert sent == options
+    request = TrainRequest.model_validate(
+        {("from" if name == "source" else name): v for name, v in sent.items()}
+    )
+    from dsearch.service.tasks.jobs import job_from_request
+
+    assert job_from_request(TrainingJob, request.to_dict()) == job
+
+
+def test_a_task_of_an_earlier_version_is_still_understood() -> None:
+    from dsearch.service.tasks.jobs import job_from_request
+
+    job = job_from_request(TrainingJob, {"self_supervised": True, "from": None, "fusion": "constant"})
+    assert job == TrainingJob(self_supervised=True)
+
+
+def test_options_are_spelled_where_they_are_given() -> None:
+    assert as_flag("scope", "full") == "--scope full"
+    assert as_flag("source", "feedback") == "--from feedback"
+    assert as_flag("compiled", True) == "--compile"
+    assert as_flag("judgements") == "--data"
+    assert in_python("scope", "full") == "scope='full'"
+    assert in_python("judgements") == "judgements"

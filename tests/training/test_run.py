@@ -1,0 +1,82 @@
+"""`run_training`: identity of a run, observers, and what each kind of job does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.training.observers import Recorder, StopWhen
+
+from dsearch.client import LocalEngine
+from dsearch.engine import SearchEngine
+from dsearch.errors import Cancelled
+from dsearch.jobs import TrainingJob
+from dsearch.training import RunFolder, run_training
+from dsearch.types import Document
+
+PAIRS = 24
+QUERIES = {f"q{i}": f"question{i} colour{i % 3}" for i in range(PAIRS)}
+JUDGEMENTS = {f"q{i}": {f"d{i}": 1.0} for i in range(PAIRS)}
+JOB = TrainingJob(queries=QUERIES, judgements=JUDGEMENTS, epochs=2, tune=False)
+
+
+@pytest.fixture
+def pairs(engine: SearchEngine) -> Any:
+    collection = engine.create("pairs")
+    collection.ingest([Document(f"d{i}", f"answer{i} colour{i % 3}") for i in range(PAIRS)])
+    return collection
+
+
+def test_a_run_is_known_by_its_data_its_documents_its_options_and_its_parent(
+    pairs: Any, tmp_path: Path
+) -> None:
+    identities: list[Mapping[str, Any]] = []
+
+    def open_run(identity: Mapping[str, Any], join: bool) -> RunFolder:
+        identities.append(identity)
+        assert not join
+        return RunFolder(tmp_path / str(len(identities)), dict(identity))
+
+    def identity(job: TrainingJob) -> Mapping[str, Any]:
+        run_training(pairs, job, open_run=open_run)
+        return identities[-1]
+
+    first = identity(JOB)
+    assert set(first) == {"data", "documents", "options", "parent"}
+    assert identity(JOB) == first
+    other = TrainingJob(queries=QUERIES, judgements=JUDGEMENTS, epochs=1, tune=False)
+    assert identity(other)["options"] != first["options"]
+    fewer = TrainingJob(
+        queries=QUERIES, judgements={id: JUDGEMENTS[id] for id in list(JUDGEMENTS)[1:]}, epochs=2, tune=False
+    )
+    assert identity(fewer)["data"] != first["data"]
+    pairs.ingest([Document("more", "one more")])
+    later = identity(JOB)
+    assert later["documents"] != first["documents"]
+    assert (later["options"], later["parent"]) == (first["options"], first["parent"])
+
+
+def test_an_observer_receives_everything_and_stops_the_job(pairs: Any) -> None:
+    observer = Recorder()
+    learned = run_training(pairs, JOB, observer)
+    assert len(observer.headrooms) == 1
+    assert observer.stages[-2:] == ["train", "train"]
+    assert observer.steps[-1].done == observer.steps[-1].total
+    assert (learned.examples, learned.parent, learned.left_out) == (PAIRS, "v0", learned.left_out)
+    with pytest.raises(Cancelled):
+        run_training(pairs, JOB, StopWhen(lambda: True))
+    assert pairs.store.models() == []  # nothing is registered by running
+
+
+def test_a_local_engine_reports_to_its_observer(pairs: Any, engine: SearchEngine) -> None:
+    observer = Recorder()
+    task = LocalEngine(engine, observer=observer).train(
+        "pairs", queries=QUERIES, judgements=JUDGEMENTS, epochs=1
+    )
+    assert task.state == "done"
+    assert observer.epochs
+    stopped = LocalEngine(engine, observer=StopWhen(lambda: True))
+    task = stopped.train("pairs", queries=QUERIES, judgements=JUDGEMENTS, epochs=1)
+    assert (task.state, task.result, task.problem) == ("cancelled", None, None)
