@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from processes import VARIABLE, WarmProcess
 
-# Blocked and asked for, not handled: a handler could run inside a wait, and wait there for the lock that it holds.
+# Blocked and asked for: a handler could run inside a wait, and need the lock that the wait holds.
 passed_on = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
 process = WarmProcess(os.environ[VARIABLE], [sys.executable, *sys.argv[1:]])
