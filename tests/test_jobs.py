@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 import pytest
 import typer
 
-from dsearch.attention.head import QUERY_SIDES as OF_HEADS
+from dsearch.attention.retrieval.head import QUERY_SIDES as OF_HEADS
 from dsearch.cli.app import app
 from dsearch.cli.job_options import as_flag
 from dsearch.client.options import TrainOptions, TuneOptions

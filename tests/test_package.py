@@ -48,7 +48,7 @@ def test_public_names_are_there_and_no_others() -> None:
 
 def test_every_module_can_be_imported_by_itself() -> None:
     # Triton comes with torch's wheels for CUDA only; card.py imports these two when a GPU is used.
-    kernels = {"dsearch.attention.triton_attention", "dsearch.attention.triton_search"}
+    kernels = {"dsearch.attention.blockwise.triton_attention", "dsearch.attention.blockwise.triton_search"}
     for module in pkgutil.walk_packages(dsearch.__path__, "dsearch."):
         if module.name != "dsearch.__main__" and not (
             module.name in kernels and importlib.util.find_spec("triton") is None

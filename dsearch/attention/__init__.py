@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from dsearch.attention.certificate import (
+from dsearch.attention.blockwise.exact import exact_attention, log_partition
+from dsearch.attention.blockwise.partial import Exact, Partial, merge
+from dsearch.attention.database import Answer, Database, similarity
+from dsearch.attention.excitation import Excited, SqueezeExcite
+from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
+from dsearch.attention.multihead import MultiHeadAttention, causal_mask
+from dsearch.attention.pooling import POOLINGS, Attended, attend, hard, normalise, pool, soft, uniform
+from dsearch.attention.regression import NadarayaWatson, Prediction, predict
+from dsearch.attention.retrieval.certificate import (
     Certificate,
     bound_additive,
     bound_cosine,
@@ -11,21 +19,14 @@ from dsearch.attention.certificate import (
     certify,
     floor_of,
 )
-from dsearch.attention.coverage import CoveredMass, covered_mass, estimate_covered_mass, sample_rest
-from dsearch.attention.database import Answer, Database, similarity
-from dsearch.attention.estimators import Sampled, sampled_attention, sampled_log_partition
-from dsearch.attention.exact import exact_attention, log_partition
-from dsearch.attention.excitation import Excited, SqueezeExcite
-from dsearch.attention.gumbel import gumbel_top_k, relaxed_top_k
-from dsearch.attention.hops import attend_in_hops, refine
-from dsearch.attention.kernels import boxcar, epanechnikov, gaussian
-from dsearch.attention.mixture import mix
-from dsearch.attention.multihead import MultiHeadAttention, causal_mask
-from dsearch.attention.null_slot import fit_null_slot, null_weights, slot_evidence
-from dsearch.attention.partial import Exact, Partial, merge
-from dsearch.attention.pooling import POOLINGS, Attended, attend, hard, normalise, pool, soft, uniform
-from dsearch.attention.regression import NadarayaWatson, Prediction, predict
-from dsearch.attention.sampled import HardSample, SampledHardAttention, reinforce_loss, sample
+from dsearch.attention.retrieval.coverage import CoveredMass, covered_mass, estimate_covered_mass, sample_rest
+from dsearch.attention.retrieval.hops import attend_in_hops, refine
+from dsearch.attention.retrieval.mixture import mix
+from dsearch.attention.retrieval.null_slot import fit_null_slot, null_weights, slot_evidence
+from dsearch.attention.retrieval.topk import TopK, TopKAttention, top_k, top_k_attention
+from dsearch.attention.sampling.estimators import Sampled, sampled_attention, sampled_log_partition
+from dsearch.attention.sampling.gumbel import gumbel_top_k, relaxed_top_k
+from dsearch.attention.sampling.sampled import HardSample, SampledHardAttention, reinforce_loss, sample
 from dsearch.attention.scores import (
     SCORES,
     AdditiveScore,
@@ -42,7 +43,6 @@ from dsearch.attention.scores import (
     unit,
 )
 from dsearch.attention.softmax import entropy, masked_log_softmax, masked_softmax, temper
-from dsearch.attention.topk import TopK, TopKAttention, top_k, top_k_attention
 
 __all__ = [
     "POOLINGS",

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dsearch.attention import POOLINGS, mix, pool, temper
-from dsearch.attention.head import Head
-from dsearch.attention.ranking import partition_by_head, ranking_score
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.client.answers import Attention
 from dsearch.client.http import Client
 from dsearch.client.options import WayToAttend

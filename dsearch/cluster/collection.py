@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.coordinator import Live
 from dsearch.cluster.release.transfer import read_release
 from dsearch.cluster.search.attention import Shards

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, QueryCache, TextEncoder
 from dsearch.engine.indexing.chunking import Cutting, encode
 from dsearch.engine.indexing.clean_close import CleanClose

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderIdentity
 from dsearch.engine.collection import Collection
 from dsearch.engine.models.files import UNTRAINED

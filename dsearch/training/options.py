@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dsearch.attention.head import checked_query_side
+from dsearch.attention.retrieval.head import checked_query_side
 from dsearch.encoder import EncoderTraining
 from dsearch.errors import InvalidRequest
 from dsearch.training.losses.objectives import DEFAULT_OBJECTIVE, OBJECTIVES

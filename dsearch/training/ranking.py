@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import length, unit
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.layer import HOP_CANDIDATES
@@ -275,7 +275,7 @@ class Ranking:
 
 
 class _Hop:
-    """Queries turned towards what they found, `dsearch.attention.hops.refine`, at any strength.
+    """Queries turned towards what they found, `dsearch.attention.retrieval.hops.refine`, at any strength.
 
     The turned query is a combination of the query q and the pooled key c, and scores are linear in it:
     |q| · unit(unit(q) + g · unit(c)) · k = (q · k + g |q| · unit(c) · k) / |unit(q) + g · unit(c)|. So one

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.training_record import Lessons

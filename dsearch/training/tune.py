@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
-from dsearch.attention.head import START_KEYWORD_WEIGHT, Head
+from dsearch.attention.retrieval.head import START_KEYWORD_WEIGHT, Head
 from dsearch.engine.models.training_record import query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.training.data.examples import Examples

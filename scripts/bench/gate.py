@@ -39,7 +39,7 @@ import numpy as np
 import torch
 
 import dsearch.training
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.corpus import BeirFolder, Problems
 from dsearch.engine import SearchEngine

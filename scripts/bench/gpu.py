@@ -38,7 +38,7 @@ set_threads()
 import torch
 
 from dsearch.attention import exact_attention, top_k
-from dsearch.attention.head import START_TEMPERATURE, Head
+from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.training.losses.objectives import listwise_cross_entropy, retention
 
 TOP = 100

@@ -43,7 +43,7 @@ set_threads()
 import numpy as np
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cli.commands.evaluate import Judgements, read_judgements
 from dsearch.corpus import BeirFolder, Problems
 from dsearch.encoder import tuned as tuned_encoder

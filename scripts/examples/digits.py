@@ -17,7 +17,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch.nn.functional import affine_grid, grid_sample, nll_loss, normalize, one_hot
 
 from dsearch import Document, SearchEngine, SearchLayer
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.threads import set_threads
 
 

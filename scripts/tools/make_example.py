@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.types import Document
 

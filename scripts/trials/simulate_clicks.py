@@ -47,7 +47,7 @@ set_threads()
 import numpy as np
 import uvicorn
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.corpus import BeirFolder, Problems
 from dsearch.encoder import Encoder, EncoderIdentity, TextEncoder

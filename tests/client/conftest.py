@@ -18,7 +18,7 @@ from support.warm.processes import WarmSubprocess, warm_start
 
 import dsearch
 from dsearch import processes
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.client import AsyncClient, Client, LocalEngine
 from dsearch.engine import PassageOptions, SearchEngine
 from dsearch.types import Document

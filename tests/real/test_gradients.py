@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine, SearchLayer
 from dsearch.types import Document

@@ -18,7 +18,7 @@ import torch
 from starlette.testclient import TestClient
 from support.service.service_fakes import DIMENSION, WORDS
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 
 QUERIES = int(os.environ.get("SWAP_QUERIES", "1000"))

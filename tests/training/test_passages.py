@@ -11,7 +11,7 @@ import torch
 from support.training.opened_heads import batch_of, both_ways, opened_head, unit
 from support.training.opened_heads import seeded as seeded  # a fixture for every test here
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import PassageOptions
 from dsearch.training import TrainingOptions, examples_from_judgements, finetune
 from dsearch.training.gate.gate import overlap_of_canaries

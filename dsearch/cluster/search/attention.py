@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention import refine
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked
 from dsearch.cluster.wire.messages import Foremost, Pooled, Proposal, Question, Shown

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.search.attention import Found, Shards
 from dsearch.cluster.search.merge import Candidates
 from dsearch.cluster.wire.messages import Foremost, Showing, Shown

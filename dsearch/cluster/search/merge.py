@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention import POOLINGS, Partial, merge, mix, temper
-from dsearch.attention.head import Head
-from dsearch.attention.ranking import partition_by_head, ranking_score
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.attention.scores import keyword_part
 from dsearch.cluster.wire.messages import Pooled, Pooling, Proposal, Question
 from dsearch.engine.ranking.layer import SearchOutput

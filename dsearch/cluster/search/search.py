@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import Asking, Found, ShardedAttention, Shards

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float32, Int64
 
 from dsearch.attention import Partial
-from dsearch.attention.maxp import best_passages
+from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.cluster.release.release import FREQUENCIES_NAME, ShardManifest
 from dsearch.cluster.shards import training as shard_training
 from dsearch.cluster.wire.messages import (

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dsearch.attention import Exact, Partial, merge
-from dsearch.attention.head import START_TEMPERATURE, Head
+from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.attention.scores import keyword_part
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import Shards

@@ -18,7 +18,7 @@ from typing import Any
 
 from safetensors.torch import load, save
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
 from dsearch.index import K1, B, checked_weighting
 

@@ -1,6 +1,6 @@
 """What a hit's score is made of, in parts that add up to it.
 
-With one head the score is dense + keyword. With several it is (attention/ranking.py)
+With one head the score is dense + keyword. With several it is (attention/retrieval/ranking.py)
 
     s(d) = t · (log Σ_h m_h a_h(d) + Σ_h m_h Z_h)         a_h(d) = exp(l_h(d) − Z_h)
 
@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention.head import Head
-from dsearch.attention.ranking import partition_by_head
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.ranking import partition_by_head
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.types import Explanation, Learned

@@ -21,7 +21,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from dsearch.attention import Score, pool, refine
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import keyword_part
 from dsearch.engine.options import CANDIDATES
 from dsearch.engine.ranking.candidates import Legs

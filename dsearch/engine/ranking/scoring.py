@@ -2,12 +2,12 @@
 
 Keys come from the stored embeddings, with a model's changes to single documents, or from an encoder in the
 graph. Every passage of a long document is a key of its own, and the best one counts (MaxP, see
-`dsearch.attention.maxp`).
+`dsearch.attention.retrieval.maxp`).
 
 The further passages of candidates that are long documents, beside their first: what MaxP chooses from.
 
 The first passage of a document stands at its position; the further ones follow behind all candidates, with
-owners that say whose they are (see `dsearch.attention.maxp`).
+owners that say whose they are (see `dsearch.attention.retrieval.maxp`).
 
 From the scores of candidates to their weights, and to the one score that hits are ordered by.
 """
@@ -23,9 +23,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dsearch.attention import POOLINGS, Score, mix, null_weights, pool, temper
-from dsearch.attention.head import Head
-from dsearch.attention.maxp import best_passages
-from dsearch.attention.ranking import partition_by_head, ranking_score
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.maxp import best_passages
+from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.engine.ranking.candidates import Legs
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot

@@ -28,7 +28,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention import Certificate
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput

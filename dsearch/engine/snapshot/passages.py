@@ -1,7 +1,7 @@
 """The passages of a snapshot's long documents: where they stand, and their embeddings.
 
-A document's key for a query, and for a head, is that of its best passage (attention/maxp.py). All keys of a
-snapshot are numbered through: key p is the first passage of the document at position p (of a short document
+The key of a document for a query and a head is that of its best passage (maxp.py). All keys of
+a snapshot are numbered through: key p is the first passage of the document at position p (of a short document
 all of it), then come the further ones of the generation, then those of fresh documents.
 """
 

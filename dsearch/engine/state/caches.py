@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Int64
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
 from dsearch.engine.indexing.ingest import is_given, require_encoder

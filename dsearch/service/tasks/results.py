@@ -22,7 +22,7 @@ from dsearch.engine.models.training_record import Lessons
 from dsearch.store import Passages
 
 if TYPE_CHECKING:
-    from dsearch.attention.head import Head
+    from dsearch.attention.retrieval.head import Head
     from dsearch.training import Trained, TrainedValues, Tuned
 
 

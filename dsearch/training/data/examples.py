@@ -10,7 +10,7 @@ Training queries as further keys of their answers: who asks alike finds what was
 
     score(q, d) = max( max_p q · k_p,  γ max_i q · q_i )    p: passages of d, i: training queries it answers
 
-A document is found by its best key, as a long one is by its best passage (attention/maxp.py), so these keys
+A document is found by its best key, as a long one by its best passage (maxp.py), so these keys
 are searched, weighed and kept as passages are. They raise a document only for queries that are nearer to one
 that it is known to answer than to its own text: other queries are hardly touched, whereas a projection moves
 all keys for all of them. Document expansion (Nogueira et al. 2019, arXiv:1904.08375), with queries that were
@@ -38,7 +38,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.corpus import inverse_cloze
 from dsearch.engine import Collection, EncodedDocuments, Snapshot
 from dsearch.errors import InvalidRequest

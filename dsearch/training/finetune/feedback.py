@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
 from dsearch.store import Page

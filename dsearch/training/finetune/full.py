@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import LearningEncoder
 from dsearch.engine import Collection, EncodedDocuments, Snapshot
 from dsearch.engine.indexing.chunking import Cutting, encode

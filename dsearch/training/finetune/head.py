@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import keyword_part
 from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments

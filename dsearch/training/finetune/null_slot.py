@@ -1,8 +1,8 @@
 """Learning "nothing fits" from judged queries that no document answers.
 
 The slot's two numbers are fitted to a head that has been trained already, by the evidence Z of the served
-search itself (attention/null_slot.py): the ranking is untouched, and the fit has one optimum. A head knows
-the queries it was trained on, and finds more for them than for others. So Z of those is taken from heads that
+search itself: the ranking is untouched, and the fit has one optimum. A head knows the queries it was trained
+on, and finds more for them than for others. So Z of those is taken from heads that
 were trained without them, fold by fold; queries that nothing answers were in no training.
 
 What is told of the slot is cross-fitted once more: each fold by the slot that the others would give. One that
@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float, Float32
 
 from dsearch.attention import fit_null_slot, slot_evidence
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.snapshot import NONE

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import TextEncoder
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers, HeldOut, split_folds

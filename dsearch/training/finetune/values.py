@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32, Int64
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.training.data.examples import Examples
 from dsearch.training.data.values import ValueExamples, described
 from dsearch.training.gate.gate import Gate, GateReport, overlap_of_canaries

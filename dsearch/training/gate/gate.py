@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Interval, bootstrap_columns

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.ranking import DEPTH, Ranking, Relevant, gains_of, padded, without

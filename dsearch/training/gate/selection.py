@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.training.gate.held_out import Answers, joined
 
 _HARM = 2.0  # how much more a loss on unseen documents counts: whoever judged none of them cannot see it

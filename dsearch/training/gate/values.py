@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from safetensors.numpy import save as save_arrays
 from safetensors.torch import save
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index.durable import sync_file, sync_folder
 from dsearch.training.gate.held_out import Answers

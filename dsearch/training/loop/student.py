@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32
 from torch import nn
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, LearningEncoder
 from dsearch.training.data.examples import Examples
 

@@ -34,7 +34,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dsearch.attention import Exact, exact_attention, reinforce_loss, sample
-from dsearch.attention.head import START_TEMPERATURE, Head
+from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.attention.scores import keyword_part
 from dsearch.products import product
 from dsearch.training.losses import losses
@@ -262,7 +262,7 @@ def by_rewards(batch: Batch) -> Float[Tensor, ""]:
     """−E[reward] of showing a document drawn from the attention; its gradient alone means something.
 
     Williams 1992 (REINFORCE) with the leave-one-out baseline of Kool et al. 2019, see
-    dsearch/attention/sampled.py. For rewards that nobody can differentiate, or of which nobody knows more
+    attention/sampling/sampled.py. For rewards that nobody can differentiate, or of which nobody knows more
     than what was earned. With judgements at hand, `marginal` is their exact and far quieter form.
     """
     log_weights = batch.log_weights(batch.whole())

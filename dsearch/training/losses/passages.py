@@ -1,7 +1,7 @@
 """Long documents in training: every score over the corpus is that of a document's best passage.
 
 Which passage that is depends on query and head and is chosen anew in every step, as in a search; gradients
-are those of the passage chosen (attention/maxp.py). No passage is left out and none is sampled.
+are those of the passage chosen (attention/retrieval/maxp.py). No passage is left out and none is sampled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.attention.maxp import best_passages
+from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.engine import Snapshot
 from dsearch.products import product
 

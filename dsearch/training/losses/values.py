@@ -25,7 +25,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention import exact_attention
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import keyword_part
 from dsearch.training.losses.passages import FurtherPassages
 

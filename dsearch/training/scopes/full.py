@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.errors import InvalidRequest
 from dsearch.training.data.examples import Examples, mined_negatives

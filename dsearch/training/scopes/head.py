@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.errors import InvalidRequest
 from dsearch.hints import Command

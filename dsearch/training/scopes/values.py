@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine.options import CANDIDATES
 from dsearch.training.data.values import ValueExamples
 from dsearch.training.loop.loop import Course, NothingFurther, Watch, run_course

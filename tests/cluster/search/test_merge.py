@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.cluster_checks import WORDS, require_same, sharded
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.engine import Collection, PassageOptions, SearchEngine

@@ -9,7 +9,7 @@ import pytest
 from support.cluster_checks import require_same, sharded
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.engine import Collection, SearchEngine

@@ -11,7 +11,7 @@ import torch
 from support.cluster_checks import WORDS
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.local import LocalShards
 from dsearch.cluster.training.finetune import over, require_same_documents, require_trainable

@@ -12,7 +12,7 @@ import torch
 from support.cluster_checks import WORDS
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.local import LocalShards
 from dsearch.cluster.training.training import ShardedCorpus, listwise

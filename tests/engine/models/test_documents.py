@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine, System, make_run, open_layer
 from dsearch.engine.models.documents import EncodedDocuments

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, QueryStates, SearchEngine, System, make_run
 from dsearch.engine.models.encoders import KEPT, WEIGHTS_NAME

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import way_back
 from dsearch.errors import Conflict, InvalidRequest, ModelNotFound

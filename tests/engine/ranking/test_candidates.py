@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, PassageOptions, SearchEngine, SearchLayer
 from dsearch.engine.ranking import candidates, coverage
 from dsearch.engine.ranking.candidates import Legs

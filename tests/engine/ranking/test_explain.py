@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.engine.explained_parts import checked_parts
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.types import Document, Mode
 

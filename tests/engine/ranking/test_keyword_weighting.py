@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load, save
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine, SearchLayer, head_bytes
 from dsearch.engine.models.tensors import head_from_bytes
 from dsearch.errors import InvalidRequest, UnsupportedFormat

@@ -9,7 +9,7 @@ from support.engine.layers import QUERIES, opened_head
 from support.fakes import HashingEncoder
 from torch import Tensor
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine, SearchLayer, open_layer
 from dsearch.errors import DimensionMismatch, InvalidRequest
 

@@ -22,7 +22,7 @@ from support.sizes import by_size
 from torch import Tensor
 
 import dsearch
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.errors import DimensionMismatch
 from dsearch.types import Document
@@ -166,7 +166,7 @@ def test_compiled_equals_eager(collection: Collection, engine: SearchEngine) -> 
     code = """
 import sys, torch
 from dsearch.engine import SearchLayer, open_layer
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 
 torch.manual_seed(0)
 for heads, score in ((1, "dot"), (2, "gaussian")):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchLayer, head_bytes, head_from_bytes
 from dsearch.engine.evaluate import judged_answerability
 from dsearch.engine.search.gradients import Question, attention_parts

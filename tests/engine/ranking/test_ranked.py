@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import PassageOptions, SearchLayer
 from dsearch.engine.ranking.scoring import Scoring
 from dsearch.types import Document

@@ -13,7 +13,7 @@ from support.engine.reference import QUERY, many_documents
 from support.fakes import HashingEncoder
 
 from dsearch import attention
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.indexing.ingest import build_generation
 from dsearch.engine.options import KeyOptions

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.search.pagination import Cursor
 from dsearch.errors import Conflict, Gone, InvalidCursor, InvalidRequest

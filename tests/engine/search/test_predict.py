@@ -8,7 +8,7 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.attention import predict as mean_and_spread
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.engine.models.training_record import Lessons
 from dsearch.errors import CorruptData

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.search.attend import Attended
 from dsearch.errors import InvalidRequest

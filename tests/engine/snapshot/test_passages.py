@@ -10,8 +10,8 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
-from dsearch.attention.maxp import best_passages
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.engine import PassageOptions, Question, SearchEngine, SearchLayer, attention_parts, vjp
 from dsearch.engine.indexing.chunking import Cutting, encode, spans_of
 from dsearch.engine.options import KeyOptions

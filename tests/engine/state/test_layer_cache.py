@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import dot
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.state.caches import KeptLayers

@@ -10,7 +10,7 @@ import torch
 from starlette.testclient import TestClient
 from support.service.service_fakes import DIMENSION, documents
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.service.middleware import strict_route
 from dsearch.service.routes import documents as routes_documents

@@ -12,7 +12,7 @@ import torch
 from starlette.testclient import TestClient
 from support.service.service_fakes import WordEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.training_record import Lessons
 from dsearch.service.schemas.documents import DocumentPage, FacetsAnswer, ManyDeleted, Patched

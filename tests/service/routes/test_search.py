@@ -11,7 +11,7 @@ import torch
 from starlette.testclient import TestClient
 from support.service.service_fakes import DIMENSION, WordEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.service.schemas.attend import AttendAnswer
 from dsearch.service.schemas.search import BatchAnswer, SearchAnswer

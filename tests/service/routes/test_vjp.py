@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load, save
 from starlette.testclient import TestClient
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, Question, SearchEngine, attention_parts, head_bytes, vjp
 from dsearch.service import create_app
 from dsearch.service.schemas.attend import AttendAnswer, VjpAnswer

@@ -17,6 +17,7 @@ from support.service.service_fakes import WordEncoder
 from support.service.workers import hold_encoder
 
 from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import CorruptData
 from dsearch.service import create_app
 from dsearch.service.telemetry import tracing
 from dsearch.service.telemetry.logs import JsonLines, request_id, set_up_logs
@@ -252,7 +253,7 @@ def test_the_real_sdk_exports_what_was_asked_without_queries(
         client.post(f"{URL}/search", json={"query": ""})
         proof = papers._live.proof
         assert proof is not None
-        proof.problem = "keys.faiss: SHA-256 differs"
+        proof._damage = CorruptData("keys.faiss: SHA-256 differs")
         client.get(f"{URL}/search?q=confidential")
     spans = exporter.get_finished_spans()
     route = "/v1/collections/{collection}/search"
@@ -306,7 +307,7 @@ def test_an_index_that_turns_out_damaged_is_told_and_not_answered_from(
     assert value(client, "dsearch_collection_damaged", collection="papers") == 0
     proof = papers._live.proof
     assert proof is not None
-    proof.problem = "keys.faiss: SHA-256 differs"  # as a proof in the background would find
+    proof._damage = CorruptData("keys.faiss: SHA-256 differs")  # as a proof in the background would find
     assert client.get("/readyz").json()["damaged"] == 1
     assert value(client, "dsearch_collection_damaged", collection="papers") == 1
     statistics = client.get(f"{URL}/stats").json()

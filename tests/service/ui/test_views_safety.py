@@ -12,7 +12,7 @@ import pytest
 from support.service.browsing import needs_chromium, opened_page
 from support.service.service_fakes import IMAGE, NASTY, SCRIPT, WordEncoder, documents, serving
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import SearchEngine
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")

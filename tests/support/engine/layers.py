@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 
 QUERIES = ["cheese and bread", "lemon honey tea"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.fakes import HashingEncoder
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.index import KeywordIndex
 from dsearch.types import Document

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.training.losses.objectives import Batch
 
 

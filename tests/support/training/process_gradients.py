@@ -18,7 +18,7 @@ set_threads(1)
 import torch
 from safetensors.torch import save_file
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import Encoder, EncoderTraining, LearningEncoder
 from dsearch.engine import SearchEngine
 from dsearch.training import Student, examples_from_judgements

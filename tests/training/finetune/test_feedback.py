@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.training import Examples, TrainingOptions, examples_from_judgements, finetune
 from dsearch.training.finetune import head

@@ -13,7 +13,7 @@ from support.training.observers import StopWhen
 from support.training.opened_heads import both_ways, opened_head, unit
 from support.training.opened_heads import seeded as seeded  # a fixture for every test here
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.training import Gate, ValueExamples, finetune_values, value_examples

@@ -10,8 +10,8 @@ import pytest
 import torch
 from jaxtyping import Float
 
-from dsearch.attention.head import Head
-from dsearch.attention.hops import refine
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.hops import refine
 from dsearch.engine import Collection, SearchEngine
 from dsearch.training import Examples, Gate, TrainingOptions, examples_from_judgements, finetune, register
 from dsearch.training.finetune.null_slot import trained_without

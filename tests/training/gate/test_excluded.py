@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, make_run
 from dsearch.evaluation import evaluate
 from dsearch.training import examples_from_judgements, headroom, tune

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
 from dsearch.training.gate.gate import Gate, judge, overlap_of_canaries, sign_flip_p_value

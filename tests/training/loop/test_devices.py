@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.training.observers import StopWhen
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import SearchEngine
 from dsearch.errors import Cancelled
 from dsearch.training import Examples, RunFolder, TrainingOptions, Watch, examples_from_judgements

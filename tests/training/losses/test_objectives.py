@@ -9,7 +9,7 @@ import torch
 from support.training.opened_heads import batch_of, both_ways, opened_head, unit
 from support.training.opened_heads import seeded as seeded  # a fixture for every test here
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.training.losses import objectives, partition
 
 path = both_ways(partition)

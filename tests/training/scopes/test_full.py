@@ -20,7 +20,7 @@ from support.tiny_encoder import write_tiny_encoder
 from support.training.observers import StopWhen
 from support.warm.processes import warm_start
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import Encoder, EncoderTraining, LearningEncoder
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import Cancelled, InvalidRequest

@@ -24,7 +24,7 @@ from dsearch.attention import (
     top_k,
     top_k_attention,
 )
-from dsearch.attention.topk import _best_of_groups
+from dsearch.attention.retrieval.topk import _best_of_groups
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 
@@ -72,7 +72,7 @@ class TestSearch:
 
     def test_halves_are_multiplied_as_they_are_where_the_device_can(self, monkeypatch):
         """The product of torch for CUDA, by a stand-in: the same scores, and so the same rows."""
-        import dsearch.attention.topk as topk
+        import dsearch.attention.retrieval.topk as topk
 
         calls = []
 

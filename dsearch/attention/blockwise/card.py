@@ -39,7 +39,7 @@ def kernels_for(task: str, *matrices: Tensor) -> ModuleType | None:
 
 @cache
 def _module(task: str) -> ModuleType:
-    return importlib.import_module(f"dsearch.attention.triton_{task}")
+    return importlib.import_module(f"dsearch.attention.blockwise.triton_{task}")
 
 
 @cache

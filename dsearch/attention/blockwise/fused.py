@@ -29,7 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from dsearch.attention.partial import Exact, Partial, merge_stacked
+from dsearch.attention.blockwise.partial import Exact, Partial, merge_stacked
 
 # What the operators for CUDA take: widths and rows of a bias that are multiples of these, and such addresses.
 WIDTH, BIAS_WIDTH, ALIGNMENT_BYTES = 8, 16, 16

@@ -12,8 +12,8 @@ from support.sizes import by_size
 from torch.autograd import gradcheck
 
 from dsearch.attention import Exact, Partial, exact_attention, log_partition, merge
-from dsearch.attention.fused import fused_block, fused_block_backward
-from dsearch.attention.fused_passes import choose_fused
+from dsearch.attention.blockwise.fused import fused_block, fused_block_backward
+from dsearch.attention.blockwise.fused_passes import choose_fused
 
 CPU = torch.device("cpu")
 F64 = torch.float64
@@ -44,8 +44,8 @@ def compare(ours, reference, **tolerance):
 @pytest.fixture
 def served(monkeypatch):
     """Counts the blocks that fused operators served, so that no test passes by falling back."""
-    import dsearch.attention.exact as exact
-    import dsearch.attention.fused_passes as passes
+    import dsearch.attention.blockwise.exact as exact
+    import dsearch.attention.blockwise.fused_passes as passes
 
     # Our own kernels come first where there are any; see test_attention_card.py.
     monkeypatch.setattr(exact, "attend_on_card", lambda *args: None)
@@ -336,7 +336,7 @@ class TestCorpus:
 
     def test_a_backward_that_no_operator_serves_is_written_out(self, draw, monkeypatch):
         """Half of the blocks served and half not must not leave half a gradient."""
-        import dsearch.attention.fused_passes as passes
+        import dsearch.attention.blockwise.fused_passes as passes
 
         queries, keys = draw(3, 4), draw(20, 4)
         reference = exact_attention(queries, keys, fused=False)
@@ -382,7 +382,7 @@ class TestCallsForCuda:
 
     @pytest.fixture
     def operators(self, monkeypatch):
-        import dsearch.attention.fused as fused
+        import dsearch.attention.blockwise.fused as fused
 
         calls: list[str] = []
 
@@ -543,7 +543,7 @@ class TestCallsForCuda:
         compare(ours, reference, rtol=1e-5, atol=1e-5)
 
     def test_few_queries_are_spread_over_the_processors(self, operators):
-        import dsearch.attention.fused as fused
+        import dsearch.attention.blockwise.fused as fused
 
         queries = torch.randn(5, 16)
         assert fused._parts(queries, 65_536) == 8  # 2 processors, 4 parts for each

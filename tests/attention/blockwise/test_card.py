@@ -1,6 +1,6 @@
 """Our kernels give what plain torch gives: on a Hopper card, and interpreted on a CPU.
 
-    TRITON_INTERPRET=1 python -m pytest tests/attention/test_card.py      where Triton is installed
+    TRITON_INTERPRET=1 python -m pytest tests/attention/blockwise/test_card.py      where Triton is installed
 
 Interpreted they run in float32, with whole numbers as inputs, whose sums no order of addition changes.
 """
@@ -14,10 +14,11 @@ import os
 import pytest
 import torch
 
-from dsearch.attention import Exact, card_attention, card_search, exact_attention, log_partition, top_k
-from dsearch.attention.blocks import Corpus, Gradients
-from dsearch.attention.card import kernels_for
-from dsearch.attention.card_search import Plan
+from dsearch.attention import Exact, exact_attention, log_partition, top_k
+from dsearch.attention.blockwise import card_attention, card_search
+from dsearch.attention.blockwise.blocks import Corpus, Gradients
+from dsearch.attention.blockwise.card import kernels_for
+from dsearch.attention.blockwise.card_search import Plan
 
 F64 = torch.float64
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -31,8 +32,8 @@ def interpreted():
     """The kernels' modules, by Triton's interpreter."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("set TRITON_INTERPRET=1, in an environment with Triton")
-    search = importlib.import_module("dsearch.attention.triton_search")
-    attention = importlib.import_module("dsearch.attention.triton_attention")
+    search = importlib.import_module("dsearch.attention.blockwise.triton_search")
+    attention = importlib.import_module("dsearch.attention.blockwise.triton_attention")
     try:
         search.group_maxima(torch.ones(1, 4), torch.ones(9, 4), SMALL)
     except Exception as error:
@@ -258,7 +259,7 @@ class TestAttentionOnTheCard:
     @pytest.fixture(autouse=True)
     def served(self, monkeypatch):
         """Counts what our kernels served, so that no test passes by falling back."""
-        import dsearch.attention.exact as exact
+        import dsearch.attention.blockwise.exact as exact
 
         count = {"forward": 0, "backward": 0}
 

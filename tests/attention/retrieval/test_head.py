@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 SHAPES = [(1, "linear"), (1, "low-rank"), (1, "mlp"), (3, "low-rank"), (3, "mlp")]

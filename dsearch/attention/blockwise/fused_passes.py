@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dsearch.attention.blocks import Corpus, Gradients
-from dsearch.attention.fused import fused_block, fused_block_backward
-from dsearch.attention.partial import Exact, Partial, merge
+from dsearch.attention.blockwise.blocks import Corpus, Gradients
+from dsearch.attention.blockwise.fused import fused_block, fused_block_backward
+from dsearch.attention.blockwise.partial import Exact, Partial, merge
 
 # Where |log Z| is larger, float32 holds it to worse than 1e-5, and with it every weight exp(l − log Z).
 LARGEST_LOG_PARTITION = 100.0

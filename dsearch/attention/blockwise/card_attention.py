@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dsearch.attention.blocks import Corpus, Gradients
-from dsearch.attention.card import ALIGNMENT_BYTES, kernels_for
-from dsearch.attention.partial import Exact, Partial
+from dsearch.attention.blockwise.blocks import Corpus, Gradients
+from dsearch.attention.blockwise.card import ALIGNMENT_BYTES, kernels_for
+from dsearch.attention.blockwise.partial import Exact, Partial
 
 HEADROOM = 40.0
 _HELD = 60.0  # how far below the reference the largest logit may be

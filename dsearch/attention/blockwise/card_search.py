@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dsearch.attention.card import kernels_for
+from dsearch.attention.blockwise.card import kernels_for
 
 _WORKSPACE = 1 << 30  # maxima of groups at a time, 4 GiB
 _FEW = 64  # queries up to which reading the keys takes longer than multiplying them

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsearch.attention.triton_search import DIMS, described, processors
+from dsearch.attention.blockwise.triton_search import DIMS, described, processors
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 KEYS, STAGES, WARPS, AT_ONCE = 128, 3, 4, 2

@@ -32,10 +32,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dsearch.attention.blocks import Corpus, Gradients, LearnedBias
-from dsearch.attention.card_attention import attend_on_card, attend_on_card_backward, block_size_on_card
-from dsearch.attention.fused_passes import Use, attend_fused, attend_fused_backward, choose_fused
-from dsearch.attention.partial import Exact, Partial, merge
+from dsearch.attention.blockwise.blocks import Corpus, Gradients, LearnedBias
+from dsearch.attention.blockwise.card_attention import (
+    attend_on_card,
+    attend_on_card_backward,
+    block_size_on_card,
+)
+from dsearch.attention.blockwise.fused_passes import Use, attend_fused, attend_fused_backward, choose_fused
+from dsearch.attention.blockwise.partial import Exact, Partial, merge
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
 Bias = Float[Tensor, "#batch documents"] | Callable[..., Tensor]

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dsearch.attention.ranking import partition_by_head
+from dsearch.attention.retrieval.ranking import partition_by_head
 
 SLOT_CANDIDATES = 10
 

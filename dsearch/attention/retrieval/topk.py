@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dsearch.attention.card_search import search
-from dsearch.attention.coverage import sample_rest
-from dsearch.attention.estimators import sampled_attention
+from dsearch.attention.blockwise.card_search import search
+from dsearch.attention.retrieval.coverage import sample_rest
+from dsearch.attention.sampling.estimators import sampled_attention
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.products import product
 

@@ -1,0 +1,1 @@
+"""Attention over retrieved candidates: the trained head, top-k, hops, coverage and certificates."""

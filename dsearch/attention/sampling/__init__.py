@@ -1,0 +1,1 @@
+"""Attention by drawn documents: hard attention, Gumbel top-k, estimators with known variance."""
