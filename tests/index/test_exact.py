@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,24 @@ def test_products_are_used_from_a_few_queries_on(monkeypatch: pytest.MonkeyPatch
     for batch in (1, 7, 8, 64):
         index.search(np.ones((batch, 50), np.float32), 3)
     assert calls == [8, 64]
+
+
+def test_the_longest_key_may_lie_in_any_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 loses the 1.5 of 1e8 + 1.5 - 1e8: a bound on its error that knows only short keys misses these.
+
+    One query for each order of the three terms, since the order of a sum decides what is lost; the two keys
+    of each query score 1 (short, in the first block) and 1.5 (long, in the second).
+    """
+    orders = list(itertools.permutations((1e8, 1.5, -1e8))) * 2
+    queries = np.kron(np.eye(len(orders)), np.ones(3)).astype(np.float32)
+    short, long = np.zeros_like(queries), np.zeros_like(queries)
+    for number, order in enumerate(orders):
+        short[number, 3 * number] = 1.0
+        long[number, 3 * number : 3 * number + 3] = order
+    monkeypatch.setattr(dense, "_BLOCK", len(orders))
+    scores, positions = DenseIndex.build(np.concatenate([short, long])).search(queries, 1)
+    assert positions[:, 0].tolist() == list(range(len(orders), 2 * len(orders)))
+    assert scores[:, 0].tolist() == [1.5] * len(orders)
 
 
 def test_keys_may_lie_on_disk(tmp_path: Path) -> None:

@@ -168,3 +168,18 @@ def test_a_settled_head_has_all_its_gradients() -> None:
         gradient = head.get_parameter(name).grad
         assert gradient is not None
         assert gradient.abs().sum() > 0
+
+
+def test_training_starts_from_the_mean_of_a_tuned_search() -> None:
+    """Two heads start from three: not from the largest keyword weight, nor the first."""
+    tuned = Head(8, heads=3)
+    with torch.no_grad():
+        tuned.keyword_weight.copy_(torch.tensor([0.5, 1.0, 3.0]))
+        tuned.hop_strength.fill_(0.25)
+    tuned.weigh_keywords(1.7, 0.4)
+    start = Head(8, heads=2)
+    start.start_from(tuned)
+    assert start.keyword_weight.tolist() == [1.5, 1.5]
+    assert start.hop_strength.item() == 0.25
+    assert start.bm25 is not None
+    assert start.bm25.tolist() == pytest.approx([1.7, 0.4])

@@ -185,6 +185,26 @@ def test_what_was_overlooked_is_not_certified(engine: SearchEngine) -> None:
     assert not cosine.certificate.proved.any()
 
 
+@pytest.mark.parametrize(("gap", "proved"), [(5e-6, False), (1e-4, True)])
+def test_a_lead_within_the_rounding_of_the_dense_search_proves_nothing(
+    engine: SearchEngine, gap: float, proved: bool
+) -> None:
+    """Rounding may hide an unseen document that is ahead of the last candidate by 1e-5 of the lengths."""
+    vectors = np.eye(12, 32, dtype=np.float32)
+    vectors[1, :2] = (
+        1 - gap,
+        np.sqrt(1 - (1 - gap) ** 2),
+    )  # inner products with the query: 1, 1 - gap, 0, 0, …
+    vectors[2:] = np.eye(32, dtype=np.float32)[2:12]
+    collection = engine.create("near")
+    collection.store.upsert([Document(id=str(i), text=f"text {i}") for i in range(12)], vectors)
+    collection.refresh()
+    found = collection.attend(torch.eye(32)[:1], score="dot", candidates=2, certify=1)
+    assert found.ids[0][:2] == ["0", "1"]
+    assert found.certificate is not None
+    assert found.certificate.proved.tolist() == [proved]
+
+
 def test_where_there_is_no_bound_it_says_so(engine: SearchEngine, encoder: HashingEncoder) -> None:
     many = engine.create("rounded")
     many.ingest(many_documents(200))
