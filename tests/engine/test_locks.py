@@ -1,0 +1,81 @@
+"""Writers, builds and compaction exclude each other: the lock is held here, and each of them waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.locks import WatchedLock, waiting
+
+from dsearch.attention.head import Head
+from dsearch.engine import Collection
+from dsearch.engine.maintenance.compact import compact
+from dsearch.engine.models.files import save_model
+from dsearch.types import Document
+
+WRITES: dict[str, Callable[[Collection], object]] = {
+    "ingest": lambda food: food.ingest([Document("new", "apple")]),
+    "upsert": lambda food: food.upsert([Document("new", "apple")]),
+    "delete": lambda food: food.delete(["d1"]),
+    "delete_matching": lambda food: food.delete_matching({"number": {"eq": 1}}),
+    "update_metadata": lambda food: food.update_metadata("d1", {"number": 100}),
+    "add_model": lambda food: food.add_model(Head(32), {}),
+    "promote": lambda food: food.promote("v1"),
+    "rollback": lambda food: food.rollback(),
+    "delete_model": lambda food: food.delete_model("v2"),
+}
+
+
+@pytest.fixture
+def writing(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> WatchedLock:
+    """The lock of the collection's writers, shared with its builds as the plain one is."""
+    lock = WatchedLock()
+    monkeypatch.setattr(collection, "_writing", lock)
+    monkeypatch.setattr(collection.rebuilder, "_writing", lock)
+    return lock
+
+
+@pytest.fixture
+def building(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> WatchedLock:
+    """The lock that one build at a time holds."""
+    lock = WatchedLock()
+    monkeypatch.setattr(collection.rebuilder, "_building", lock)
+    return lock
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_waits_for_other_writers(collection: Collection, writing: WatchedLock, name: str) -> None:
+    for _ in range(2):
+        save_model(collection.store, Head(32), parent="v0", record={})
+    if name == "rollback":
+        collection.promote("v1")
+    before, live = collection.store.sequence, collection.live_model
+    with waiting(writing, lambda: WRITES[name](collection)):
+        assert (collection.store.sequence, collection.live_model) == (before, live)
+    after = {
+        "sequence": collection.store.sequence,
+        "live": collection.live_model,
+        "models": [model.version for model in collection.store.models()],
+    }
+    assert after != {"sequence": before, "live": live, "models": ["v0", "v1", "v2"]}
+
+
+def test_a_generation_is_published_between_writes(collection: Collection, writing: WatchedLock) -> None:
+    """A build publishes under the lock of writers: until then the old generation answers."""
+    before = collection.snapshot.generation.number
+    with waiting(writing, collection.refresh):
+        assert collection.snapshot.generation.number == before
+        assert collection.store.live_generation().number == before
+    assert collection.snapshot.generation.number > before
+
+
+def test_compaction_waits_for_a_build(collection: Collection, building: WatchedLock) -> None:
+    """Files of a build that runs must not be cleared away as left over, nor rows that it reads be purged.
+
+    Nothing was deleted since the live generation: compaction builds none itself, for which it would wait too.
+    """
+    being_built = collection.store.path / "generations" / "000099"
+    being_built.mkdir()
+    with waiting(building, lambda: compact(collection)):
+        assert being_built.is_dir()
+    assert not being_built.exists()
