@@ -147,23 +147,15 @@ def _started(
             ours.send_bytes(payload)
         yield process, ours
     except BaseException:
-        _stop(process)
+        process.terminate()
         raise
     finally:
         try:
-            process.wait(_GRACE_S)  # after a result: it has only to end
+            process.wait(_GRACE_S)  # after a result it has only to end, after SIGTERM to clean up
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
         ours.close()
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def _raise_death(process: subprocess.Popen[bytes], name: str) -> NoReturn:
