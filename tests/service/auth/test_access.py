@@ -204,6 +204,27 @@ def test_the_file_holds_no_key_and_is_its_owners(keys: ApiKeys) -> None:
     assert ApiKeys(keys.path.parent).list() == [made]
 
 
+def test_the_file_is_synced_before_it_takes_the_place_of_the_old_one(
+    keys: ApiKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rename may reach the medium before the content does: after a power cut the file would be empty."""
+    synced: list[tuple[int, int]] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        state = os.fstat(descriptor)
+        synced.append((state.st_ino, state.st_size))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    _, made = keys.create("web shop", "read")
+    for change in (lambda: keys.create("other", "write"), lambda: keys.revoke(made.id)):
+        synced.clear()
+        change()
+        state = keys.path.stat()
+        assert (state.st_ino, state.st_size) in synced
+
+
 def test_keys_differ_and_stay_apart(keys: ApiKeys) -> None:
     made = [keys.create(f"k{i}", "read") for i in range(20)]
     assert len({text for text, _ in made}) == len({key.id for _, key in made}) == 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -53,6 +54,29 @@ def test_what_waits_is_computed_together_and_nothing_else() -> None:
         assert await asyncio.gather(*tasks) == [0, 2, 4, 6, 8, 10, 20, 12]
         assert work.batches == [[0, 1, 2, 3], [4, 5, 6]]
         assert other.batches == [[10]]
+
+    with_worker(scenario)
+
+
+def test_the_queue_is_changed_under_its_lock_alone() -> None:
+    """A queue that tells whether the lock is held, while the worker's thread is busy elsewhere."""
+
+    async def scenario(worker: Worker) -> None:
+        lock = worker._lock  # pyright: ignore[reportPrivateUsage]
+        under_lock: list[bool] = []
+
+        class Watched(deque[Any]):
+            def append(self, job: Any) -> None:
+                under_lock.append(lock.locked())
+                super().append(job)
+
+        holding, release = await held(worker)
+        worker._queue = Watched()  # pyright: ignore[reportPrivateUsage]
+        tasks = await soon([worker.submit(Double(), item) for item in range(3)])
+        release.set()
+        assert await asyncio.gather(*tasks) == [0, 2, 4]
+        await holding
+        assert under_lock == [True, True, True]
 
     with_worker(scenario)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from starlette.testclient import TestClient
 from support.service.service_fakes import ORIGIN, WordEncoder
 from support.service.workers import Double, held, hold_encoder, soon, with_worker
 
+from dsearch.config import Settings
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import create_app
 from dsearch.service.batching.worker import Worker
@@ -214,6 +216,37 @@ def test_a_search_has_a_default_and_other_reads_have_longer(
     assert hasty.post(f"{URL}/search", json={"query": "cat"}).status_code == 504
     release.set()
     assert hasty.post(f"{URL}/search/batch", json={"queries": ["cat"] * 3}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed_s"),
+    [
+        ("POST", f"{URL}/search", 2.0),
+        ("GET", f"{URL}/similar", 2.0),
+        ("POST", f"{URL}/search/batch", 30.0),
+        ("GET", "/v1/collections", 30.0),
+        ("PUT", f"{URL}/documents", 60.0),
+    ],
+)
+def test_the_defaults_are_the_documented_ones(method: str, path: str, allowed_s: float) -> None:
+    """The deadline of a request without a header, by a clock that stands still."""
+    ends: list[float | None] = []
+
+    async def application(*_: Any) -> None:
+        ends.append(deadline.present())
+
+    async def request() -> None:
+        asyncio.get_running_loop().time = lambda: 1000.0  # type: ignore[method-assign]
+        scope = {"type": "http", "method": method, "path": path, "headers": [(b"content-length", b"2")]}
+        await deadline.Deadline(application)(scope, never, never)
+
+    async def never(*_: Any) -> Any:
+        raise AssertionError("nothing is read or sent")
+
+    asyncio.run(request())
+    assert ends == [1000.0 + allowed_s]
+    assert Settings().query_timeout_ms == 2000
+    assert inspect.signature(create_app).parameters["query_timeout_s"].default == 2.0
 
 
 # ---- clients that go away

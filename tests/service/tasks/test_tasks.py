@@ -14,7 +14,7 @@ from support.service.service_fakes import ORIGIN, WordEncoder
 from support.service.tasks import JUDGED, URL, app_of, ask, ended, events, until_running
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.errors import CorruptData, UnsupportedFormat
+from dsearch.errors import Cancelled, CorruptData, UnsupportedFormat
 from dsearch.processes import Report
 from dsearch.service.tasks import manager
 from dsearch.service.tasks.store import KEPT_EVENTS, TaskStore
@@ -286,6 +286,31 @@ def test_a_stopped_server_goes_on_with_its_tasks(
         assert (task["state"], task["attempts"]) == ("done", 1)
 
 
+def test_a_task_that_was_cancelled_before_the_server_stopped_stays_cancelled(
+    engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It notices only after the server began to stop, which alone would have it begun again."""
+    running, stopping = threading.Event(), threading.Event()
+
+    def end_late(_: manager.TaskWork, job: manager.Job) -> dict[str, Any]:
+        running.set()
+        assert stopping.wait(60)
+        assert job.cancelled()
+        raise Cancelled("evaluation was cancelled")
+
+    monkeypatch.setattr(manager.TaskWork, "result", end_late)
+    with TestClient(app_of(engine), base_url=ORIGIN) as client:
+        task = ask(client, "evaluate", JUDGED)
+        assert running.wait(60)
+        assert client.delete(f"/v1/tasks/{task}").json()["state"] == "running"
+        client.app.state.service.tasks.leave()  # type: ignore[attr-defined]
+        stopping.set()
+    left = TaskStore(engine.home.path)
+    assert left.get(task).state == "cancelled"
+    assert left.next() is None
+    left.close()
+
+
 def test_a_server_that_died_tries_once_more_and_then_says_so(
     engine: SearchEngine, papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,3 +388,12 @@ def test_a_readonly_home_has_no_tasks(engine: SearchEngine, papers: Collection) 
             answered = client.post(f"{URL}/refresh")
             assert (answered.status_code, answered.json()["code"]) == (409, "conflict")
             assert client.get(f"{URL}/search?q=cat").status_code == 200
+
+
+def test_a_task_is_on_the_medium_before_it_is_acknowledged(tmp_path: Path) -> None:
+    """SQLite syncs the write-ahead log at each commit with synchronous = FULL (2) alone."""
+    store = TaskStore(tmp_path)
+    connection = store._connection  # pyright: ignore[reportPrivateUsage]
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    store.close()
