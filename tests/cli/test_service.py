@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from support.fakes import HashingEncoder
 
+from dsearch import service
 from dsearch.cli import main
 from dsearch.cli.commands.serve import is_loopback
+from dsearch.cluster import connection, ingress
 from dsearch.config import Settings
 from dsearch.encoder import Encoder
 from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.telemetry import logs
 
 
 class Terminal(Protocol):
@@ -73,6 +77,8 @@ def test_keys_are_made_listed_and_revoked(dsearch: Terminal, tmp_path: Path) -> 
     assert "from now on" not in err
     listed = json.loads(dsearch("keys", "list", "--json")[1])
     assert [one["scope"] for one in listed] == ["write", "read"]
+    assert [set(one) for one in listed] == [{"id", "name", "scope", "created", "revoked"}] * 2
+    assert holder.sha256 not in dsearch("keys", "list", "--json")[1]
     assert key not in dsearch("keys", "list")[1]
     assert dsearch("keys", "revoke", holder.id)[0] == 0
     assert ApiKeys(tmp_path / "home").holder(key) is None
@@ -93,6 +99,37 @@ def test_other_machines_are_not_served_without_a_key(dsearch: Terminal) -> None:
         assert "there is no API key; bind to 127.0.0.1, or make one with: dsearch keys create" in err
     assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "", "localhost.example")] == [False] * 4
+
+
+class Reached(Exception):
+    """What a test looks at was called; nothing is served."""
+
+
+@pytest.mark.parametrize(("host", "required"), [("127.0.0.1", False), ("0.0.0.0", True)])
+@pytest.mark.parametrize("ray", [False, True])
+def test_elsewhere_than_on_this_machine_every_request_needs_a_key(
+    dsearch: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, required: bool, ray: bool
+) -> None:
+    """From start to end, also when the last key is removed while the server runs: the service is told so."""
+    settings: list[Any] = []
+
+    def create_app(*_: Any, **options: Any) -> None:
+        settings.append(options["require_key"])
+        raise Reached
+
+    def deploy(chosen: ingress.IngressSettings, **_: Any) -> None:
+        settings.append(chosen.require_key)
+        raise Reached
+
+    monkeypatch.setattr(service, "create_app", create_app)
+    monkeypatch.setattr(logs, "set_up_logs", lambda *_: None)
+    monkeypatch.setattr(connection, "connect", lambda _: None)
+    monkeypatch.setattr(ingress, "deploy", deploy)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    ApiKeys(tmp_path / "home").create("web shop", "read")
+    with pytest.raises(Reached):
+        dsearch("serve", "--host", host, "--port", "0", *(("--ray", "auto") if ray else ()))
+    assert settings == [required]
 
 
 def test_keys_load_neither_torch_nor_fastapi(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from dsearch.client import AsyncClient, Client
 from dsearch.errors import CollectionNotFound, Conflict, DsearchError, InvalidRequest, Unavailable
+from dsearch.service.middleware.deadline import MAX_READ_TIMEOUT_S
 
 READY = httpx2.Response(200, json={"status": "ready"})
 
@@ -214,6 +215,15 @@ def test_what_is_sent_beside_the_question(monkeypatch: pytest.MonkeyPatch, call:
     call(replies, "delete_collection", "papers")
     assert "authorization" not in replies.asked[0].headers
     assert "x-timeout-ms" not in replies.asked[0].headers
+
+
+def test_the_server_is_given_no_more_time_than_it_takes(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """A longer wait of the client's own must not make each read a 422."""
+    for timeout_s in (30.0, 100.0):
+        replies = Replies(monkeypatch, READY)
+        call(replies, "ready", own={"timeout_s": timeout_s})
+        sent_ms = int(replies.asked[0].headers["x-timeout-ms"])
+        assert sent_ms == 30_000 == 1000 * MAX_READ_TIMEOUT_S
 
 
 @pytest.mark.parametrize(
