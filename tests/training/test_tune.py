@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,8 +17,10 @@ from dsearch.training.scopes.head import train_head
 from dsearch.training.tune import (
     DENSE,
     KEYWORD,
+    MIN_QUERIES,
     WEIGHTINGS,
     Setting,
+    Trials,
     _best,
     head_of,
     setting_from,
@@ -161,3 +165,33 @@ def test_k1_and_b_are_chosen_where_they_decide(engine: SearchEngine) -> None:
 
 def test_a_record_of_before_has_the_numbers_of_the_index() -> None:
     assert setting_from({"keyword_weight": 0.4, "hop_strength": 0.5}) == Setting(0.4, 0.5, None)
+
+
+def test_training_on_fewer_queries_than_tuning_needs_starts_from_the_present_search(
+    collection: Collection,
+) -> None:
+    """Ten queries are tuned by; nine are trained on as they are, and are no error."""
+    queries = {f"q{i}": f"number{i}" for i in range(MIN_QUERIES)}
+    data = examples_from_judgements(
+        collection, queries, {f"q{i}": {f"d{i}": 1.0} for i in range(MIN_QUERIES)}
+    )
+    stages: list[str] = []
+    options = TrainingOptions(epochs=1, folds=0)
+    finetune(
+        data.subset(list(range(MIN_QUERIES - 1))), options, on_progress=lambda step: stages.append(step.stage)
+    )
+    assert "tune" not in stages
+    finetune(data, options, on_progress=lambda step: stages.append(step.stage))
+    assert "tune" in stages
+
+
+def test_too_few_queries_outside_a_fold_choose_no_setting(collection: Collection) -> None:
+    """Without a fold fewer may be left than a choice needs: the start stays, however good another is."""
+    queries = {f"q{i}": f"number{i}" for i in range(16)}
+    data = examples_from_judgements(collection, queries, {f"q{i}": {f"d{i}": 1.0} for i in range(16)})
+    trials = Trials.of(data)
+    better = next(setting for setting in trials.values if setting != trials.start)
+    values = {setting: np.zeros(16) for setting in trials.values} | {better: np.ones(16)}
+    trials = replace(trials, values=values)
+    assert trials.choose(without=list(range(6))).setting == better
+    assert trials.choose(without=list(range(7))).setting == trials.start

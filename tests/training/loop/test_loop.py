@@ -1,0 +1,71 @@
+"""The loop without queries or documents: a weight whose gradient is always 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dsearch.errors import Cancelled
+from dsearch.training.loop.checkpoint import Checkpoint
+from dsearch.training.loop.loop import Course, NothingFurther, TrainingDiverged, Watch, run_course
+
+COURSE = Course(examples=12, batch_size=3, epochs=3, seed=0)  # four steps an epoch
+
+
+class Sinking(NothingFurther):
+    """A `Task`: each step lowers the weight; `losses` says what a step reports."""
+
+    def __init__(self, losses: Callable[[int], float] = lambda step: 1.0):
+        self.trained = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(self.trained.weight)
+        self.steps, self.losses = 0, losses
+
+    @property
+    def weight(self) -> float:
+        return self.trained.weight.item()
+
+    def parameter_groups(self) -> list[dict[str, object]]:
+        return [{"params": list(self.trained.parameters()), "lr": 0.1}]
+
+    def step(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        self.steps += 1
+        self.trained.weight.grad = torch.ones_like(self.trained.weight)
+        return torch.full((3,), self.losses(self.steps))
+
+
+class Kept:
+    """A `Keeper` in memory, with copies as a file would have."""
+
+    def __init__(self) -> None:
+        self.last: Checkpoint | None = None
+
+    def checkpoint(self) -> Checkpoint | None:
+        return self.last
+
+    def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
+        tensors, numbers = checkpoint
+        self.last = ({name: tensor.detach().clone() for name, tensor in tensors.items()}, dict(numbers))
+
+
+@pytest.mark.parametrize("done", [2, 4, 6])
+def test_a_divergence_after_a_resume_restores_the_last_whole_epoch(done: int) -> None:
+    """Never the weights of the checkpoint, which are of the middle of an epoch (2 and 6 of four steps)."""
+    keeper, whole_epochs = Kept(), {0: 1.0}
+    first = Sinking()
+
+    def note(epoch: object) -> bool:
+        whole_epochs[len(whole_epochs)] = first.weight
+        return True
+
+    stop = Watch(cancelled=lambda: first.steps == done, keeper=keeper)
+    with pytest.raises(Cancelled):
+        run_course(first, COURSE, watch=stop, on_epoch=note)
+    again = Sinking(losses=lambda step: float("nan"))
+    with pytest.raises(TrainingDiverged) as caught:
+        run_course(again, COURSE, watch=Watch(keeper=keeper))
+    assert caught.value.kept == done // 4
+    assert again.weight == whole_epochs[done // 4]
+    assert done % 4 == 0 or first.weight != again.weight
