@@ -1,0 +1,131 @@
+"""Apply each fault of tests/mutants/ to a copy of the tree and report whether its tests notice it.
+
+    python scripts/tools/mutants.py                  # every fault
+    python scripts/tools/mutants.py store service    # those of tests/mutants/store.toml and service.toml
+    python scripts/tools/mutants.py --name synced    # those whose name contains a text
+
+The tests are run on the unchanged copy first: a fault counts as noticed only where they pass without it. The
+exit status is 1 where a fault survives. The working tree is never written to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FAULTS = ROOT / "tests" / "mutants"
+TIMEOUT_S = 600  # a fault may make its tests wait for ever, which is noticed too
+_PASSED, _FAILED, _TIMED_OUT = 0, 1, 124
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A small change that tests must notice.
+
+    Attributes:
+        group: name of its TOML file.
+        name: the misbehaviour in words.
+        file: path below dsearch/.
+        text: exact text that occurs once in the file.
+        replacement: text in its place.
+        tests: files or node ids below tests/, of which one must fail.
+    """
+
+    group: str
+    name: str
+    file: str
+    text: str
+    replacement: str
+    tests: tuple[str, ...]
+
+    def occurrences(self, root: Path) -> int:
+        """Number of times that the text occurs in the file below `root`."""
+        return (root / "dsearch" / self.file).read_text(encoding="utf-8").count(self.text)
+
+
+def faults() -> list[Fault]:
+    """Read every fault of tests/mutants/."""
+    return [
+        Fault(path.stem, **{**entry, "tests": tuple(entry["tests"])})
+        for path in sorted(FAULTS.glob("*.toml"))
+        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["fault"]
+    ]
+
+
+def copy_tree(folder: Path) -> None:
+    """Copy what git tracks, and what it does not ignore, into `folder`."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+
+
+def run_tests(root: Path, tests: list[str], *, loud: bool = False) -> int:
+    """Exit status of pytest on `tests` in the tree `root`, up to the first failure; `loud` prints its end."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command += [f"--basetemp={root / '.pytest'}", *(f"tests/{test}" for test in tests)]
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return _TIMED_OUT
+    if loud or done.returncode not in (_PASSED, _FAILED):
+        print(done.stdout[-2000:], done.stderr[-2000:], sep="\n", file=sys.stderr)
+    return done.returncode
+
+
+def is_noticed(root: Path, fault: Fault) -> bool:
+    """Apply a fault to the tree `root`, run its tests, and undo it."""
+    path = root / "dsearch" / fault.file
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole.replace(fault.text, fault.replacement), encoding="utf-8")
+    try:
+        return run_tests(root, list(fault.tests)) != _PASSED
+    finally:
+        path.write_text(whole, encoding="utf-8")
+
+
+def main() -> int:
+    """Run the chosen faults."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("groups", nargs="*", help="names of files in tests/mutants/ [default: all]")
+    parser.add_argument("--name", default="", help="a text that the fault's name contains")
+    chosen = parser.parse_args()
+    every = [
+        fault
+        for fault in faults()
+        if (not chosen.groups or fault.group in chosen.groups) and chosen.name in fault.name
+    ]
+    if moved := [fault.name for fault in every if fault.occurrences(ROOT) != 1]:
+        print("text does not occur exactly once:", *moved, sep="\n  ", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder)
+        copy_tree(copy)
+        tests = sorted({test for fault in every for test in fault.tests})
+        if (status := run_tests(copy, tests, loud=True)) != _PASSED:
+            print(f"the tests fail without any fault (status {status})", file=sys.stderr)
+            return 2
+        noticed = 0
+        for fault in every:
+            seen = is_noticed(copy, fault)
+            noticed += seen
+            print(f"{'noticed ' if seen else 'SURVIVED'}  {fault.group}: {fault.name}", flush=True)
+    print(f"{noticed} of {len(every)} noticed")
+    return 0 if noticed == len(every) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
