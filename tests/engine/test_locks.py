@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from support.locks import WatchedLock, waiting
 
-from dsearch.attention.head import Head
+from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.models.files import save_model

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.training.observers import Recorder
 
 from dsearch.engine import Collection, SearchEngine, System, make_run
 from dsearch.errors import InvalidRequest
@@ -175,14 +176,12 @@ def test_training_on_fewer_queries_than_tuning_needs_starts_from_the_present_sea
     data = examples_from_judgements(
         collection, queries, {f"q{i}": {f"d{i}": 1.0} for i in range(MIN_QUERIES)}
     )
-    stages: list[str] = []
+    observer = Recorder()
     options = TrainingOptions(epochs=1, folds=0)
-    finetune(
-        data.subset(list(range(MIN_QUERIES - 1))), options, on_progress=lambda step: stages.append(step.stage)
-    )
-    assert "tune" not in stages
-    finetune(data, options, on_progress=lambda step: stages.append(step.stage))
-    assert "tune" in stages
+    finetune(data.subset(list(range(MIN_QUERIES - 1))), options, observer=observer)
+    assert "settings" not in {step.stage for step in observer.steps}
+    finetune(data, options, observer=observer)
+    assert "settings" in {step.stage for step in observer.steps}
 
 
 def test_too_few_queries_outside_a_fold_choose_no_setting(collection: Collection) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.training.observers import StopWhen
 from torch import Tensor, nn
 
 from dsearch.errors import Cancelled
@@ -60,7 +61,7 @@ def test_a_divergence_after_a_resume_restores_the_last_whole_epoch(done: int) ->
         whole_epochs[len(whole_epochs)] = first.weight
         return True
 
-    stop = Watch(cancelled=lambda: first.steps == done, keeper=keeper)
+    stop = Watch(observer=StopWhen(lambda: first.steps == done), keeper=keeper)
     with pytest.raises(Cancelled):
         run_course(first, COURSE, watch=stop, on_epoch=note)
     again = Sinking(losses=lambda step: float("nan"))
