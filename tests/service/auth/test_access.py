@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import re
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
+from filelock import FileLock, Timeout
 from starlette.testclient import TestClient
 from support.service.service_fakes import ORIGIN
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData, InvalidRequest, NotFound
 from dsearch.service import create_app
+from dsearch.service.auth import keys as keys_module
 from dsearch.service.auth.access import is_open, needed_scope
 from dsearch.service.auth.keys import SCOPES, ApiKeys, Scope
 
@@ -223,6 +226,38 @@ def test_the_file_is_synced_before_it_takes_the_place_of_the_old_one(
         change()
         state = keys.path.stat()
         assert (state.st_ino, state.st_size) in synced
+
+
+def test_a_change_waits_for_that_of_another_process(keys: ApiKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads the file, adds its key and writes: without a lock of the file one of two would be lost."""
+    _, made = keys.create("web shop", "read")
+    monkeypatch.setattr(keys_module, "FileLock", lambda path, timeout: FileLock(path, timeout=0))
+    other = ApiKeys(keys.path.parent)
+    with other._alone():  # pyright: ignore[reportPrivateUsage]
+        for change in (lambda: keys.create("other", "read"), lambda: keys.revoke(made.id)):
+            with pytest.raises(Timeout):
+                change()
+        assert keys.list() == [made]
+    keys.create("other", "read")
+    assert len(other.list()) == 2
+
+
+def test_secrets_are_compared_in_constant_time_known_or_not(
+    keys: ApiKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One comparison of equal lengths for a key, a wrong secret, an unknown id and what is no key at all."""
+    key, made = keys.create("web shop", "read")
+    compared: list[tuple[int, int]] = []
+
+    def noted(one: str, other: str) -> bool:
+        compared.append((len(one), len(other)))
+        return compare(one, other)
+
+    compare = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", noted)
+    given = [key, f"ds_{made.id}_" + "A" * 43, "ds_00000000_" + "A" * 43, "nothing"]
+    assert [keys.holder(one) for one in given] == [made, None, None, None]
+    assert compared == [(64, 64)] * 4
 
 
 def test_keys_differ_and_stay_apart(keys: ApiKeys) -> None:
