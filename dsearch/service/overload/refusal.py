@@ -21,7 +21,7 @@ from dsearch.service.telemetry.metrics import Metrics
 from dsearch.service.wire.json import new_id
 from dsearch.service.wire.problems import add_headers, problem_of
 
-_REFUSED = "more is being answered than can be in time; try again after the seconds in Retry-After"
+_REFUSED = "the server is overloaded; retry after the number of seconds given in Retry-After"
 _HEADER = b"%s: %s\r\n"
 
 

@@ -205,11 +205,11 @@ class Headroom:
         if self.answered_first >= MOST_ANSWERED:
             found.append(f"{self.answered_first:.0%} of the queries are answered at rank 1 already")
         if self.recall_at_100 - self.recall_at_10 < LITTLE_MISSING and self.answered_first > 0.5:
-            found.append("nearly all that is found at all is among the first ten already")
+            found.append("nearly all relevant documents that are found are among the first ten already")
         if self.queries < FEW_QUERIES:
             found.append(
-                f"{self.queries} queries are few for a projection; `dsearch tune`, which sets two numbers, "
-                "needs only a few dozen"
+                f"{self.queries} training queries are too few to train a projection reliably; `dsearch tune` "
+                "fits only keyword weight, k1, b and hop strength and needs a few dozen"
             )
         return found
 
