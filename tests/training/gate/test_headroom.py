@@ -38,5 +38,5 @@ def test_it_says_when_training_is_unlikely_to_help() -> None:
     assert "unlikely" not in Headroom(800, 900, 0.8, 0.95, 0.6).to_text()
     assert "97% of the queries are answered at rank 1" in Headroom(800, 900, 0.98, 1.0, 0.97).to_text()
     assert "among the first ten already" in Headroom(800, 900, 0.95, 0.96, 0.8).to_text()
-    assert "40 queries are few" in Headroom(40, 50, 0.5, 0.9, 0.3).to_text()
+    assert "40 training queries are too few" in Headroom(40, 50, 0.5, 0.9, 0.3).to_text()
     assert Headroom(40, 50, 0.5, 0.9, 0.3).to_dict()["doubts"]
