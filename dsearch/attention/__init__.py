@@ -1,4 +1,4 @@
-"""Attention as retrieval: every way that queries, keys and values meet. Torch only; no index here."""
+"""Attention as retrieval: scores, softmax, pooling, top-k, sampling. Depends on torch alone."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""A database, seen as attention: keys and values, a query, and a score that says which keys answer it.
+"""A database as attention: keys, values, a query, and a score of how well each key matches the query.
 
     D = {(k₁, v₁), …, (k_n, v_n)}        exact match: α(q, k) = 1 if q = k, else 0
 
 Keys are strings here, so the score is a comparison of strings; from there on it is the pooling of
-`pooling.py`. The code is the same for every size of D, and the same query is answered otherwise when D has
-changed.
+`pooling.py`. The code is the same for every size of D, and the answer to a query changes with D.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Match = Literal["exact", "approximate"]
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[Value]):
-    """A value, the key that it stands under, and the attention weight of that key."""
+    """Value, its key, and the attention weight of that key."""
 
     value: Value
     key: str
@@ -36,10 +35,10 @@ class Answer(Generic[Value]):
 
 
 class Database(Generic[Value]):
-    """Values under string keys, asked by exact or approximate match.
+    """Values under string keys, looked up by exact or approximate match.
 
     Args:
-        pairs: read anew at every question, so changes to it show at once.
+        pairs: mapping of keys to values; read at every query, so changes show at once.
     """
 
     def __init__(self, pairs: Mapping[str, Value]):

@@ -1,4 +1,4 @@
-"""Squeeze and excitation (Hu et al., 2018, arXiv:1709.01507), over what a search found.
+"""Squeeze and excitation (Hu et al., 2018, arXiv:1709.01507) over the candidates of a search.
 
     squeeze:  z = mean over the candidates of v_d              one number per channel
     excite:   s = 2 σ(W₂ relu(W₁ [z; q]))                      one gate per channel, in (0, 2)
@@ -8,8 +8,8 @@
 *channels* of their values do. The squeeze is average pooling, attention with equal weights, over documents;
 the excitation is an attention map over channels, self-attention of the candidates' channels conditioned on
 the query. It is not a softmax, since several channels may matter at once. Fields that are stored side by
-side (a vector, a price, a date) can thus be weighed anew for each query, by what the query and the found
-documents have in common.
+side (a vector, a price, a date) are thus weighed for each query, by what the query and the candidates have in
+common.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dsearch.attention.pooling import pool, uniform
 
 
 class Excited(NamedTuple):
-    """Gated values, and the gate of each channel: 1 leaves it as it was."""
+    """Gated values, and the gate of each channel; a gate of 1 leaves its channel unchanged."""
 
     values: Float[Tensor, "*batch candidates value_dim"]
     gate: Float[Tensor, "*batch value_dim"]

@@ -62,9 +62,9 @@ class MultiHeadAttention(nn.Module):
         """Attend; `keys` None is self-attention, `values` None takes the keys.
 
         Args:
-            queries: the positions that look.
-            keys: the positions looked at.
-            values: what is brought back from them.
+            queries: positions that attend.
+            keys: positions attended to.
+            values: values of those positions, pooled into the context.
             mask: True where attention is allowed; broadcastable to `[*batch, heads, queries, keys]`.
 
         Returns:

@@ -2,7 +2,7 @@
 
     Attention(q, D) = Σᵢ α(q, kᵢ) vᵢ        D = {(k₁, v₁), …, (k_n, v_n)}
 
-What α is decides what the sum is:
+The form of α decides what the sum is:
 
 | α | the result lies in | built by |
 |---|---|---|
@@ -34,7 +34,7 @@ Mask = Bool[Tensor, "*#shape"] | None
 
 
 class Attended(NamedTuple):
-    """What attention gives back: `context [..., m, value_dim]`, pooled by `weights [..., m, n]`."""
+    """Result of attention: `context [..., m, value_dim]`, pooled by `weights [..., m, n]`."""
 
     context: Tensor
     weights: Tensor
@@ -59,7 +59,7 @@ def attend(
         score: a name in `SCORES` or any function or module with their interface.
         pooling: a name in `POOLINGS`: soft, hard or uniform.
         mask: broadcastable to `[..., m, n]`, True where attention is allowed.
-        temperature: what scores are divided by; a positive number, or a tensor that broadcasts to the scores.
+        temperature: divisor of the scores; a positive number, or a tensor that broadcasts to the scores.
 
     Returns:
         Context and weights; zero where nothing is allowed or there are no keys.

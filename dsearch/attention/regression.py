@@ -1,4 +1,4 @@
-"""Prediction by attention pooling: a number at a query, from the numbers of what lies near it.
+"""Prediction by attention pooling: a number at a query, from the numbers of its neighbours.
 
     f(q) = Σ_i K(|q − k_i| / width) v_i / Σ_j K(|q − k_j| / width)
 
@@ -46,8 +46,8 @@ class NadarayaWatson(nn.Module):
         kernel: gaussian, epanechnikov or boxcar (whose width cannot be learned by gradient).
         width: at the start, in units of the keys.
 
-    Far from every key a kernel of bounded support has nothing to say; the prediction is then the mean of all
-    values, which is also what any kernel tends to as its width grows: average pooling.
+    Far from every key a kernel of bounded support is 0 everywhere. The prediction is then the mean of all
+    values, the limit of every kernel as its width grows: average pooling.
     """
 
     def __init__(self, kernel: str = "gaussian", width: float = 1.0):
@@ -71,7 +71,7 @@ class NadarayaWatson(nn.Module):
     ) -> Float[Tensor, ""]:
         """Mean squared error of predicting each value from all the others: the loss to learn the width by.
 
-        Without leaving itself out each point would predict itself best, at width 0.
+        If points were not left out, each point would predict itself best, at width 0.
         """
         others = ~torch.eye(len(keys), dtype=torch.bool, device=keys.device)
         return (self(keys, keys, values, others).context - values).square().mean()

@@ -1,4 +1,4 @@
-"""Softmax over candidate sets that may be padded, partly masked or empty, without a NaN in value or gradient.
+"""Softmax over padded, masked or empty candidate sets, without a NaN in value or gradient.
 
     a_i = exp(l_i) / Σ_j exp(l_j)        over the allowed j; zero elsewhere; all zero when nothing is allowed
 
@@ -49,7 +49,7 @@ def masked_log_softmax(
         logits: as in `masked_softmax`.
         mask: as in `masked_softmax`.
         dim: the dimension of the candidates.
-        fill: what masked places get. −inf is the logarithm of their weight; use 0 where the result is
+        fill: value of masked places. −inf is the logarithm of their weight; use 0 if the result is
             multiplied by targets that vanish at the same places (0 · −inf is NaN).
     """
     open_ = _open(logits, mask)
@@ -83,10 +83,10 @@ def entropy(weights: Float[Tensor, ...], dim: int = -1) -> Float[Tensor, ...]:
 
 
 def known_all(condition: Bool[Tensor, ...]) -> bool:
-    """Whether it is known to hold everywhere: then nothing has to be filled in, which costs more than a look.
+    """True if the mask is known to hold everywhere. Checking costs less than filling masked places.
 
-    Looked for only where answers are all that is wanted. Elsewhere a look could make the host wait for a
-    device, cut a graph that is compiled, or meet what `torch.func` maps over, which has no value to look at.
+    The check runs only in inference mode on a CPU. Elsewhere it could make the host wait for a device, break
+    a compiled graph, or meet a tensor that `torch.func` maps over, which has no value to inspect.
     """
     answering = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
     return answering and condition.device.type == "cpu" and bool(condition.all())
@@ -102,7 +102,7 @@ def _filled(logits: Tensor, open_: Tensor, dim: int) -> Tensor:
     """Logits that are −inf where they are not allowed, but 0 throughout a slice with none allowed.
 
     The zeros keep softmax and its derivative finite in a slice whose result is discarded. Without them a NaN
-    would pass through both, unseen but for anomaly detection and whoever meets it there.
+    would pass through both, unseen except by anomaly detection.
     """
     empty = ~open_.any(dim, keepdim=True)
     return logits.masked_fill(~open_, -math.inf).masked_fill(empty, 0.0)

@@ -1,1 +1,1 @@
-"""Exact attention and exact search over large corpora, block by block, on processors and on CUDA."""
+"""Exact attention and exact search over large corpora, block by block, on CPU and CUDA."""

@@ -1,4 +1,4 @@
-"""A corpus read block by block, and where the gradients of its blocks gather."""
+"""Read a corpus block by block, and accumulate the gradients of its blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = Tensor | np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Everything that blocks are made from, read in the same way by forward and backward."""
+    """Inputs of all blocks: keys, values and bias. Forward and backward read them in the same way."""
 
     keys: Array
     values: Array | None
@@ -44,7 +44,7 @@ class Corpus:
         return logits
 
     def block_bias(self, rows: slice, parameters: Sequence[Tensor]) -> Tensor | None:
-        """What is added to the logits of one block; broadcasts to `[batch, rows]`."""
+        """Bias added to the logits of one block; broadcasts to `[batch, rows]`."""
         if isinstance(self.bias, Tensor):
             return self.bias[:, rows]
         return None if self.bias is None else self.bias(rows.start, rows.stop, *parameters)
@@ -62,7 +62,7 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Gradients in the making, of the shapes of what they belong to; None where none is wanted."""
+    """Accumulated gradients, each of the shape of its input; None for inputs that require no gradient."""
 
     queries: Tensor
     keys: Tensor | None
@@ -83,7 +83,7 @@ class LearnedBias:
 
     @property
     def wanted(self) -> bool:
-        """Whether any parameter asks for a gradient."""
+        """True if any parameter requires a gradient."""
         return any(gradient is not None for gradient in self.grads)
 
     def add(self, rows: slice, grad_logits: Tensor) -> None:

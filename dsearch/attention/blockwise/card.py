@@ -1,7 +1,7 @@
-"""Kernels of our own: which cards they serve, and whether this machine can compile them.
+"""Select the package's own GPU kernels: supported cards, and whether this machine can compile them.
 
-They are written in Triton, which comes with torch for CUDA on Linux, and for Hopper cards (H100, H200), the
-only ones they were measured on. Everywhere else torch's own operators compute the same.
+The kernels are written in Triton, which comes with torch for CUDA on Linux. They are used on Hopper cards
+(H100, H200), the only ones they were measured on. Everywhere else torch's own operators compute the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALIGNMENT_BYTES = 16  # of addresses and rows that the copy engine of such a car
 
 
 def kernels_for(task: str, *matrices: Tensor) -> ModuleType | None:
-    """The kernels of a task, where they serve these matrices; None where torch's operators have to.
+    """Kernels of a task if they support these matrices, else None: torch's operators are used then.
 
     Args:
         task: "search" or "attention".

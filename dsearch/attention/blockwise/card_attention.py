@@ -1,17 +1,17 @@
-"""Exact attention on a Hopper card, in bfloat16: two passes a block, neither of which keeps logits.
+"""Exact attention on a Hopper card, in bfloat16: two passes per block. Logits are never stored.
 
     weights = exp(l − r)                 our kernel: logits stay in registers, r from the blocks before
     context = weights · values           torch's matrix product, summed in float32
 
-and backward, from the triple of the whole corpus, `slopes = p (G · v − δ) / t` by our kernel, then products
-with keys, queries and G; gradients of keys and values are computed only where they are needed. Between the
-two passes of a block its weights lie in memory as bfloat16, `[batch, block_size]`: moving them takes less
-time than the products, each of which is large, whatever the dimension.
+The backward pass starts from the triple of the whole corpus. Our kernel computes
+`slopes = p (G · v − δ) / t`; matrix products with keys, queries and G follow. Gradients of keys and values
+are computed only if they are required. Between the two passes of a block its weights are stored as bfloat16,
+`[batch, block_size]`: moving them takes less time than the products, whatever the dimension.
 
 **The reference r** need not be the largest logit, only within some ninety of it: bfloat16 and float32 round
 relatively, and hold e^±87. It is log Z of the first documents, plus `HEADROOM` for larger logits to come, and
-0 for a query that attends to none of those. Where a sum overflows all the same, or all logits of such a query
-are far below 0, the result is None, and exact.py writes it out.
+0 for a query that attends to none of those. If a sum overflows all the same, or all logits of such a query
+are far below 0, the result is None and exact.py falls back to its unfused path.
 """
 
 from __future__ import annotations

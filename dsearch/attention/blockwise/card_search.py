@@ -1,4 +1,4 @@
-"""Exact search on a Hopper card: a pass over the keys keeps maxima of groups, then the best groups alone.
+"""Exact search on a Hopper card: compute maxima of groups of keys, then score only the best groups again.
 
 **Proof.** Let s be the computed scores and τ the k-th largest maximum of a tile. k tiles hold a key of
 score τ or more, so the k best keys have s ≥ τ and lie in groups whose maximum is ≥ τ, in tiles whose
@@ -32,12 +32,12 @@ class Plan(NamedTuple):
     """Sizes of a search's tiles: measured on an H100, `scripts/bench/gpu.py`.
 
     Attributes:
-        rows: queries of a tile.
-        keys: of a tile.
-        pairs: half the size of a group. Small ones cost the first pass more to write, large ones the second
-            more to read.
-        stages: tiles under way.
-        warps: of a program.
+        rows: queries per tile.
+        keys: keys per tile.
+        pairs: half the size of a group. Small groups cost the first pass more writes, large groups cost the
+            second pass more reads.
+        stages: tiles in flight (software pipelining).
+        warps: warps per program.
     """
 
     rows: int

@@ -1,4 +1,4 @@
-"""Exact attention over a whole corpus, in blocks: no [batch, documents] matrix, forward or backward.
+"""Exact attention over a whole corpus, in blocks, without a [batch, documents] matrix, forward or backward.
 
     l_bj = q_b · k_j / t + bias_bj    p = softmax_j(l)    context_b = Σ_j p_bj v_j    Z_b = Σ_j exp(l_bj)
 
@@ -13,8 +13,8 @@ algorithm 4, there over tiles of fast memory and from log Z alone).
     ∂q_b  = Σ_j ∂l_bj k_j / t                 ∂k_j = Σ_b ∂l_bj q_b / t
     ∂v_j  = Σ_b p_bj G_b                      ∂bias_bj = ∂l_bj           ∂t = −Σ_b q_b · ∂q_b / t
 
-**Fused.** On a card that our own kernels serve (`card_attention.py`), or where torch has a fused operator
-that is worth it (`fused.py`), those compute a block's triple and its part of the gradient.
+**Fused.** Our own kernels (`card_attention.py`) or a fused operator of torch (`fused.py`) compute a block's
+triple and its part of the gradient where they support the device and are faster.
 
 Memory beyond the corpus is O(batch · (block_size + dim)) and one block, and a gradient of the shape of each
 input that asks for one. Inputs of half precision are accumulated in float32.
@@ -60,7 +60,7 @@ def exact_attention(
     """Softmax attention of every query over every document.
 
     Args:
-        queries: one row a query; fold several heads into the batch.
+        queries: one row per query; fold several heads into the batch.
         keys: a tensor on any device, or an array that need not fit into memory (`numpy.memmap`).
         values: likewise; None pools the keys. Several fields go side by side.
         bias: logits to add, after the division by temperature; −inf leaves a document out. A tensor
@@ -144,7 +144,7 @@ def log_partition(
     block_size: int | None = None,
     fused: bool | None = None,
 ) -> Float[Tensor, " batch"]:
-    """Log Σ_j exp(l_j) over the whole corpus: what turns a few logits into exact log probabilities.
+    """Log Σ_j exp(l_j) over the whole corpus; a logit minus it is an exact log probability.
 
     Arguments and errors as in `exact_attention`. A full-corpus softmax loss is `log_partition − logit` of the
     relevant documents; its gradient needs no sampled negatives.
@@ -163,7 +163,7 @@ def log_partition(
 
 
 class _ExactAttention(torch.autograd.Function):
-    """The equations at the top of this file.
+    """Autograd function of the equations at the top of this file.
 
     Keys, values and bias are passed beside `corpus`, which holds them too, so that autograd knows of them.
     """

@@ -1,4 +1,4 @@
-"""One block of exact attention by torch's fused operators: no matrix of logits, not even within a block.
+"""One block of exact attention by torch's fused operators, without a matrix of logits even within a block.
 
 A fused operator gives a block's context and log Z, which are its triple (`Partial.of_result`), so the running
 merge is that of the written-out path. Backward, given the context and log Z of the *whole* corpus and their
@@ -36,7 +36,7 @@ WIDTH, BIAS_WIDTH, ALIGNMENT_BYTES = 8, 16, 16
 
 
 class BlockGradients(NamedTuple):
-    """What one block adds to the gradient of the queries, and the gradients of its keys and values."""
+    """Contribution of one block to the gradient of the queries, and the gradients of its keys and values."""
 
     queries: Float[Tensor, "batch dim"]
     keys: Float[Tensor, "documents dim"]
@@ -50,14 +50,14 @@ def fused_block(
     bias: Float[Tensor, "#batch documents"] | None = None,
     scale: float = 1.0,
 ) -> Partial | None:
-    """The triple of one block, or None where no fused operator serves its device, types or sizes.
+    """Triple of one block, or None if no fused operator supports its device, types or sizes.
 
     Args:
         queries: of the type of keys, values and bias.
         keys: of one block.
         values: of one block; the keys themselves where those are pooled.
         bias: logits to add; −inf leaves a document out.
-        scale: what q·k is multiplied by, 1 / temperature.
+        scale: factor of q·k, 1 / temperature.
 
     The triple is float32 (float64 for float64). The operator rounds its context to the type of the queries:
     for bfloat16 by 2⁻⁹ relative, once a block.
@@ -89,7 +89,7 @@ def fused_block_backward(
     result: Exact,
     gradient: Exact,
 ) -> BlockGradients | None:
-    """One block's part of the gradient, or None where no fused operator serves.
+    """Compute one block's part of the gradient, or None if no fused operator supports it.
 
     Args:
         queries: this and the next four as in `fused_block`; the bias itself gets no gradient here.
@@ -124,7 +124,7 @@ def fused_block_backward(
 
 
 class _Laid(NamedTuple):
-    """A block as the operators take it: `[parts, heads = 1, rows, width]`."""
+    """Block in the layout of the operators: `[parts, heads = 1, rows, width]`."""
 
     operator: str
     queries: Tensor
@@ -196,7 +196,7 @@ def _widened(matrix: Tensor, width: int) -> Tensor:
 
 
 def _parts(queries: Tensor, documents: int) -> int:
-    """How many equal parts keep every processor busy: a power of two that divides the documents."""
+    """Number of equal parts that keep every processor busy: a power of two that divides the documents."""
     if _device_type(queries) == "cuda":
         card: Any = torch.cuda.get_device_properties(queries.device)  # pyright: ignore
         processors, tile = 4 * int(card.multi_processor_count), 64  # pyright: ignore

@@ -1,4 +1,4 @@
-"""Exact attention over the blocks of a corpus by fused operators, both ways; and when to use them."""
+"""Exact attention over the blocks of a corpus by fused operators, forward and backward; when to use it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST_LOG_PARTITION = 100.0
 
 
 class Use(NamedTuple):
-    """Which passes try the fused operators, and whether bfloat16 may stay what it is."""
+    """Passes that try the fused operators, and whether bfloat16 inputs stay bfloat16."""
 
     forward: bool
     backward: bool
@@ -26,15 +26,16 @@ class Use(NamedTuple):
 
 
 def choose_fused(fused: bool | None, device: torch.device, *, same_width: bool, halves: bool = False) -> Use:
-    """What `exact_attention(fused=…)` asks for.
+    """Resolve the `fused` argument of `exact_attention` to the passes that use fused operators.
 
-    On a CPU the forward alone: it takes less time than the written-out one (`scripts/bench/attention.py`, the
-    line called fused: .86 of it over 300,000 keys, one thread, a busy machine). Values narrower than the keys
-    lose that, for the operator for CPU wants both as wide; so does the backward, for the operators compute
-    the gradients of keys and values wanted or not (5 products the size of the logits, written out 3). With
-    bfloat16 the contexts of blocks are rounded, so it is left out. On CUDA the forward of `halves` alone:
-    1,024 queries over 2 million keys took 27 ms fused and 89 written out on an H100, with backward 266 and
-    232; in float32, 64 queries took 15 and 11, with backward 55 and 23.
+    None on a CPU fuses the forward alone: it takes less time than the unfused one
+    (`scripts/bench/attention.py`, the line called fused: .86 of it over 300,000 keys, one thread, a busy
+    machine). Values narrower than the keys lose that gain, because the CPU operator needs both equally wide.
+    The backward loses it too, because the operators always compute the gradients of keys and values (5
+    products the size of the logits, unfused 3). bfloat16 is not fused on a CPU because the contexts of blocks
+    would be rounded. None on CUDA fuses the forward of `halves` alone: 1,024 queries over 2 million keys took
+    27 ms fused and 89 unfused on an H100, with backward 266 and 232; in float32, 64 queries took 15 and 11,
+    with backward 55 and 23.
     """
     # A traced graph cannot look at log Z to see whether the operator's precision was enough.
     if fused is False or torch.compiler.is_compiling():
@@ -91,7 +92,7 @@ def attend_fused_backward(
 
 
 class _Fed(NamedTuple):
-    """What the operators are given: native queries and a scale, or queries that are divided already."""
+    """Inputs of the operators: native queries and a scale, or queries that are divided already."""
 
     corpus: Corpus
     queries: Tensor
@@ -119,7 +120,7 @@ def _bias(fed: _Fed, rows: slice, parameters: Sequence[Tensor]) -> Tensor | None
 
 
 def _holds(total: Partial) -> bool:
-    """Whether log Z is small enough for its precision; −inf, nothing attended, is exact."""
+    """True if log Z is small enough for its precision; −inf (nothing attended) is exact."""
     log_partition = total.finish().log_partition
     small = log_partition.abs() <= LARGEST_LOG_PARTITION
     return bool((small | (log_partition == -torch.inf)).all())

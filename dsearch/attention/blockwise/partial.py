@@ -1,4 +1,4 @@
-"""Attention over part of a corpus, and how parts become the whole.
+"""Attention over part of a corpus, and the merge of parts into the whole.
 
     M = max_j l_j        S = Σ_j exp(l_j − M)        C = Σ_j exp(l_j − M) v_j
 
@@ -57,7 +57,7 @@ class Partial:
     def of_result(
         cls, context: Float[Tensor, "*batch value_dim"], log_partition: Float[Tensor, "*batch"]
     ) -> Partial:
-        """The triple of a finished result: what a shard that ran `exact_attention` hands on, with gradients.
+        """Triple of a finished result, with gradients; a shard that ran `exact_attention` passes it on.
 
         Float32 holds a log Z of 1e4 to 1e-3 only; below 100 it is good to 1e-5.
         """
@@ -72,7 +72,7 @@ class Partial:
 
 
 def merge(partials: Sequence[Partial]) -> Partial:
-    """The triple of the union of disjoint parts; associative and commutative up to rounding.
+    """Merge disjoint parts into the triple of their union; associative and commutative up to rounding.
 
     Args:
         partials: at least one, all of the same batch and value dimension; empty shards are welcome.

@@ -147,7 +147,7 @@ def _slope(
     POOLED: tl.constexpr,
     WEIGHTS: tl.constexpr,
 ):
-    """Write the gradients of the products q · k, and where asked for the weights.
+    """Write the gradients of the products q · k and, optionally, the weights.
 
     POOLED: the values are the keys, so that a tile of them serves both products.
     """

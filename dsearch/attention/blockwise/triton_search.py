@@ -141,10 +141,11 @@ def _best_keys(
 ):
     """Write the best keys of a query: list the groups that matter, score their keys again, sort.
 
-    Not GIVEN, groups are those of the best tiles whose maximum reaches that of the last of these tiles, or,
-    where they are more than `capacity`, the highest threshold that `wanted` groups reach. `unsure` says of
-    a query that this was not enough, the first of `flags` that any is; the second, that a sum came out
-    otherwise than before. Not SORTED, only `ordered` is written: an integer a key, by score and then row.
+    If GIVEN is false, groups are those of the best tiles whose maximum reaches that of the last of these
+    tiles, or, if they are more than `capacity`, the highest threshold that `wanted` groups reach. `unsure`
+    marks a query for which this was not enough. The first of `flags` is set if any query is unsure, the
+    second if a sum differs from the first pass. If SORTED is false, only `ordered` is written: one integer
+    per key, ordered by score and then row.
     """
     query = tl.program_id(0).to(tl.int64)
     maxima += query * maxima_stride
@@ -267,7 +268,7 @@ def group_maxima(queries: Tensor, keys: Tensor, plan: Any) -> tuple[Tensor, Tens
 
 
 class Best(NamedTuple):
-    """The best keys of some queries: scores and rows `[batch, k]`, or, not sorted, `ordered`.
+    """Best keys of some queries: scores and rows `[batch, k]`, or `ordered` if they are not sorted.
 
     Attributes:
         unsure: 1 for queries that have to be done again.

@@ -1,14 +1,14 @@
-"""A certificate that a re-scored top-k is the exact top-k.
+"""Certify that a re-scored top-k is the exact top-k.
 
-A score that no index ranks by is served in two stages: an inner product proposes candidates, the score
-re-ranks them. That is exact when nothing outside can reach the k-th place. If the first stage is exact,
+A score that no index ranks by is computed in two stages: an inner product generates candidates, the score
+re-ranks them. The result is exact if no other document can reach the k-th place. If the first stage is exact,
 every document that it did not propose has an inner product of at most the last proposed one, the *floor*;
 where the score is bounded by a function of the inner product, so is every unseen document:
 
     k-th re-scored candidate  >  bound(floor)          ⇒  the top k is exact
 
 (The argument of the threshold algorithm; Fagin et al., 2003.) The bounds below are for the scores of this
-package; a score without one gets no certificate, and is told so.
+package; a score without a bound gets no certificate, and its margin is NaN.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dsearch.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Whether each query's top k is provably exact; `margin` is by how much (NaN without a bound)."""
+    """Proof, for each query, that its top k is exact; `margin` is by how much (NaN without a bound)."""
 
     proved: Bool[Tensor, "*batch"]
     margin: Float[Tensor, "*batch"]
@@ -45,8 +45,8 @@ def certify(
 
     Args:
         scores: final scores of all candidates, in any order; −inf where one is missing.
-        k: the places to certify.
-        unseen: no document outside the candidates scores above this; None when nothing is known. It holds
+        k: number of places to certify.
+        unseen: upper bound of the scores of all documents that are no candidates; None if unknown. It holds
             only if the first stage was exact: an approximate index gives no floor.
         documents: size of the corpus, if known; candidates that are all of it need no bound.
 

@@ -28,7 +28,7 @@ class CoveredMass(NamedTuple):
 def covered_mass(
     candidate_logits: Float[Tensor, "*batch candidates"], log_partition: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """The exact share, given log Z from `log_partition`; of an empty corpus everything is covered.
+    """Exact covered share, given log Z from `log_partition`; 1 for an empty corpus.
 
     Args:
         candidate_logits: logits of distinct candidates, −inf where one is missing.
@@ -44,12 +44,12 @@ def estimate_covered_mass(
     sampled_logits: Float[Tensor, "*batch samples"],
     rest: int | Int[Tensor, "*#batch"],
 ) -> CoveredMass:
-    """The share, estimated from a uniform sample of the documents that are no candidates.
+    """Estimate the covered share from a uniform sample of the documents that are no candidates.
 
     Args:
         candidate_logits: logits of the candidates, −inf where one is missing.
         sampled_logits: logits of rows that `sample_rest` drew, at least 2 a query.
-        rest: how many documents are no candidates.
+        rest: number of documents that are no candidates.
 
     Returns:
         T / (T + R̂) with T the candidates' sum and R̂ = rest · mean of the sampled exp(l); and its standard
@@ -83,7 +83,7 @@ def sample_rest(
     samples: int,
     generator: torch.Generator | None = None,
 ) -> tuple[Int[Tensor, "*batch {samples}"], Int[Tensor, "*batch"]]:
-    """Rows drawn uniformly, with replacement, from those that are no candidates; and how many those are.
+    """Draw rows uniformly, with replacement, from those that are no candidates; also return their number.
 
     Args:
         candidates: distinct rows in [0, documents), in any order; −1 marks an empty place.
@@ -94,8 +94,8 @@ def sample_rest(
     Returns:
         Rows, −1 where every document is a candidate; and `rest`, the number of documents left.
 
-    The r-th row that is no candidate is r plus the number of candidates before it, so nothing of the corpus's
-    size is made.
+    The r-th row that is no candidate is r plus the number of candidates before it, so no array of the
+    corpus's size is allocated.
     """
     missing = candidates < 0
     rest = documents - (~missing).sum(-1)

@@ -1,4 +1,4 @@
-"""`Head`: everything of the model that is learned between the encoder and the ranking.
+"""`Head`: the learned part of the model between encoder and ranking.
 
     q_h  = |e_q| · unit(e_q + f_h(e_q))         query projection of head h, see below
     k    = e_d + Δ_K e_d = W_K e_d              key projection: linear, so it folds into the query
@@ -6,19 +6,19 @@
     l_h  = (q_h · k + w_h · b) / t              logits; b is the keyword score, w_h its weight
     weight = Σ_h m_h softmax(l_h)               mixture of heads, after the softmax
 
-What a query is moved by has one of three forms (`query_side`):
+The query projection has one of three forms (`query_side`):
 
     linear       f(e) = Δ e                      a full matrix, of one head
     low-rank     f_h(e) = A_h B_h e              Hu et al. 2021 (arXiv:2106.09685)
     mlp          f_h(e) = A_h gelu(B_h e + c_h)  a residual network with one hidden layer
 
 All start at zero: an untrained head ranks as the cosine similarity of the encoder, plus the keyword score.
-A_h is random and B_h = 0, so several heads part; equal starts would have equal gradients for ever. Keys have
-to stay linear, queries need not: they are computed when they are asked. One key space for all query heads is
-Shazeer 2019 (arXiv:1911.02150).
+A_h is random and B_h = 0, so several heads diverge; equal starts would have equal gradients forever. Keys
+have to stay linear because they are stored in the index; queries need not, since they are computed at query
+time. One key space for all query heads is Shazeer 2019 (arXiv:1911.02150).
 
-The query keeps its length: a linear Δ could lower the temperature by growing, and two dials for one thing do
-not train well.
+The query keeps its length: a linear Δ could lower the temperature by growing, and two parameters with the
+same effect do not train well.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ class Head(nn.Module):
     """The learned part of a search: projections, keyword weights, temperature, mixture, hop strength.
 
     Attributes:
-        bm25: (k1, b) of the keyword score, chosen by `dsearch tune` rather than by gradient; the index' own
-            when None.
-        null_slot: (n, s) of "nothing fits", see null_slot.py; None where a head has no such slot.
+        bm25: (k1, b) of the keyword score, chosen by `dsearch tune` rather than by gradient; None for those
+            of the index.
+        null_slot: (n, s) of the null slot, see null_slot.py; None if the head has none.
 
     Args:
         encoder_dim: length of an embedding; keys and values have the same length.
         heads: number of query heads; they share the keys.
-        rank: of what moves the queries of each head, or the width of its hidden layer; not of a full matrix.
-        seed: of the random factors A_h.
-        query_side: what moves queries, of `QUERY_SIDES`; None: linear for one head, low-rank for several.
+        rank: rank of each head's query projection, or the width of its hidden layer; unused if linear.
+        seed: random seed of the factors A_h.
+        query_side: form of the query projection, of `QUERY_SIDES`; None: linear for one head, low-rank for
+            several.
 
     Raises:
         InvalidRequest: a size below 1; a query side that is none, or linear with several heads.
@@ -101,11 +102,11 @@ class Head(nn.Module):
         self._settled: dict[str, tuple[int, int]] = {}
 
     def settle(self) -> Head:
-        """Itself, from now on only searched with: where a projection changes nothing, it is left out.
+        """Prepare for search only, and return itself: projections that change nothing are skipped.
 
-        So it is for values in most heads, and for all in an untrained one: a product that is not made needs
-        no pass over its matrix. What is noted holds of these very numbers, and where gradients are off: a
-        copy, or a head that is trained or loaded into after all, multiplies with everything.
+        Value projections change nothing in most heads, and all projections in an untrained one. The result of
+        the check holds for the present parameters and with gradients off: a copy, or a head that is trained
+        or loaded afterwards, applies every projection.
         """
         deltas = {name: one for name, one in self.named_parameters() if name in _DELTAS}
         self._settled = {name: _state_of(one) for name, one in deltas.items() if not one.any()}
@@ -149,7 +150,7 @@ class Head(nn.Module):
         self.bm25 = None if other.bm25 is None else other.bm25.clone().to(self.keyword_weight.device)
 
     def config(self) -> dict[str, Any]:
-        """What `Head(**config)` needs to have the same shape."""
+        """Arguments for `Head(**config)` that give a head of the same shape."""
         shape: dict[str, Any] = {
             "encoder_dim": self.encoder_dim,
             "heads": self.heads,
@@ -161,7 +162,7 @@ class Head(nn.Module):
         return shape
 
     def query_parameters(self) -> list[nn.Parameter]:
-        """What moves queries."""
+        """Parameters of the query projection."""
         return [one for name, one in self.named_parameters() if name.startswith("query_")]
 
     def queries(self, embeddings: Float[Tensor, "batch encoder_dim"]) -> Float[Tensor, "batch heads key_dim"]:
@@ -230,7 +231,7 @@ class Head(nn.Module):
 
 
 def checked_query_side(query_side: str | None, heads: int) -> str:
-    """What moves the queries of so many heads; the usual where None was chosen.
+    """Check the form of the query projection for this number of heads; None gives the default.
 
     Raises:
         InvalidRequest: not one of `QUERY_SIDES`, or linear with several heads, which would stay alike.
@@ -247,5 +248,5 @@ def checked_query_side(query_side: str | None, heads: int) -> str:
 
 
 def _state_of(parameter: Tensor) -> tuple[int, int]:
-    """What is another for other numbers: where they lie, and how often they were written."""
+    """Identify a tensor's present content: its address and its version counter."""
     return parameter.data_ptr(), parameter._version

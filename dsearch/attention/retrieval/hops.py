@@ -1,4 +1,4 @@
-"""Hops: what attention found refines the query, and the search runs again.
+"""Hops: refine the query with the keys it attends to, and search again.
 
     c = Σ_d a(q, d) k_d            q ← |q| · unit( unit(q) + g · unit(c) )
 
@@ -34,8 +34,8 @@ def refine(
         strength: g, a number or a tensor that broadcasts to `[..., heads, 1]`.
 
     Returns:
-        Queries of the same length in a new direction. With g = 0 exactly those given, and the gradient with
-        respect to g is there none the less, so that a hop can be learned from a start without one.
+        Queries of the same length in a new direction. With g = 0 they equal the inputs exactly, and the
+        gradient with respect to g still exists, so hops can be learned from g = 0.
     """
     direction = unit(queries)
     turn = unit(direction + strength * unit(pool(weights, keys))) - unit(direction)

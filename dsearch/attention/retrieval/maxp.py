@@ -1,4 +1,4 @@
-"""Documents with several keys: one for each passage, and the best of them speaks for the document.
+"""Documents with several keys, one per passage: a document's score is that of its best passage.
 
     score(q, d) = max_p score(q, k_p)        over the passages p of d
 
@@ -16,12 +16,12 @@ from torch import Tensor
 def best_passages(
     scores: Float[Tensor, "*batch passages"], owners: Int64[Tensor, "*#batch passages"], documents: int
 ) -> Int64[Tensor, "*batch documents"]:
-    """The best passage of every document: `scores.gather(-1, best_passages(…))` is MaxP, with its gradient.
+    """Index of a document's best passage: `scores.gather(-1, best_passages(…))` is MaxP, with its gradient.
 
     Args:
-        scores: of all passages; passage d is the first one of document d for d < documents.
-        owners: the document of each passage; `documents` for padding, which is no document's.
-        documents: their number; not above that of passages.
+        scores: scores of all passages; passage d is the first one of document d for d < documents.
+        owners: document of each passage; `documents` for padding, which belongs to no document.
+        documents: number of documents, at most the number of passages.
 
     Returns:
         Indices of passages; of equal ones the first, and the first passage where a score is NaN.

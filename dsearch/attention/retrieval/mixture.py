@@ -1,4 +1,4 @@
-"""One distribution from several heads: mixed after the softmax, never before.
+"""Mix the distributions of several heads into one: after the softmax, never before.
 
 A sum of linear heads' logits is the logits of one linear head, so several would gain nothing; a
 mixture of their softmaxes is richer than any one of them (Yang et al., 2018, arXiv:1711.03953, section 2.3).

@@ -1,4 +1,4 @@
-"""The null slot: a place of the attention for "nothing here fits", which documents have to outweigh.
+"""Null slot: attention weight for "no document fits", which documents have to outweigh.
 
     a(∅) = σ(n − s · Z)         Z = Σ_h m_h log Σ_{d among the ten best} exp(l_h(d))
     a(d) = (1 − a(∅)) · Σ_h m_h softmax(l_h)_d
@@ -8,8 +8,8 @@ With s = 1, one head and no more than ten candidates this is a further key in th
 s makes it calibrated: (n, s) are Platt's two numbers (Platt 1999, "Probabilistic Outputs for Support Vector
 Machines", eq. 1), with the evidence Z in place of a margin.
 
-**Why the ten best.** With all candidates a(∅) would depend on how many were asked for, and fall as a
-collection grows; ten are the same ten for every page, for candidates of 10 or 1,000, and for shards.
+**Why the ten best.** With all candidates a(∅) would depend on the number of candidates, and fall as a
+collection grows. The ten best are the same for every page, for 10 or 1,000 candidates, and for shards.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ def null_weights(
 def fit_null_slot(
     evidence: Float[Tensor, " queries"], unanswerable: Bool[Tensor, " queries"], *, steps: int = 50
 ) -> tuple[float, float]:
-    """(n, s) of largest likelihood: logistic regression of "nothing fits" on −Z, by Newton's method.
+    """Fit (n, s) by maximum likelihood: logistic regression of "no document fits" on −Z, by Newton's method.
 
-    Targets are Platt's, (N₊ + 1) / (N₊ + 2) and 1 / (N₋ + 2), so that queries which Z tells apart without a
-    mistake do not ask for an infinite slope.
+    Targets are Platt's, (N₊ + 1) / (N₊ + 2) and 1 / (N₋ + 2), so that the slope stays finite for queries that
+    Z separates perfectly.
 
     Args:
         evidence: Z of queries that the head was not trained on.
-        unanswerable: whether nothing answers them.
-        steps: of Newton's method, each halved until the likelihood rises.
+        unanswerable: True for queries that no document answers.
+        steps: largest number of Newton steps; each is halved until the likelihood rises.
     """
     wrong = unanswerable.double()
     positives, negatives = wrong.sum(), (1 - wrong).sum()

@@ -1,4 +1,4 @@
-"""One score for the attention of several heads: what hits are ordered by where weights underflow.
+"""Ranking score of several heads' attention: it orders hits even where their weights underflow.
 
     Z_h = log Σ_c exp(l_h(c))
     s(c) = t (log Σ_h m_h exp(l_h(c) − Z_h) + Σ_h m_h Z_h)

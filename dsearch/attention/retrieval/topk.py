@@ -1,8 +1,8 @@
-"""Top-k search and attention over what it found, plus, when asked, a sample of the rest.
+"""Top-k search, and attention over its candidates plus an optional sample of the rest.
 
 Selection has no gradient and needs none: where the k-th and the next score differ, small changes of the
-query do not change the set. What can be wrong is the *normaliser*, which the candidates alone do not know;
-see `estimators.py` for what the three choices claim.
+query do not change the set. Only the *normaliser* can be wrong, because the candidates do not determine it;
+see `estimators.py` for the guarantees of the three choices.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def top_k(
     Args:
         queries: one row a query.
         keys: a tensor, or an array that need not fit into memory.
-        k: how many; above the number of documents it gives them all.
+        k: number of results; all documents if there are fewer.
         block_size: documents at a time; it changes speed and memory, not the result. None: all of them where
             the card searches, otherwise 8,192, on CUDA 65,536 and for fewer than 1,024 queries more.
 
@@ -109,7 +109,7 @@ def top_k_attention(
         k: candidates per query.
         samples: rows drawn uniformly, with replacement, from those that are no candidates; 0 leaves the rest
             out of the softmax altogether.
-        temperature: what scores are divided by.
+        temperature: divisor of the scores.
         generator: source of the sample.
         block_size: documents at a time in the search; see `top_k`.
 
@@ -169,10 +169,10 @@ def _best_of_block(scores: Tensor, k: int) -> TopK:
 
 
 def _best_of_groups(scores: Tensor, k: int, groups: int) -> TopK:
-    """The same, by the maxima of groups; group g holds columns g, g + groups, …
+    """Compute the same from the maxima of groups; group g holds columns g, g + groups, …
 
-    Where the (k + 1)-th largest maximum is below the k-th, each of k groups has a score that no other group
-    reaches, so the k best are in these.
+    If the (k + 1)-th largest maximum is below the k-th, each of k groups has a score that no other group
+    reaches, so the k best are in these groups.
     """
     maxima, chosen = scores.view(len(scores), -1, groups).amax(1).topk(k + 1, dim=1)
     members = torch.arange(0, scores.shape[1], groups, device=scores.device)

@@ -1,1 +1,1 @@
-"""Attention by drawn documents: hard attention, Gumbel top-k, estimators with known variance."""
+"""Attention by sampling documents: hard attention, Gumbel top-k, estimators with known variance."""

@@ -1,4 +1,4 @@
-"""What a softmax over candidates may claim about the softmax over the corpus.
+"""Estimators of the corpus softmax from candidates and a sample: bias, variance and cost.
 
 Split the partition function at the candidates T: Z = Z_T + Z_rest. With m rows s_1 … s_m drawn uniformly
 from the R documents that are no candidates,
@@ -51,7 +51,7 @@ def sampled_log_partition(
         candidate_logits: −inf where a candidate is missing.
         sampled_logits: of rows drawn uniformly, with replacement, from the rest (`sample_rest`); −inf where
             there is no rest. No samples at all is the bare top-k.
-        rest: R, how many documents are no candidates.
+        rest: R, the number of documents that are no candidates.
     """
     logits = _corrected(candidate_logits, sampled_logits, rest)
     if logits.shape[-1] == 0:

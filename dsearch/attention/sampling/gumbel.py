@@ -1,4 +1,4 @@
-"""Choosing k documents at random, with a gradient: Gumbel top-k, straight through.
+"""Sample k documents with a gradient: Gumbel top-k, straight through.
 
 Adding Gumbel noise to logits and taking the k largest draws k places without replacement, each next one with
 its softmax probability among those left (Kool et al., 2019, arXiv:1903.06059, section 2.3). That is exact
@@ -34,9 +34,9 @@ def gumbel_top_k(
 
     Args:
         logits: unnormalised log probabilities; −inf is never drawn.
-        k: how many; all allowed places where there are fewer.
+        k: number of places to draw; all allowed places if there are fewer.
         mask: True where a place may be drawn.
-        temperature: of the relaxation in the backward alone; what is drawn does not depend on it.
+        temperature: temperature of the relaxation in the backward pass; the draw does not depend on it.
         generator: source of the noise.
 
     Returns:

@@ -46,9 +46,9 @@ def reinforce_loss(
     Its value means nothing; only its gradient does.
 
     Args:
-        log_weights: logarithm of the weights that were sampled from, with their graph.
-        actions: what `sample` drew; −1 contributes nothing.
-        rewards: what each draw was worth; taken as constants.
+        log_weights: logarithm of the sampling weights, with their graph.
+        actions: places drawn by `sample`; −1 contributes nothing.
+        rewards: reward of each draw; treated as constants.
 
     Raises:
         InvalidRequest: fewer than 2 samples, which leaves none for the baseline.
@@ -65,7 +65,7 @@ def reinforce_loss(
 
 
 class HardSample(NamedTuple):
-    """Several looks of every query, and what `loss` needs to learn from them."""
+    """Several draws per query, and the log weights that `loss` needs to learn from them."""
 
     context: Float[Tensor, "*batch queries samples value_dim"]
     actions: Int[Tensor, "*batch queries samples"]
@@ -78,7 +78,7 @@ class SampledHardAttention(nn.Module):
     Args:
         samples: looks per query, 2 or more; the variance of the gradient falls like 1 / samples.
         score: a name in `SCORES` or a module; a module's parameters are trained through `loss`.
-        temperature: what scores are divided by.
+        temperature: divisor of the scores.
     """
 
     def __init__(self, samples: int = 8, score: str | Score = "scaled_dot_product", temperature: float = 1.0):
