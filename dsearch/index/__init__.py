@@ -1,4 +1,4 @@
-"""The derived artefacts of one generation: keys (FAISS) and keyword scores (BM25). NumPy, never torch."""
+"""Derived artefacts of one generation: keys (FAISS) and keyword scores (BM25). Uses NumPy, never torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Building a generation: its files in a sibling folder, which is renamed when every byte is on the disk.
+"""Build a generation in a sibling folder, which is renamed when every byte is on the disk.
 
-A crash leaves such a sibling behind (`remove_unfinished` clears it), never half a generation.
+A crash leaves the sibling folder behind (`remove_unfinished` deletes it), never half a generation.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ def write_generation(
     Args:
         folder: its final place, `<collection>/generations/000012`; must not exist.
         number: its number, 1 or more.
-        sequence: the store's last operation that it contains.
+        sequence: number of the last operation of the store that the generation contains.
         rows: [documents], strictly ascending row numbers, one per document.
         embeddings: [documents, encoder_dim], or an iterable of blocks of rows; give one block of shape
             [0, encoder_dim] when there are no documents.
-        passages: the further embeddings of long documents, by ascending position, in any number of parts.
+        passages: further embeddings of long documents, by ascending position, in any number of parts.
         texts: one text per document, read once; not read when `keyword` is false.
         encoder: the encoder's identity, as JSON.
         key_projection: W_g, [key_dim, encoder_dim]; None or the identity matrix for keys = embeddings.
         dense_kind: a name in `DENSE_KINDS`, or "auto".
-        recall_target: the recall@10 that the parameters of an approximate kind are sought for.
-        memory_bytes: what the keys may take when "auto" chooses; None for no bound.
-        queries: [queries, key_dim], vectors like those that the keys will be searched with, to measure
-            and tune by; made of the keys when None.
-        keyword: whether to build BM25; or an index of these documents that is there already.
-        tokenizer: how texts are cut; English by default.
+        recall_target: recall@10 that the search parameters of an approximate kind must reach.
+        memory_bytes: memory limit of the keys when "auto" chooses; None for no limit.
+        queries: [queries, key_dim], representative query vectors for tuning and measurement; derived from the
+            keys when None.
+        keyword: True to build BM25, or an existing index of these documents.
+        tokenizer: tokenizer of the texts; English by default.
         fields: the documents' metadata, complete when their texts were read.
-        on_progress: told of stages `embeddings`, `keys`, `keyword` and `digests`.
+        on_progress: callback for the stages `embeddings`, `keys`, `keyword` and `digests`.
 
     Raises:
         InvalidRequest: rows not ascending, numbers of rows, embeddings and texts that differ, NaN.
@@ -157,9 +157,9 @@ def write_generation(
 
 
 def remove_unfinished(generations: Path) -> list[str]:
-    """Delete what crashed builds left in a collection's `generations` folder; the names that were deleted.
+    """Delete the leftovers of crashed builds in a collection's `generations` folder; return their names.
 
-    Only the process that holds the home's lock may call it, and not while it builds.
+    Only the process that holds the home's lock may call it, and not during a build.
     """
     left = sorted(path for path in generations.glob(f".*{_UNFINISHED}*") if path.is_dir())
     for path in left:
@@ -168,7 +168,7 @@ def remove_unfinished(generations: Path) -> list[str]:
 
 
 class _Reporter:
-    """Turns (stage, done, total) into `Progress` for a listener, if there is one."""
+    """Convert (stage, done, total) to `Progress` for an optional listener."""
 
     def __init__(self, listener: Callable[[Progress], None] | None):
         self._listener = listener

@@ -1,7 +1,7 @@
-"""Bytes that are on the disk when the function returns, and the digests that prove it later.
+"""Durable writes: bytes are on the disk when the function returns, and digests verify them later.
 
-Everything of a generation that must survive a power cut goes through here: files first, then the folders that
-name them, then the rename that makes them visible, then the folder that names that.
+Every file of a generation that must survive a power cut is written here: files are synced first, then their
+folders, then the rename that makes them visible, then the parent folder.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def file_digest(path: Path, cancelled: Callable[[], bool] | None = None) -> tupl
 
 
 def file_identity(path: Path) -> FileIdentity:
-    """What changes when anybody writes to a file, replaces or copies it through the file system.
+    """Identity of a file's content: it changes when the file is written, replaced or copied.
 
-    The last of the four numbers cannot be set by a program.
+    A program cannot set the last of the four numbers.
     """
     found = path.stat(follow_symlinks=False)
     return found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns

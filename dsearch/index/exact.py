@@ -1,8 +1,8 @@
-"""Exact search by comparing every key, and the order of what is found: by score, ties by position.
+"""Exact search by comparing every key; results are ordered by score, ties by position.
 
 A matrix product scores a block of keys for all queries at once, but the last bits of a score then depend on
-where in the block its key lies, so that equal keys need not tie. The product therefore only chooses: what it
-puts within its rounding error of the k best is scored again, each pair by itself.
+the key's place in the block, so that equal keys need not tie. The product therefore only selects: keys within
+its rounding error of the k best are scored again, each pair by itself.
 
     |fl(q·k) − q·k| ≤ γ |q| |k|        γ = d u / (1 − d u),  u = 2⁻²⁴
 
@@ -35,7 +35,7 @@ def best_of_blocks(
     Args:
         queries: all are compared with every key.
         blocks: positions, each once, ascending within a block; and their keys.
-        k: how many; fewer are found where there are fewer keys.
+        k: number of results; fewer if there are fewer keys.
         longest: the length of the longest key, or more; computed for each block when None.
     """
     terms = queries.shape[1] + _MORE_ROUNDING
@@ -60,11 +60,11 @@ def best_of_blocks(
 def best_above(
     scores: Float32[np.ndarray, " documents"], k: int, least: float = 0.0
 ) -> Int64[np.ndarray, " found"]:
-    """The positions of the k highest scores above `least`, best first, ties by ascending position.
+    """Positions of the k highest scores above `least`, best first, ties by ascending position.
 
-    k blocks of scores whose highest ones are at least x hold k scores of at least x. So the k-th highest of
-    the blocks' highest bounds what is looked at: a partition of all takes ten times as long, and more where
-    many are equal, as keyword scores are.
+    k blocks of scores whose maxima are at least x hold k scores of at least x. So the k-th highest block
+    maximum is a lower bound of the scores to compare. A partition of all scores takes ten times as long, and
+    more if many are equal, as keyword scores are.
     """
     found = values = None
     width = min(len(scores) // (_BLOCKS_FOR_ONE * k), _LONGEST_BLOCK)
@@ -108,7 +108,7 @@ def by_score_then_position(
 
 
 class _Best:
-    """The best k of each row so far; an empty place has score −inf and the last of all positions."""
+    """Best k of each row so far; an empty place has score −inf and the last of all positions."""
 
     def __init__(self, batch: int, k: int):
         self._scores = np.full((batch, k), -np.inf, np.float32)

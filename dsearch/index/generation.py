@@ -1,14 +1,14 @@
-"""One generation: the immutable folder of everything that a search reads, built and opened as a whole.
+"""One generation: an immutable folder with everything that a search reads, built and opened as a whole.
 
     000012/manifest.json        every file with its size and SHA-256 (index/README.md)
            rows.npy             int64 [n], ascending: the store's rows, by position
            embeddings.npy       float32 [n, encoder_dim]; of long documents there are more (passages.py)
            key_projection.npy   float32 [key_dim, encoder_dim], W_g; only if it is not the identity
            keys.faiss           embeddings, or embeddings · W_gᵀ
-           keyword/             BM25; only if asked for
-           fields/              metadata by field (fields.py); only if given
+           keyword/             BM25; optional
+           fields/              metadata by field (metadata.py); optional
 
-`generation_build.py` writes it.
+`build.py` writes it.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class Generation:
     """An open generation: safe to read from many threads, never changed.
 
     Attributes:
-        folder: where it lies.
-        manifest: what it consists of.
+        folder: its folder.
+        manifest: its files and their digests.
         number: its number.
         rows: int64 [n], ascending: the store's row at each position.
         embeddings: float32 [n, encoder_dim], a read-only memory map.
-        passages: the further embeddings of long documents.
-        vectors: both, one behind the other: float32 [n + m, encoder_dim], a read-only memory map.
-        dense: the keys of all vectors.
+        passages: further embeddings of long documents.
+        vectors: both, concatenated: float32 [n + m, encoder_dim], a read-only memory map.
+        dense: keys of all vectors.
         keyword: BM25, or None when the generation was built without.
         fields: the documents' metadata, or None when the generation was built without.
         key_projection: W_g, float32 [key_dim, encoder_dim], or None for the identity.
-        recut: whether `keyword` was built when this was opened; see `open`.
-        identities: what its files were when it was opened, before a byte of them was read.
-        unproven: files that were not held against their digests: they were taken to be what they had been.
+        recut: True if `keyword` was rebuilt on opening; see `open`.
+        identities: identities of its files on opening, taken before a byte of them was read.
+        unproven: files whose digests were not checked because their identities were unchanged.
     """
 
     recut = False
@@ -105,17 +105,16 @@ class Generation:
     ) -> Generation:
         """Open a built generation.
 
-        Give `digest`, the `Manifest.digest` that the store registered, to notice a folder that was exchanged.
+        Pass `digest`, the `Manifest.digest` that the store registered, to detect a folder that was replaced.
 
         Every file is compared with its SHA-256 before FAISS or NumPy read a byte of it: FAISS loads most
-        flipped bits without an error. `proven` says what files were when that was done before: large ones
-        that nobody has written to since are taken as they are (`unproven`), and `prove` should follow.
+        flipped bits without an error. `proven` holds the files' identities of an earlier check: large files
+        that were not written to since are not checked again (`unproven`); call `prove` afterwards.
 
-        With `mmap` keys and postings stay on disk until they are
-        used, as the embeddings always do.
+        With `mmap`, keys and postings stay on disk until they are used, as the embeddings always do.
 
-        `texts` gives the texts of rows: where they were cut into terms by another release's rules they are
-        cut again, in memory (`recut`). Build the next generation then: this takes as long at each opening.
+        `texts` returns the texts of rows. If another release's rules cut them into terms, they are cut again
+        in memory (`recut`). Build the next generation then, because each opening takes as long.
 
         Raises:
             CorruptData: a file is missing or not what was written; the message names it and the way out.
@@ -180,7 +179,7 @@ class Generation:
         return np.where(self.rows[at] == rows, at, -1)
 
     def prove(self, cancelled: Callable[[], bool] | None = None) -> None:
-        """Hold the files that are `unproven` against their digests.
+        """Check the `unproven` files against their digests.
 
         Raises:
             CorruptData: one is not what was written; the message names it and the way out.
@@ -190,7 +189,7 @@ class Generation:
 
     @property
     def original(self) -> Generation:
-        """What this is a twin of (`searched_with`); itself when it is none."""
+        """Generation that this one is a twin of (`searched_with`); itself if it is no twin."""
         return self if self._original is None else self._original.original
 
     def searched_with(self, parameters: Mapping[str, int]) -> Generation:

@@ -1,7 +1,7 @@
-"""manifest.json: what a generation consists of, and the proof that it still does.
+"""manifest.json: the files of a generation, with the digests to verify them.
 
-The file is canonical JSON (sorted keys, one fixed layout) and carries its own digest, so that any changed
-byte in it is noticed before a byte of another file is read.
+The file is canonical JSON (sorted keys, one fixed layout) and contains its own digest, so that any changed
+byte in it is detected before a byte of another file is read.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Manifest:
         return cls(**content)
 
     def identities(self, folder: Path) -> dict[str, FileIdentity]:
-        """What the files are now, to tell later whether somebody wrote to them; without missing ones."""
+        """Present identities of the files, to detect later writes to them; missing files are left out."""
         found: dict[str, FileIdentity] = {}
         for name in self.files:
             with contextlib.suppress(OSError):
@@ -111,9 +111,9 @@ class Manifest:
         """Compare size and SHA-256 of every file with what was written; all bytes are read once.
 
         Args:
-            folder: where they lie.
-            sizes_alone: files that are not read now.
-            cancelled: asked now and then; when it says so, what is left is not looked at.
+            folder: folder of the generation.
+            sizes_alone: files of which only the size is compared.
+            cancelled: checked now and then; when it returns True, the remaining files are skipped.
 
         Raises:
             CorruptData: names the first file that is missing, a link, or not what was written.

@@ -6,10 +6,10 @@ million documents.
            0_codes.npy           int32 [entries]: … which of the values it has in field 0
            0_values.json         the distinct values; the first stands for "a list or an object is there"
 
-A list counts by its elements, one entry each, as in filters; lists and objects within are not looked into,
-but objects outside of lists are: `author.name` is a field. Derived data: a field that cannot be kept exactly
-(too many fields or values, numbers beyond 64 bits, a NUL in a text, at which SQLite ends) is left out, and
-filters on it ask the store.
+A list counts by its elements, one entry each, as in filters. Lists and objects within a list are ignored;
+objects outside of lists are flattened: `author.name` is a field. This is derived data: a field that cannot be
+stored exactly (too many fields or values, numbers beyond 64 bits, a NUL in a text, at which SQLite ends) is
+left out, and filters on it query the store.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Column:
 
 
 class Fields:
-    """The fields of a generation's documents, read as they are asked for; for many threads."""
+    """Fields of a generation's documents, read lazily; safe in many threads."""
 
     def __init__(self, folder: Path, documents: int):
         """Read which fields there are; raises CorruptData."""
@@ -138,7 +138,7 @@ class Fields:
         return self._documents
 
     def column(self, keys: Keys) -> FieldColumn | None:
-        """A field, one without entries where no document has it; None where it is not known here.
+        """Return a field, without entries if no document has it; None if the field was left out.
 
         Raises:
             CorruptData: its files do not fit each other.
@@ -173,7 +173,7 @@ class FieldColumn:
     """One field of all documents.
 
     Attributes:
-        values: the distinct ones; the first, an empty list, stands for "a list or an object is there".
+        values: distinct values; the first, an empty list, stands for "a list or an object is there".
     """
 
     def __init__(
@@ -187,13 +187,13 @@ class FieldColumn:
         self.values = values
 
     def having(self, wanted: Bool[np.ndarray, " values"]) -> Bool[np.ndarray, " documents"]:
-        """Which documents have one of the wanted values, themselves or as an element."""
+        """Mask of the documents with one of the wanted values, directly or as an element of a list."""
         found = np.zeros(self._documents, bool)
         found[self._positions[wanted[self._codes]]] = True
         return found
 
     def there(self) -> Bool[np.ndarray, " documents"]:
-        """Which documents have anything there."""
+        """Mask of the documents that have the field."""
         return self.having(np.ones(len(self.values), bool))
 
 

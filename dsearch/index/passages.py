@@ -1,11 +1,11 @@
-"""The further embeddings of long documents, as a generation keeps them.
+"""Further embeddings of long documents in a generation.
 
     embeddings.npy         float32 [n + m, encoder_dim]: a document each, then m further passages
-    passage_owners.npy     int64 [m], ascending: the position of the document that a further passage is of
+    passage_owners.npy     int64 [m], ascending: the position of each further passage's document
     passage_spans.npy      int64 [m, 2]: [start, end) of it in characters of the document's text
     first_spans.npy        int64 [long, 2]: the same of the first passage of each document that has several
 
-The last three are there only where m is not 0. A document's first passage has its own embedding, so that
+The last three exist only if m is not 0. The embedding of a document's first passage is the document's own, so
 position p is line p of embeddings.npy whether documents are long or not.
 """
 
@@ -28,10 +28,10 @@ class PassageTable:
     """Further passages, by the position of their document and then by their place in it.
 
     Attributes:
-        owners: the position of each one's document, ascending.
+        owners: position of each passage's document, ascending.
         spans: [start, end) of each in characters of its document's text.
-        first_spans: the same of the first passage of each document that is in `owners`, in that order.
-        embeddings: of each.
+        first_spans: spans of the first passages of the documents in `owners`, in that order.
+        embeddings: embedding of each further passage.
     """
 
     owners: Int64[np.ndarray, " further"]
@@ -69,11 +69,11 @@ class PassageTable:
 
 
 class PassageWriter:
-    """Hands on the embeddings of tables that come one after the other, and keeps the rest to be written.
+    """Yields the embeddings of successive tables, and collects their owners and spans for writing.
 
     Args:
-        tables: owners ascend within and across them, and those of a document are in one table.
-        documents: their number; owners are below it.
+        tables: passage tables; owners ascend within and across them, and one table has all of a document.
+        documents: number of documents; owners are below it.
     """
 
     def __init__(self, tables: Iterable[PassageTable], documents: int):

@@ -1,6 +1,6 @@
-"""What a build is given, checked before it is used, and streamed where it may be larger than memory.
+"""Validate the inputs of a build before use, and stream those that may be larger than memory.
 
-Checks that the dense and the keyword index share: what both accept, they accept alike.
+The dense and the keyword index share these checks, so both accept the same inputs.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def write_blocks(
     report: Report,
     further: Iterable[np.ndarray] = (),
 ) -> int:
-    """Write embeddings.npy block by block: `count` rows, then the further ones; the length of an embedding.
+    """Write embeddings.npy block by block, `count` rows, then the further ones; return an embedding's length.
 
-    Not through a writable memory map: on a full disk that kills the process instead of raising an error.
+    A writable memory map is not used: on a full disk it kills the process instead of raising an error.
     """
     blocks = _blocks(embeddings)
     first = next(blocks, None)
@@ -160,7 +160,7 @@ def open_matrix(path: Path) -> np.ndarray:
 
 
 def checked_k(k: int) -> int:
-    """`k` as an int of at least 1.
+    """Check that `k` is an int of at least 1.
 
     Raises:
         InvalidRequest: k is below 1 or not an integer.
@@ -177,7 +177,7 @@ def checked_k(k: int) -> int:
 def checked_exclude(
     exclude: Bool[np.ndarray, " documents"] | None, documents: int
 ) -> Bool[np.ndarray, " documents"] | None:
-    """`exclude` when it is one boolean per document, None when it excludes nothing.
+    """Check that `exclude` is one boolean per document; return None if it excludes nothing.
 
     Raises:
         InvalidRequest: another type or length.

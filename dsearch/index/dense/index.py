@@ -1,8 +1,8 @@
-"""Nearest keys by inner product: FAISS behind a small interface that is total at the edges.
+"""Nearest keys by inner product: FAISS behind a small interface with defined edge cases.
 
-What FAISS takes silently is refused here (NaN, infinities, a wrong dimension), and what it leaves open is
-fixed: ties are broken by ascending position, k above the number of keys gives all of them, excluded positions
-never appear.
+Inputs that FAISS accepts silently are rejected here: NaN, infinities, a wrong dimension. Results that it
+leaves undefined are fixed: ties are broken by ascending position, a k above the number of keys returns all of
+them, excluded positions never appear.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _COMPARED_PER_STEP = 64
 class DenseIndex:
     """Keys of one generation, searched by inner product: immutable, safe to search from many threads.
 
-    Make one with `build` or `load`. Positions count from 0 in the order of the keys.
+    Create one with `build` or `load`. Positions count from 0 in the order of the keys.
 
     Attributes:
-        kind: the registered name it was built as.
+        kind: registered name of its kind.
         key_dim: length of a key.
-        parameters: of searches that bring none of their own; `BOUNDS` says what they may be.
+        parameters: default search parameters, within `BOUNDS`.
     """
 
     def __init__(self, index: faiss.Index, kind: str, parameters: Mapping[str, int] | None = None):
@@ -84,8 +84,8 @@ class DenseIndex:
     ) -> DenseIndex:
         """Index `keys`, or `keys @ projection.T` when a projection is given; n = 0 works.
 
-        Reads the keys in blocks, so they may be a memory map larger than memory. `on_block` is told the
-        number of keys added so far.
+        Reads the keys in blocks, so they may be a memory map larger than memory. `on_block` is called with
+        the number of keys added so far.
 
         Raises:
             InvalidRequest: unknown kind, keys that are not a matrix, NaN or infinity in the keys.
@@ -124,7 +124,7 @@ class DenseIndex:
 
     @property
     def exhaustive(self) -> bool:
-        """Whether a search compares every stored key (Flat, SQ*): then only rounding loses a neighbour."""
+        """True if a search compares every stored key (Flat, SQ*), so that only rounding loses a neighbour."""
         return isinstance(self._index, faiss.IndexFlat | faiss.IndexScalarQuantizer)
 
     def search(
@@ -141,7 +141,8 @@ class DenseIndex:
         `exclude` is true are not found: an approximate kind compares all allowed keys where they are few (up
         to a tenth), and where they are many looks further and skips the others.
 
-        `parameters` (nprobe, ef_search, k_factor; what the kind takes) replace the index' own for this once.
+        `parameters` (nprobe, ef_search, k_factor, as the kind supports) override those of the index for this
+        call.
 
         Raises:
             InvalidRequest: k < 1, NaN or infinity in the queries, `exclude` is not one boolean per key, or a
@@ -167,9 +168,9 @@ class DenseIndex:
     def scores(
         self, queries: Float32[np.ndarray, "batch key_dim"]
     ) -> Float32[np.ndarray, "batch documents"] | None:
-        """The inner product of each query with every key, to the bit as `search` has it; memory is its size.
+        """Inner product of each query with every key, bit for bit as in `search`; allocates the whole matrix.
 
-        None for a kind that keeps its keys rounded, or in lists.
+        None for a kind that stores its keys rounded, or in lists.
 
         Raises:
             InvalidRequest: NaN or infinity in the queries.
@@ -219,7 +220,7 @@ class DenseIndex:
         faiss.write_index(self._index, str(path))
 
     def using(self, parameters: Mapping[str, int]) -> DenseIndex:
-        """The same keys, searched with other parameters.
+        """Return an index of the same keys with other search parameters.
 
         Raises:
             InvalidRequest: a parameter that the kind does not take, or out of bounds.

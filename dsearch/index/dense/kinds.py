@@ -1,4 +1,4 @@
-"""The ways to keep keys, by registered short names: what each costs, and the parameters its searches take."""
+"""Kinds of dense index by registered short names: the cost and the search parameters of each."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BOUNDS = {"nprobe": (1, 65_536), "ef_search": (1, 4096), "k_factor": (1, 64)}
 
 @dataclass(frozen=True, slots=True)
 class DenseKind:
-    """A way to keep keys.
+    """Kind of dense index.
 
     Attributes:
         factory: (number of keys, their length) → FAISS factory string.
-        says: what it costs and gives, for `--help` and errors.
-        bytes_per_key: length of a key → bytes, about.
-        parameters: those that a search takes, with the values of an index that was not tuned.
+        says: description of its cost and recall, for `--help` and errors.
+        bytes_per_key: length of a key → approximate number of bytes.
+        parameters: search parameters and their values before tuning.
     """
 
     factory: Callable[[int, int], str]
@@ -38,11 +38,11 @@ ROWS_PER_LIST = 39  # FAISS asks for as many training points per centre, at leas
 
 
 def lists_of(count: int) -> int:
-    """How many lists so many keys are kept in: √n, above 170,000 keys more, 6 √n from a million on.
+    """Number of inverted lists for so many keys: √n, above 170,000 keys more, 6 √n from a million on.
 
-    A million clustered keys in √n lists made half of them be looked through for a recall of .97; in 6 √n
-    nine times as many queries are answered at seven times the building (`scripts/bench/approximate.py`). Few
-    keys teach no more centres; a scan is exact then and as fast.
+    With a million clustered keys in √n lists, half of them had to be searched for a recall of .97. 6 √n lists
+    answer nine times as many queries and take seven times as long to build (`scripts/bench/approximate.py`).
+    Few keys cannot train more centres; a scan is exact then and as fast.
     """
     share = min(6.0, max(1.0, 6 * count / 1_000_000))
     return min(round(share * math.sqrt(count)), count // ROWS_PER_LIST)
@@ -85,9 +85,9 @@ DENSE_KINDS: dict[str, DenseKind] = {
 
 
 def candidates_for(kind: str, count: int, dim: int, memory_bytes: int | None) -> list[str]:
-    """What to try for a requested kind: that kind, or for "auto" all that fit, the preferred first.
+    """Candidates for a requested kind: that kind, or for "auto" all that fit, the preferred first.
 
-    Where nothing fits into `memory_bytes` the smallest kind is tried: its file is mapped, so it works.
+    If nothing fits into `memory_bytes`, the smallest kind is the candidate: its file is mapped, so it works.
 
     Raises:
         InvalidRequest: unknown kind, a budget below 1.
@@ -110,7 +110,7 @@ def candidates_for(kind: str, count: int, dim: int, memory_bytes: int | None) ->
 
 
 def checked_parameters(kind: str, parameters: Mapping[str, int] | None) -> dict[str, int]:
-    """`parameters` where the kind takes them and they are within `BOUNDS`; {} for None.
+    """Check that the kind supports `parameters` and that they are within `BOUNDS`; None gives {}.
 
     Raises:
         InvalidRequest: a parameter that the kind does not take, or out of bounds.

@@ -1,10 +1,10 @@
-"""Search parameters that reach a recall, found by trying; and what an index then gives and costs.
+"""Search for parameters that reach a target recall, and measure recall, speed and size of the tuned index.
 
-Queries are given, or made of the collection's own keys. A stored key as its own query is easier to answer
-than a real one: its neighbourhood is where graph and lists are densest. The mean of five random keys is
-harder, as real queries are: on four collections with all-MiniLM-L6-v2, parameters that give such queries .99
-gave real ones .994 to .995 (HNSW) and .968 to .995 (IVF, IVFPQ), where parameters for stored keys gave .93 to
-.99. Give real queries where there are any.
+Queries are passed in, or derived from the collection's own keys. A stored key is an easier query than a real
+one, because graph and lists are densest around it. The mean of five random keys is harder, as real queries
+are: on four collections with all-MiniLM-L6-v2, parameters tuned to a recall of .99 on such means gave real
+queries .994 to .995 (HNSW) and .968 to .995 (IVF, IVFPQ), parameters tuned on stored keys .93 to .99. Pass
+real queries if there are any.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _BLOCK = 8192
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an index gave in a measurement.
+    """Measured recall, speed and size of an index.
 
     Attributes:
-        recall_at_10: share of the exact ten nearest keys that it finds.
+        recall_at_10: share of the exact ten nearest keys that it returns.
         queries_per_s: one query at a time, on the machine and with the threads of the measurement.
-        bytes_per_document: size of the index as stored, over the number of keys.
-        queries: how many were asked.
-        target: the recall that its parameters were sought for, None where it has none.
+        bytes_per_document: stored size of the index divided by the number of keys.
+        queries: number of queries of the measurement.
+        target: target recall of the tuning; None for an index without parameters.
     """
 
     recall_at_10: float
@@ -66,18 +66,18 @@ def tuned(
     queries: Float[np.ndarray, "queries key_dim"] | None = None,
     target: float = RECALL_TARGET,
 ) -> tuple[DenseIndex, Measured | None]:
-    """`index` with the cheapest parameters whose recall@10 reaches `target`, and what was measured with them.
+    """Tune `index` to the cheapest parameters whose recall@10 reaches `target`, and measure it with them.
 
-    Where none reaches it, the smallest that come near the best recall are taken: `Measured` shows the
-    difference. An index that compares every key has no parameters and is only measured, an exact one by few
-    queries; None without keys.
+    If none reaches it, the smallest parameters close to the best recall are used; `Measured` shows the
+    difference. An index that compares every key has no parameters and is only measured, an exact one with few
+    queries. The measurement is None without keys.
 
     Args:
-        index: over `keys`, or over their projections.
-        keys: what it was built from; read in blocks, once.
+        index: index of `keys`, or of their projections.
+        keys: the keys it was built from; read in blocks, once.
         projection: as for `DenseIndex.build`.
-        queries: vectors like those that will be asked; made of the keys when None.
-        target: a recall of 0 to 1.
+        queries: representative query vectors; derived from the keys when None.
+        target: recall, 0 to 1.
     """
     if len(index) == 0:
         return index, None
@@ -108,13 +108,13 @@ def build_tuned(
     memory_bytes: int | None = None,
     on_block: Callable[[int], None] | None = None,
 ) -> tuple[DenseIndex, Measured | None]:
-    """Build an index and tune it; "auto" takes the fastest kind that fits and reaches the target.
+    """Build an index and tune it; "auto" chooses the fastest kind that fits and reaches the target.
 
     Args:
         keys, projection, on_block: as for `DenseIndex.build`.
         kind: a name in `DENSE_KINDS`, or "auto".
         queries, target: as for `tuned`.
-        memory_bytes: what the keys may take when "auto" chooses; None for no bound.
+        memory_bytes: memory limit of the keys when "auto" chooses; None for no limit.
 
     Raises:
         InvalidRequest, DimensionMismatch: as for `DenseIndex.build`; a target outside 0 to 1.
@@ -181,10 +181,10 @@ def queries_per_s(index: DenseIndex, queries: Float32[np.ndarray, "queries key_d
 
 
 def _search(index: DenseIndex, queries: np.ndarray, truth: np.ndarray, target: float) -> dict[str, int]:
-    """The fastest parameters that reach the target, or those that come nearest to it.
+    """Fastest parameters that reach the target, or those that come nearest to it.
 
     The main parameter (nprobe or ef_search) is the smallest that reaches it: doubled until it does, then
-    halved into; k_factor, where there is one, is tried at a few values and the fastest pair is kept.
+    bisected. If the kind has a k_factor, a few values of it are tried and the fastest pair is kept.
     """
     main = "ef_search" if "ef_search" in index.parameters else "nprobe"
     most = min(BOUNDS[main][1], index.lists or BOUNDS[main][1], max(len(index), 16))

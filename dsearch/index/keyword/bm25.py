@@ -1,4 +1,4 @@
-"""BM25 in Lucene's form: the arithmetic of one term, for a whole corpus and for single texts alike.
+"""BM25 in Lucene's form: the arithmetic of one term, for a whole corpus and for single texts.
 
     idf(t)     = ln(1 + (n − df(t) + 0.5) / (df(t) + 0.5))
     part(t, d) = idf(t) · tf(t, d) / (tf(t, d) + k1 · (1 − b + b · length(d) / average_length))
@@ -31,9 +31,9 @@ def part_of(
     k1: float,
     b: float,
 ) -> Float32[np.ndarray, " postings"]:
-    """part(t, d) of postings, each with its tf and its document's length; idf is theirs or that of one term.
+    """Compute part(t, d) of postings from tf, document lengths and idf (one per posting, or one for all).
 
-    Where the average length is 0 every length counts as average.
+    If the average length is 0, every length counts as average.
     """
     relative = b * lengths / average_length if average_length else b
     return (idf * (counts / (k1 * ((1 - b) + relative) + counts))).astype(np.float32)
@@ -44,10 +44,10 @@ def columns_of_corpus(
 ) -> tuple[
     Int64[np.ndarray, " terms_plus_1"], Int32[np.ndarray, " postings"], Float32[np.ndarray, " postings"]
 ]:
-    """part(t, d) of all terms in all documents, a column per term: (offsets, positions, parts).
+    """Compute part(t, d) of all terms in all documents, a column per term: (offsets, positions, parts).
 
     Args:
-        documents: the term ids of each document, repeated as often as they occur.
+        documents: term ids of each document, repeated as often as they occur.
         terms: number of distinct terms; ids are 0 to terms − 1 and each occurs.
         k1: saturation.
         b: weight of the length.

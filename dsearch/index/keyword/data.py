@@ -1,10 +1,10 @@
-"""What a keyword index consists of, as arrays, and its files: `keyword/` in index/README.md.
+"""Arrays of a keyword index and their files: `keyword/` in index/README.md.
 
-The documents as sequences of symbols: where phrases are sought.
+Phrases are searched in documents stored as sequences of symbols.
 
-A document is its leaves (`words.py`) in order, 4 bytes each. A phrase is sought only in the documents that
-hold all of its terms, so a look costs the lengths of these documents; a phrase of stop words alone costs a
-pass over all of them.
+A document is the sequence of its leaves (`tokenizer.py`), 4 bytes each. A phrase is searched only in the
+documents that contain all of its terms, so the cost is the lengths of these documents. A phrase of stop words
+alone costs a pass over all documents.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class KeywordData:
     """A column of postings per term, and the documents as sequences of symbols.
 
     Attributes:
-        tokenizer, k1, b, average_length: as of `KeywordIndex`.
-        documents: their number.
-        vocabulary: every symbol, its place is its id; the first `terms` are terms, the others silent words.
+        tokenizer, k1, b, average_length: as in `KeywordIndex`.
+        documents: number of documents.
+        vocabulary: all symbols, ordered by id; the first `terms` are terms, the others silent words.
         terms: number of terms.
         offsets, positions, parts: term t is in documents positions[offsets[t] : offsets[t + 1]], ascending.
         sequences: the documents as symbols.
@@ -204,7 +204,7 @@ class KeywordData:
 
 
 def checked_weighting(k1: float, b: float) -> None:
-    """Refuse what BM25 is not defined for.
+    """Reject k1 and b for which BM25 is not defined.
 
     Raises:
         InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
@@ -224,7 +224,7 @@ _SYMBOLS_AT_A_TIME = 1 << 20
 
 
 class Sequences:
-    """symbols[starts[d] : starts[d + 1]] are the symbols of document d."""
+    """Documents as sequences: symbols[starts[d] : starts[d + 1]] are the symbols of document d."""
 
     def __init__(
         self, starts: Int64[np.ndarray, " documents_plus_1"], symbols: Int32[np.ndarray, " symbols"]
@@ -235,7 +235,7 @@ class Sequences:
     def holding(
         self, phrase: Sequence[int], candidates: Int[np.ndarray, " candidates"]
     ) -> Bool[np.ndarray, " candidates"]:
-        """Whether each candidate (a document) holds the symbols of `phrase` side by side."""
+        """Mask of the candidates (documents) that contain the symbols of `phrase` side by side."""
         candidates = np.asarray(candidates, np.int64)
         found = np.zeros(len(candidates), bool)
         lengths = self.starts[candidates + 1] - self.starts[candidates]
@@ -268,7 +268,7 @@ class Sequences:
 
 
 def holds(text: Sequence[str], phrase: Sequence[str]) -> bool:
-    """Whether one text, given as symbols, holds the phrase: what `Sequences.holding` finds for many."""
+    """True if one text, given as symbols, contains the phrase; `Sequences.holding` checks many."""
     first, length = phrase[0], len(phrase)
     return any(
         text[start] == first and list(text[start : start + length]) == list(phrase)

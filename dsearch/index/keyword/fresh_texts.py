@@ -1,9 +1,9 @@
-"""Texts that are not in an index, cut once, so that many queries can be scored against them.
+"""Tokenized texts that are not in an index, so that many queries can be scored against them.
 
-Postings in layers, so that texts are added to many others at the cost of a few.
+Postings are kept in layers, so that adding a few texts to many costs little.
 
-A layer is joined to the one below when that is not larger: n texts that come one by one make log₂ n layers at
-most, and each of them is copied log₂ n times (the logarithmic method of Bentley & Saxe 1980, "Decomposable
+A layer is merged into the one below if that is not larger: n texts added one by one form at most log₂ n
+layers, and each is copied log₂ n times (the logarithmic method of Bentley & Saxe 1980, "Decomposable
 searching problems I").
 """
 
@@ -25,12 +25,12 @@ _NOWHERE = np.zeros(0, np.int64), np.zeros(0)
 
 @dataclass(frozen=True, slots=True)
 class TokenizedTexts:
-    """Texts by term. Made by `TokenizedTexts.of(tokenizer, texts)`; positions count from 0 in their order.
+    """Texts by term, created by `TokenizedTexts.of(tokenizer, texts)`; positions count from 0 in their order.
 
     Attributes:
-        tokenizer: what cut them.
+        tokenizer: their tokenizer.
         lengths: number of terms in each text.
-        postings: term → (ascending positions of the texts that hold it, how often each holds it).
+        postings: term → (ascending positions of the texts that contain it, its count in each).
         leaves: each text as a sequence of symbols, for phrases (`Word.leaves`).
     """
 
@@ -77,9 +77,10 @@ class TokenizedTexts:
     def occurrences(
         self, term: str, at: Int[np.ndarray, " candidates"] | None = None
     ) -> tuple[Int64[np.ndarray, " holding"], Float64[np.ndarray, " holding"], Int64[np.ndarray, " holding"]]:
-        """Which texts hold `term`, ascending, how often each does, and their lengths.
+        """Positions of the texts that contain `term`, ascending, its count in each, and their lengths.
 
-        Of the texts numbered `at` alone, where given, and then by places in it; costs a binary search each.
+        With `at`, only the texts numbered `at` are searched, and positions are places in it; the cost is a
+        binary search for each.
         """
         holders, counts = self.postings.get(term, _NOWHERE)
         if at is None or len(holders) == 0:
@@ -90,7 +91,7 @@ class TokenizedTexts:
         return found, counts[held], self.lengths[holders[held]]
 
     def holding(self, phrase: Phrase) -> Bool[np.ndarray, " texts"]:
-        """Which texts hold `phrase`."""
+        """Mask of the texts that contain `phrase`."""
         holding = np.ones(len(self), bool)
         for term in phrase.terms:
             has_term = np.zeros(len(self), bool)
@@ -107,7 +108,7 @@ Posting = tuple[Int64[np.ndarray, " holding"], Float64[np.ndarray, " holding"]]
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Texts from `start` on; positions in its postings count from there."""
+    """Texts from `start` on; positions in its postings count from `start`."""
 
     start: int
     texts: int
@@ -115,7 +116,7 @@ class _Layer:
 
 
 class LayeredPostings(Mapping[str, Posting]):
-    """term → (ascending positions of the texts that hold it, how often each does), of all layers together."""
+    """Mapping of all layers: term → (ascending positions of the texts that contain it, its count in each)."""
 
     def __init__(self, layers: tuple[_Layer, ...]):
         self._layers = layers

@@ -1,9 +1,9 @@
-"""Where a text shows the terms of a query, in offsets of the text as it was given.
+"""Highlight the terms of a query in a text, by offsets of the original text.
 
-Texts are cut in their normal form (NFKC), which may be longer or shorter than they are. Offsets come back by
-way of the stretches of the text that are normalised each on its own: an ASCII character never melts into what
-stands before it, so a stretch begins there; inside a stretch each base character with its marks is tried, and
-kept if the pieces together give what the stretch gives.
+Texts are tokenized in their normal form (NFKC), which may be longer or shorter than the original. Offsets are
+mapped back through stretches that are normalised independently. An ASCII character never combines with the
+character before it, so a stretch begins there. A stretch is split further, at each base character with its
+marks, if the pieces together normalise to the same text as the stretch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def highlights(tokenizer: Tokenizer, query: str, text: str) -> list[tuple[int, i
     """[start, end) of every stretch of `text` whose term is a term of `query`; ascending, not overlapping.
 
     Terms are compared as the index compares them: stemmed, in normal form, identifiers by their parts too
-    (then only the part is marked, or the whole where the whole form matches). Offsets count characters
-    (code points) of `text` as given; a character is marked whole, with its accents.
+    (only the part is marked then, or the whole if the whole form matches). Offsets count characters
+    (code points) of the original `text`; a character is marked whole, with its accents.
     """
     wanted = set(next(tokenizer.terms([query])))
     if not wanted:

@@ -1,9 +1,9 @@
-"""The keyword head's scores: BM25 in Lucene's form, divided by the sum of the query terms' idf.
+"""Keyword scores: BM25 in Lucene's form, divided by the sum of the query terms' idf.
 
     b(q, d) = Σ_{t in q} part(t, d) / Σ_{t in q} idf(t)        in [0, 1)
 
-part and idf are those of `bm25.py`, which terms a query has is told by `query_terms.py`; k1 and b keep their
-names from the literature, and what DESIGN calls b(q, d) is called score.
+part and idf are those of `bm25.py`; `query_terms.py` defines the terms of a query. k1 and b keep their names
+from the literature, and b(q, d) of DESIGN is called score.
 
 Decisions:
 - A query without terms scores 0 everywhere, never NaN.
@@ -43,17 +43,17 @@ _WEIGHED = 2  # other weightings that are kept, one for each model in use
 class KeywordIndex:
     """BM25 over the documents of one generation: immutable, safe to read from many threads.
 
-    Positions count from 0 in the order in which the texts were given. Make one with `build` or `load`.
+    Positions count from 0 in the order of the texts. Create one with `build` or `load`.
 
     Attributes:
-        tokenizer: how documents were cut and queries are.
+        tokenizer: tokenizer of documents and queries.
         k1: saturation of repeated terms, > 0.
-        b: how much a document's length counts, 0 to 1.
+        b: weight of a document's length, 0 to 1.
         average_length: mean number of terms in a document, 0 for an empty index.
 
     Args:
         data: its arrays.
-        terms: of queries, where these documents are only part of a corpus or those of another index.
+        terms: query terms with the statistics of a larger corpus or of another index; None for its own.
     """
 
     def __init__(self, data: KeywordData, terms: QueryTerms | None = None):
@@ -83,7 +83,7 @@ class KeywordIndex:
 
     @property
     def statistics(self) -> CorpusStatistics:
-        """What the scores of a query depend on beside the document: the corpus's n and df."""
+        """Corpus statistics that a query's scores depend on: n and df."""
         return self._terms.statistics
 
     def part(self, start: int, stop: int) -> KeywordIndex:
@@ -91,7 +91,7 @@ class KeywordIndex:
         return KeywordIndex(self._data.part(start, stop), self._terms)
 
     def of_corpus(self, statistics: CorpusStatistics) -> KeywordIndex:
-        """These documents as part of a corpus: what `part` made, saved and loaded, needs its statistics.
+        """Score these documents as part of a corpus; a loaded index that `part` created needs its statistics.
 
         Raises:
             InvalidRequest: statistics of another vocabulary.
@@ -103,9 +103,9 @@ class KeywordIndex:
         return KeywordIndex(self._data, QueryTerms(self._data, statistics))
 
     def weighed(self, weighting: tuple[float, float] | None) -> KeywordIndex:
-        """The index of the same texts with this (k1, b); with those that it was built with for None.
+        """Return an index of the same texts with this (k1, b); None stands for the built ones.
 
-        The first time a pass over all postings, and 4 bytes of memory for each; kept for the next time.
+        The first call costs a pass over all postings and 4 bytes of memory for each; the result is cached.
 
         Raises:
             InvalidRequest: k1 ≤ 0, b outside 0 to 1, or an index built with b = 1.
@@ -131,8 +131,8 @@ class KeywordIndex:
     ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
         """The k best documents of each query: (scores, positions), best first, ties by ascending position.
 
-        Only documents that hold a query term are found (score > 0); the rest of a row is score 0, position
-        −1. A k above the number of documents is fine. Documents where `exclude` is true are not found.
+        Only documents that contain a query term are returned (score > 0); the rest of a row is score 0,
+        position −1. k may exceed the number of documents. Documents where `exclude` is true are skipped.
 
         Raises:
             InvalidRequest: k < 1, or `exclude` is not one boolean per document.
@@ -160,9 +160,9 @@ class KeywordIndex:
     def scores_at(
         self, query: str, positions: Int[np.ndarray, " candidates"]
     ) -> Float32[np.ndarray, " candidates"]:
-        """The scores of the documents at `positions` (any order, repeats allowed); 0 where a position is −1.
+        """Scores of the documents at `positions` (any order, repeats allowed); 0 where a position is −1.
 
-        Costs a binary search per query term and candidate: nothing grows with the corpus but its logarithm.
+        The cost is a binary search per query term and candidate, logarithmic in the size of the corpus.
 
         Raises:
             InvalidRequest: a position outside −1 to documents − 1.
@@ -187,12 +187,12 @@ class KeywordIndex:
         texts: Sequence[str] | TokenizedTexts,
         at: Int[np.ndarray, " candidates"] | None = None,
     ) -> Float32[np.ndarray, " scored"]:
-        """The scores of texts that are not in the index, with the index' statistics (n, df, average length).
+        """Scores of texts that are not in the index, with its statistics (n, df, average length).
 
-        Of those numbered `at` alone, where given: that costs a binary search per query term and candidate.
+        With `at`, only the texts numbered `at` are scored, by a binary search per query term and candidate.
 
-        Equal to what the index gives for the same text. Cut texts that are scored more than once beforehand,
-        with `TokenizedTexts.of(index.tokenizer, texts)`.
+        Scores equal those of the index for the same text. Tokenize texts that are scored more than once
+        beforehand, with `TokenizedTexts.of(index.tokenizer, texts)`.
 
         Raises:
             InvalidRequest: the texts were cut by another tokenizer.
@@ -211,9 +211,9 @@ class KeywordIndex:
         return scores
 
     def explain(self, query: str, position: int) -> dict[str, float]:
-        """The share of each (stemmed) query term in the score of the document at `position`; they sum to it.
+        """Share of each (stemmed) query term in the score of the document at `position`; they sum to it.
 
-        Terms that the document does not hold are left out.
+        Terms that the document does not contain are left out.
 
         Raises:
             InvalidRequest: no such position.
@@ -228,15 +228,15 @@ class KeywordIndex:
         return self._shares(query, number, lambda term: self._fresh_parts(term, texts))
 
     def matching(self, query: ParsedQuery) -> Bool[np.ndarray, " documents"] | None:
-        """Which documents hold all that `query` requires and nothing that it excludes; None = all do.
+        """Mask of the documents with all required and no excluded phrase of `query`; None = all match.
 
-        Costs the postings of the phrases' terms, and for phrases of more than one word the lengths of the
-        documents that hold all their terms.
+        The cost is the postings of the phrases' terms and, for phrases of more than one word, the lengths of
+        the documents that contain all their terms.
         """
         return matching(query, self.tokenizer, self._holding)
 
     def matching_texts(self, query: ParsedQuery, texts: TokenizedTexts) -> Bool[np.ndarray, " texts"] | None:
-        """As `matching`, for texts that are not in the index.
+        """Mask like `matching`, for texts that are not in the index.
 
         Raises:
             InvalidRequest: the texts were cut by another tokenizer.
@@ -245,7 +245,7 @@ class KeywordIndex:
         return matching(query, self.tokenizer, texts.holding)
 
     def highlights(self, query: str, text: str) -> list[tuple[int, int]]:
-        """Where `text` shows terms of `query`: see `highlights`."""
+        """Stretches of `text` that match terms of `query`; see `highlights`."""
         return highlights(self.tokenizer, query, text)
 
     def settings(self) -> dict[str, Any]:

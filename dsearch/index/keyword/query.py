@@ -1,16 +1,16 @@
-"""What a person types into the search box: words, "exact phrases", +required and -excluded terms.
+"""Query syntax of the search box: words, "exact phrases", +required and -excluded terms.
 
     rank "beam search" +python -java -"garbage collector"
 
 Nothing here is an error: a lone quote or sign is an ordinary character, because people paste text. A minus
 before a digit is a number, and a sign inside a word (state-of-the-art, C++) is part of the text.
 
-What a document must and must not hold: `ParsedQuery` against built documents and fresh texts alike.
+Required and excluded phrases of a `ParsedQuery` are matched against built documents and fresh texts alike.
 
-A phrase matches where its leaves stand side by side in the text, stems compared, stop words too. If there is
-an identifier in it, the whole form must be there too: "csv.DictReader" is not found in "csv dict reader",
-"dict reader" is found in both. A phrase of one word asks for that word's term alone, a phrase without a word
-for nothing.
+A phrase matches where its leaves stand side by side in the text; stems are compared, stop words too. If it
+contains an identifier, the whole form must occur too: "csv.DictReader" does not match "csv dict reader",
+"dict reader" matches both. A phrase of one word requires that word's term alone, a phrase without a word
+requires nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ITEM = re.compile(r'(?<!\S)([+-]?)["“”]([^"“”]*)["“”](?=[\s.,;:!?)]
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query, taken apart by `parse_query`.
+    """Query, parsed by `parse_query`.
 
     Attributes:
-        text: what is scored and encoded: all but the excluded terms, without quotes and signs.
-        required: phrases (of one word or more) that a document must hold.
-        excluded: phrases that a document must not hold.
+        text: text to score and encode: all but the excluded terms, without quotes and signs.
+        required: phrases (of one word or more) that a document must contain.
+        excluded: phrases that a document must not contain.
     """
 
     text: str
@@ -43,7 +43,7 @@ class ParsedQuery:
 
     @property
     def constrained(self) -> bool:
-        """Whether anything is required or excluded."""
+        """True if any phrase is required or excluded."""
         return bool(self.required or self.excluded)
 
 
@@ -68,11 +68,11 @@ def parse_query(text: str) -> ParsedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A phrase, cut.
+    """Tokenized phrase.
 
     Attributes:
-        terms: what a document must hold somewhere.
-        leaves: what it must hold side by side; empty where `terms` say all.
+        terms: terms that a document must contain anywhere.
+        leaves: leaves that it must contain side by side; empty if `terms` suffice.
     """
 
     terms: tuple[str, ...]
@@ -97,7 +97,7 @@ def matching(
     tokenizer: Tokenizer,
     holding: Callable[[Phrase], Bool[np.ndarray, " documents"]],
 ) -> Bool[np.ndarray, " documents"] | None:
-    """Which documents hold all that is required and nothing that is excluded; None = all do."""
+    """Mask of the documents with all required and no excluded phrases; None = all match."""
     mask: np.ndarray | None = None
     for texts, wanted in ((query.required, True), (query.excluded, False)):
         for text in texts:

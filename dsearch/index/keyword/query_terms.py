@@ -1,18 +1,18 @@
-"""The terms of a query, and what each of them weighs in a corpus.
+"""Terms of a query, and their weights in a corpus.
 
     factor(t, q) = count(t, q) / Σ_{t' in q} count(t', q) · idf(t')
 
-is what a document's part(t, d) (`bm25.py`) is multiplied with.
+is the weight of a document's part(t, d) (`bm25.py`).
 
 Decisions:
-- A term that a query repeats counts as often as it is repeated, above and below the line.
-- A query term that no document of the generation holds counts below the line with df = 0, and above it for a
-  fresh row that holds it. So n, df and average_length alone fix every score: shards and fresh rows agree with
-  the index.
-- An identifier counts as its whole form and as its parts, each with its own idf, above and below the line: a
-  document with the whole form gets all of it, one with a part its share. A whole form that no document of the
-  generation holds is left out of the query: its parts stand for it (`readCsv` among documents that only know
-  `read_csv` scores as "read csv" does, not a third of that).
+- A repeated query term counts as often as it is repeated, in numerator and denominator.
+- A query term that no document of the generation contains counts in the denominator with df = 0, and in the
+  numerator for a fresh row that contains it. So n, df and average_length alone determine every score: shards
+  and fresh rows agree with the index.
+- An identifier counts as its whole form and as its parts, each with its own idf, in numerator and
+  denominator: a document with the whole form gets all of it, one with a part its share. A whole form that no
+  document of the generation contains is left out of the query: its parts represent it (`readCsv` among
+  documents with only `read_csv` scores like "read csv", not a third of that).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REMEMBERED = 1 << 20  # characters of queries; their terms are some thirty time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CorpusStatistics:
-    """What fixes every score beside a document's own words and the average length.
+    """Corpus statistics that determine every score, beside a document's own words and the average length.
 
     Attributes:
         documents: n.
@@ -44,7 +44,7 @@ class CorpusStatistics:
 
 @dataclass(frozen=True, slots=True)
 class QueryTerm:
-    """A distinct term of a query: `term_id` −1 = in no document; `factor` = its count / the query's Σ idf."""
+    """Distinct term of a query: `term_id` −1 = in no document; `factor` = its count / the query's Σ idf."""
 
     term: str
     term_id: int
@@ -53,13 +53,13 @@ class QueryTerm:
 
 
 class QueryTerms:
-    """The terms of queries, those of the last ones remembered: a search looks at one two times or more.
+    """Terms of queries, cached for the last ones because a search needs them at least twice.
 
-    Neither k1 nor b counts here, so indexes that differ in these share one.
+    They do not depend on k1 or b, so indexes that differ only in these share one instance.
 
     Args:
-        data: whose tokenizer and vocabulary are used.
-        statistics: of the whole corpus, where `data` is only part of it; those of `data` when None.
+        data: arrays with the tokenizer and the vocabulary.
+        statistics: statistics of the whole corpus if `data` is only part of it; None for those of `data`.
     """
 
     def __init__(self, data: KeywordData, statistics: CorpusStatistics | None = None):

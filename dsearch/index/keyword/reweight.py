@@ -1,11 +1,11 @@
-"""Other k1 and b for a built keyword index: what a model chose, without cutting the texts again.
+"""Change k1 and b of a built keyword index without tokenizing the texts again.
 
 An index keeps part(t, d) alone. How often a term occurs follows from it: with K(d) = k1 (1 − b + b L(d)/L̄),
 
     r(t, d) = part / (idf − part) = tf(t, d) / K(d)        Σ_t r(t, d) = L(d) / K(d)
 
-and the sum gives L(d), hence K(d), hence every tf, which are whole numbers. So there is nothing to store
-beside the parts, and an index of any release can be weighed anew.
+and the sum gives L(d), hence K(d), hence every tf, which are whole numbers. So only the parts need to be
+stored, and an index of any release can be reweighed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _POSTINGS_AT_A_TIME = 1 << 21
 def reweighed(
     data: KeywordData, *, k1: float, b: float, documents: int, frequencies: Int64[np.ndarray, " terms"]
 ) -> KeywordData:
-    """`data` with the parts that `KeywordData.of` gives the same texts with this k1 and b.
+    """Recompute the parts of `data` for this k1 and b, as `KeywordData.of` computes them from the texts.
 
     Args:
-        data: the built index, whose b is below 1: lengths that count in full leave only proportions.
+        data: built index with b below 1; with b = 1 only proportions could be recovered.
         k1: saturation, above 0.
         b: weight of the length, 0 to 1.
-        documents: of the corpus, of which `data` may be a part.
-        frequencies: how many of those hold each term.
+        documents: number of documents of the corpus, of which `data` may be a part.
+        frequencies: document frequency of each term in the corpus.
 
     Raises:
         InvalidRequest: k1 or b out of range, or the index was built with b = 1.

@@ -1,27 +1,27 @@
-"""Text to terms, the same way for documents and for queries.
+"""Tokenize text to terms, in the same way for documents and queries.
 
-A text is brought to Unicode's compatibility form (NFKC) and cut into words; a word is lower-cased and stemmed
-(Snowball, through PyStemmer), and an identifier also gives its parts (`words.py`). Stop words and single
-characters are no terms: they are *silent*, found only inside a phrase.
+A text is brought to Unicode's compatibility form (NFKC) and split into words; a word is lower-cased and
+stemmed (Snowball, through PyStemmer), and an identifier also yields its parts. Stop words and single
+characters are no terms: they are *silent* and match only inside a phrase.
 
-What a tokenizer does is named by its `settings()`, which are stored beside every keyword index: a query is
-always cut as the documents were cut. The settings carry a version of the rules here and in `words.py`, and a
-probe, the digest of a fixed sentence's terms, which notices a stemmer that stems differently.
+`settings()` describe a tokenizer completely and are stored beside every keyword index: a query is always
+tokenized like the documents. They include a version of the rules in this module and a probe, the digest of a
+fixed sentence's terms, which detects a stemmer that stems differently.
 
-Languages of texts: a Snowball stemmer and the words that are too frequent to tell documents apart.
+A language consists of a Snowball stemmer and stop words, those too frequent to distinguish documents.
 
-The stop words are bm25s' lists (English: Lucene's 33). A language without a list keeps all its words.
+The stop words are the lists of bm25s (English: Lucene's 33). A language without a list keeps all its words.
 
-Words and their parts: where a text is cut, and how an identifier is taken apart beside its whole form.
+Identifiers are split into parts beside their whole form:
 
     csv.DictReader   csv.dictreader   csv   dictreader   dict   reader
     read_csv         read_csv         read  csv
     HTTPServer2      httpserver2      http  server2      server 2
-    p53, base64      p53, base64      a word with digits is taken apart only inside a longer identifier
+    p53, base64      p53, base64      a word with digits is split only inside a longer identifier
     RNAs, e.g., 0.5  rnas; nothing; nothing: no identifiers (single characters are no terms)
 
-A *leaf* is a piece that is not cut further; the leaves of a text, in order, are the text, so phrases are
-sought in leaves. Offsets count characters.
+A *leaf* is a piece that is not split further. The leaves of a text, in order, are the text, so phrases are
+searched in leaves. Offsets count characters.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _VARIANTS = {"porter", "dutch_porter", "lovins"}
 
 
 def languages() -> tuple[str, ...]:
-    """What `Tokenizer.for_language` takes, sorted: Snowball's languages and "none"."""
+    """Names that `Tokenizer.for_language` accepts, sorted: Snowball's languages and "none"."""
     return tuple(sorted({*Stemmer.algorithms(), NO_LANGUAGE} - _VARIANTS))
 
 
@@ -89,7 +89,7 @@ _HUMP = re.compile(r"UU+s(?![ls])|U+(?=U[ls])|U?[ls]+D*|U+D*|D+")
 
 
 class Piece(NamedTuple):
-    """A stretch of a word: [start, end) in it, and whether it is cut no further."""
+    """Stretch [start, end) of a word; a leaf is not split further."""
 
     start: int
     end: int
@@ -97,7 +97,7 @@ class Piece(NamedTuple):
 
 
 class Splitter(NamedTuple):
-    """A way to cut texts: `words` finds the words, `pieces` takes one apart, the whole form first."""
+    """Rules for splitting: `words` finds the words of a text, `pieces` splits one, the whole form first."""
 
     words: re.Pattern[str]
     pieces: Callable[[str], list[Piece]]
@@ -168,13 +168,13 @@ _REBUILD = "build the generation again"
 
 
 class Word(NamedTuple):
-    """A word, cut.
+    """Tokenized word.
 
     Attributes:
-        terms: what is counted: the whole form, then an identifier's parts.
+        terms: terms to count: the whole form, then an identifier's parts.
         spans: [start, end) of each term in the word.
         leaves: the word as a sequence of symbols, for phrases: a term, or a blank and a silent word.
-        whole: the whole form where it stands beside its parts, else None.
+        whole: the whole form if the word also has parts, else None.
     """
 
     terms: tuple[str, ...]
@@ -185,7 +185,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """Cuts texts into terms. Equal tokenizers give equal terms; instances are immutable and safe to share.
+    """Splits texts into terms. Equal tokenizers give equal terms; instances are immutable and safe to share.
 
     Attributes:
         splitter: a name in `SPLITTERS`: "identifiers", or "words" to leave identifiers whole.
@@ -209,7 +209,7 @@ class Tokenizer:
 
     @classmethod
     def for_language(cls, language: str) -> Tokenizer:
-        """With the stemmer and the stop words of one of `languages()`; "none" leaves every word as it is.
+        """Create a tokenizer with the stemmer and stop words of a language; "none" leaves words unchanged.
 
         Raises:
             InvalidRequest: an unknown language.
@@ -230,7 +230,7 @@ class Tokenizer:
             yield [term for word in words for term in word.terms]
 
     def settings(self) -> dict[str, Any]:
-        """What `from_settings` needs to make an equal tokenizer, as JSON."""
+        """JSON settings from which `from_settings` creates an equal tokenizer."""
         return {
             "version": TOKENIZER_VERSION,
             "splitter": self.splitter,
@@ -241,10 +241,10 @@ class Tokenizer:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], *, rebuild: bool = False) -> Tokenizer:
-        """The tokenizer that `settings()` described.
+        """Create the tokenizer that `settings()` describes.
 
-        With `rebuild` the same choices by this release's rules, whatever version and stemmer cut before: for
-        cutting all texts again.
+        With `rebuild`, the same choices are applied by this release's rules, whatever version and stemmer
+        were used before: for tokenizing all texts again.
 
         Raises:
             UnsupportedFormat: this release cuts by other rules, or PyStemmer stems differently than then.
@@ -270,7 +270,7 @@ class Tokenizer:
 
 
 class WordCutter(dict[str, Word]):
-    """A word of a text in normal form → the word, cut. Belongs to one thread, as PyStemmer's objects do."""
+    """Cache: normalised word → tokenized word. For one thread only, as PyStemmer requires."""
 
     def __init__(self, tokenizer: Tokenizer):
         super().__init__()
