@@ -1,7 +1,7 @@
-"""Every error that dsearch raises on purpose, in one tree.
+"""Errors that dsearch raises on purpose, in one tree.
 
-Each says what was given, what is allowed and what to do; `code` is stable and `status` is the HTTP status
-that the service answers with.
+Each message states the invalid input, the allowed values and the remedy; `code` is stable and `status` is the
+HTTP status of the service's response.
 
     DsearchError
     ├── InvalidRequest          422  a value out of range, of the wrong type or shape

@@ -61,7 +61,7 @@ class Option:
     longest: int | None = None
 
     def allows(self, value: Any) -> bool:
-        """Whether a value of the right type lies within the bounds."""
+        """True if a value of the right type lies within the bounds."""
         if self.choices:
             return value in self.choices
         if isinstance(value, str):
@@ -118,7 +118,7 @@ def in_python(name: str, value: object = None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningJob:
-    """What training and tuning have in common.
+    """Data and options common to training and tuning.
 
     Attributes:
         queries: query id → text.

@@ -1,9 +1,9 @@
-"""Matrix products of single precision on a processor, by the quicker of the two libraries that torch brings.
+"""Single-precision matrix products on a CPU, by the faster of the two libraries in torch.
 
-torch multiplies float32 matrices by MKL, which leaves the widest instructions of processors that are not
-Intel's unused. oneDNN, to which it leaves convolutions and bfloat16, uses them: on an AMD EPYC it multiplies
-64 queries with 5,183 keys of 384 numbers 2.1 times as fast, sums of values likewise
-(`scripts/bench/products.py`). Both round to float32 alone.
+torch multiplies float32 matrices with MKL, which does not use the widest instructions of processors by other
+makers than Intel. oneDNN, which torch uses for convolutions and bfloat16, does: on an AMD EPYC it multiplies
+64 queries with 5,183 keys of 384 numbers 2.1 times as fast, and likewise sums of values
+(`scripts/bench/products.py`). Both round to float32 only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One thread budget for torch, OpenMP, FAISS and the BLAS libraries that come with them.
 
-torch and faiss each bring an OpenMP runtime of their own, numpy and faiss a BLAS, and each of these takes
-every core. Left alone they oversubscribe the machine. torch is loaded first, always: the other order has
-crashed on some platforms, and one order everywhere is one thing less to wonder about.
+torch and faiss each bring an OpenMP runtime of their own, numpy and faiss a BLAS, and each of these uses
+every core. Without a common budget they oversubscribe the machine. torch is always loaded first: the other
+order has crashed on some platforms, and a single order is easier to reason about.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def set_threads(threads: int | None = None) -> int:
 
 
 def thread_budget() -> int:
-    """What `set_threads` allowed, for libraries that are told when they start (onnxruntime, OpenVINO).
+    """Thread budget for libraries that are configured at their start (onnxruntime, OpenVINO).
 
-    Before it was called: every core, as the native libraries have it by themselves.
+    Before `set_threads` is called: every core, the default of the native libraries.
     """
     return available_cores() if _set is None else _set
 

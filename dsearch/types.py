@@ -1,4 +1,4 @@
-"""The nouns that travel between the parts: plain, frozen, free of torch and faiss."""
+"""Shared data types: plain, frozen, free of torch and faiss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Document:
 
     @property
     def content(self) -> str:
-        """What is encoded and indexed: title and text, one space between."""
+        """Text to encode and index: title and text, joined by a space."""
         return f"{self.title} {self.text}".strip()
 
 
@@ -34,7 +34,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What an answer was computed from. Equal stamps give equal answers."""
+    """Versions of the data behind an answer. Equal stamps give equal answers."""
 
     generation: int
     model: str
@@ -46,10 +46,10 @@ class Lesson:
     """A training query that moved a hit; see `engine/lessons.py`.
 
     Attributes:
-        query: its words; None where they are not kept: of clicks, and of sentences of the documents.
-        grade: of this very document in its judgements; None: others were judged.
-        share: of what all training queries did to this hit's score at the first step of training, by absolute
-            amounts; above 0 where it lifted the hit.
+        query: its text; None if it is not stored, as for clicks and sentences of the documents.
+        grade: judged grade of this document for the query; None if only others were judged.
+        share: share of the change of this hit's score by all training queries at the first step of training,
+            by absolute amounts; above 0 if the query raised the hit.
     """
 
     query: str | None
@@ -59,17 +59,17 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What training changed about a hit: its parent model's view of the same candidates, and who pulled.
+    """Effect of training on a hit: its rank by the parent model, and the training queries that moved it.
 
     Attributes:
-        parent: the version that training started from.
-        score: by the parent. Scores of models with several heads are comparable within one answer alone.
-        weight: by the parent.
-        rank: by the parent, from 1.
-        dense: what the dense part of the score has gained since; with several heads their parts count by
-            their shares. With one head `score + dense + keyword` is the hit's score.
-        keyword: what the keyword part has gained.
-        lessons: the training queries that moved it most; None where the model keeps none.
+        parent: version that training started from.
+        score: score by the parent. Scores of models with several heads are comparable only within one answer.
+        weight: weight by the parent.
+        rank: rank by the parent, from 1.
+        dense: gain of the dense part of the score since; several heads count by their shares. With one head
+            `score + dense + keyword` is the hit's score.
+        keyword: gain of the keyword part of the score.
+        lessons: training queries that moved it most; None if the model stores none.
     """
 
     parent: str
@@ -95,9 +95,9 @@ class Explanation:
             terms' parts of a head add up to that head's keyword part.
         shares: how much of the document's weight comes from each head; they sum to 1.
         mixing: what comparing several heads adds to the score; see `engine/explaining.py`.
-        null_weight: that of "nothing fits", which all documents leave; None where the model has no slot.
-        learned: what training changed; None for the untrained model, and where it cannot be told (models
-            with documents of their own, shards).
+        null_weight: weight of the null slot, not given to any document; None if the model has no slot.
+        learned: effect of training; None for the untrained model, and if it is unknown (models with document
+            embeddings of their own, shards).
     """
 
     dense: list[float]
@@ -112,14 +112,14 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Highlight:
-    """A piece of a document that shows what the query asked for.
+    """Piece of a document that matches terms of the query.
 
     All offsets count characters (code points) of the field as it is stored.
 
     Attributes:
-        field: where it stands.
-        start: its first character.
-        text: the piece itself.
+        field: field that contains it.
+        start: offset of its first character.
+        text: text of the piece.
         spans: [start, end) of each term of the query in it.
     """
 
@@ -167,10 +167,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSummary:
-    """How the attention was spread: candidates seen, entropy in nats, share of the exact softmax they hold.
+    """Summary of the attention: number of candidates, entropy in nats, covered share of the exact softmax.
 
-    `covered_mass` is 1 when the candidates are the whole corpus and None when it was not computed;
-    `null_weight` is that of "nothing fits", which the documents leave, and None where the model has no slot.
+    `covered_mass` is 1 if the candidates are the whole corpus and None if it was not computed. `null_weight`
+    is the weight of the null slot, not given to any document, and None if the model has no slot.
     """
 
     candidates: int
@@ -181,10 +181,10 @@ class AttentionSummary:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The answer to one query; `next_cursor` asks for the hits behind these, in the same ranking.
+    """Answer to one query; `next_cursor` is the cursor of the next page of the same ranking.
 
-    `query_id` names the answer of a server in feedback. `missing` is the share of the collection's documents
-    that could not be asked: shards of a cluster that were down, where a partial answer was wanted.
+    `query_id` identifies the answer of a server in feedback. `missing` is the share of the collection's
+    documents that were not searched because their shards were down and a partial answer was allowed.
     """
 
     query: str

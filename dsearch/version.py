@@ -1,3 +1,3 @@
-"""The version of this package, for whoever must not import what else the package exports."""
+"""Version of this package, for modules that must not import the rest of the package."""
 
 __version__ = "0.3.0"

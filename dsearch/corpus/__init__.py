@@ -1,4 +1,4 @@
-"""Where documents come from: files, folders, streams, test collections, and the demo corpus."""
+"""Sources of documents: files, folders, streams, test collections, and the demo corpus."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Cutting a long text into passages where it has seams: paragraphs, sentences, clauses, words.
+"""Split a long text into passages at its boundaries: paragraphs, sentences, clauses, words.
 
-semchunk finds the seams (it prefers the structurally strongest that is near enough); here its small pieces
-are put together to passages of about equal length that share some of their ends.
+semchunk finds the boundaries (it prefers the structurally strongest one nearby); this module joins its small
+pieces to passages of about equal length with overlapping ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which files a folder or a pattern stands for."""
+"""List the files of a folder or a glob pattern."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def is_pattern(source: str) -> bool:
-    """Whether a source is a glob pattern: it has `*`, `?` or `[`, and no file has this very name."""
+    """True if a source is a glob pattern: it has `*`, `?` or `[`, and no file has this very name."""
     return any(mark in source for mark in _MAGIC) and not os.path.lexists(source)
 
 

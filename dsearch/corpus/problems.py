@@ -1,4 +1,4 @@
-"""What was wrong with a source, gathered so that one bad line does not cost the rest of the batch."""
+"""Problems of a source, collected so that one bad line does not reject the rest of the batch."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class SourceProblem:
 
 
 class Problems:
-    """Counts all problems and keeps the first few; strict, it raises at the first one instead.
+    """Count all problems and keep the first few; if strict, raise at the first one instead.
 
     Attributes:
-        count: how many records or files were skipped.
-        first: the first `keep` of them, in the order they were met.
-        passed_over: files in folders that no reader takes, counted by suffix. They are no problems.
+        count: number of records or files skipped.
+        first: first `keep` problems, in order.
+        passed_over: number of files in folders without a reader, by suffix. They are no problems.
     """
 
     def __init__(

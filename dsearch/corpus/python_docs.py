@@ -1,9 +1,9 @@
-"""The demo corpus that is on every machine: the documentation of Python itself, with judgements made from it.
+"""Demo corpus that exists on every machine: the documentation of Python itself, with derived judgements.
 
 The docstrings of the standard library's modules, classes and functions are read from their sources with
-`ast`; nothing is imported. The judgements are a search task that the authors of Python have answered: the
-summary line of a docstring is the query, and the entry is relevant whose text, with that line taken out, goes
-on to describe the same thing.
+`ast`; nothing is imported. The authors of Python have answered the search task themselves: the summary line
+of a docstring is the query, and its own entry, whose text without that line describes the same thing, is
+relevant.
 """
 
 from __future__ import annotations

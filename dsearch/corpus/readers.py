@@ -1,4 +1,4 @@
-"""Reading sources: any file, folder or stream that dsearch takes, as a stream of documents."""
+"""Read any supported file, folder or stream as a stream of documents."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ Located = tuple[str, int | None, Document]
 def _reader(
     source: str, problems: Problems, fields: Fields, stdin: ByteStream | None
 ) -> Callable[[], Iterator[Located]]:
-    """How to read a source, once it is known that it can be."""
+    """Reader of a source, after checking that it is readable."""
     if source == STANDARD_INPUT:
         return partial(
             _read_stream, cast(ByteStream, sys.stdin.buffer) if stdin is None else stdin, problems, fields
@@ -216,7 +216,7 @@ def _kind(path: Path) -> str:
 
 
 def _nearest(path: Path) -> str:
-    """What is there instead, for a message."""
+    """Existing names in the folder, for a message."""
     parent = path.parent
     if not parent.is_dir():
         return f" (nor is there a folder {parent})"

@@ -1,4 +1,4 @@
-"""From a record (a JSON object, a row of a table) to a document: what the fields mean, what is refused."""
+"""Convert a record (a JSON object, a row of a table) to a document, or reject it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ Place: TypeAlias = tuple[int, Document]
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The names of the fields that hold id, title, text and value, where they are not the usual ones.
+    """Names of the fields with id, title, text and value.
 
-    None means: the first there is of `_id`, `id`; of `title`; of `text`, `contents`, `body`; of `value`.
+    None stands for the first existing one of `_id`, `id`; of `title`; of `text`, `contents`, `body`; of
+    `value`.
     """
 
     id: str | None = None

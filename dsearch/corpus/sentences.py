@@ -1,4 +1,4 @@
-"""Sentences, and training queries made of them: a corpus that teaches retrieval without any judgement."""
+"""Sentences of documents as training queries, for training without judgements."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""JSON that every reader understands alike: no name twice in one object, no nesting that only attacks have.
+"""Parse only unambiguous JSON: no repeated name in an object, no extreme nesting.
 
-What two readers could understand differently is refused, from a file as from a request. orjson reads it, but
-of a name that stands twice it keeps the last, and an integer of more than 64 bits it rounds to a float.
-Python's reader does neither, and takes twice to seven times as long, most with many numbers. So it reads only
-what orjson may have changed, which the value tells:
+JSON that two parsers could understand differently is rejected, in files and requests. orjson parses the text,
+but it keeps only the last of a repeated name, and rounds an integer of more than 64 bits to a float. Python's
+parser does neither, but takes twice to seven times as long, most with many numbers. So it is used only if
+orjson may have changed something, which the value reveals:
 
-- Colons. A text has one for each name, beside those inside its strings. Of a name that stands twice the value
-  has one, so that it accounts for fewer than there are. (One that is written as an escape is not counted.)
-- Floats too large to have been anything but perhaps such an integer.
+- Colons. A text has one for each name, beside those inside its strings. The value has a repeated name only
+  once, so it accounts for fewer colons than the text has. (One that is written as an escape is not counted.)
+- Floats so large that they may have been such an integer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NUMBERS = frozenset({int, bool, float})
 
 
 class AmbiguousJson(Exception):
-    """What is wrong with a text that is JSON, and what to do about it."""
+    """Text is JSON, but ambiguous; the message has the problem and the remedy."""
 
 
 def parse(text: str) -> Any:

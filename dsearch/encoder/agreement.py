@@ -1,7 +1,7 @@
-"""How far a back end's embeddings are from those of torch in float32: cosines over texts of all lengths.
+"""Compare a back end's embeddings with those of torch in float32: cosines over texts of all lengths.
 
-The texts are the docstrings of Python's own types, which are on every machine. What int8 does to a ranking is
-tested on real collections (tests/real).
+The texts are the docstrings of Python's own types, which exist on every machine. The effect of int8 on a
+ranking is tested on real collections (tests/real).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEAST_INT8 = 0.98  # the mean cosine of a quantised one, whose embeddings stand 
 
 
 def agrees(dtype: str, cosines: Float32[np.ndarray, " texts"]) -> bool:
-    """Whether cosines with float32 are what is expected of a precision."""
+    """True if cosines with float32 reach the bound of the precision."""
     if not np.isfinite(cosines).all():
         return False
     return bool(cosines.min() >= LEAST_CLOSE if dtype in CLOSE else cosines.mean() >= LEAST_INT8)
@@ -29,7 +29,7 @@ def agrees(dtype: str, cosines: Float32[np.ndarray, " texts"]) -> bool:
 def cosines(
     some: Float32[np.ndarray, "texts encoder_dim"], others: Float32[np.ndarray, "texts encoder_dim"]
 ) -> Float32[np.ndarray, " texts"]:
-    """Of unit embeddings, pair by pair."""
+    """Cosines of unit embeddings, pair by pair."""
     return np.asarray((some * others).sum(1), np.float32)
 
 

@@ -1,4 +1,4 @@
-"""What can run an encoder, and in which precision: torch, onnxruntime, OpenVINO."""
+"""Back ends that run an encoder, and their precisions: torch, onnxruntime, OpenVINO."""
 
 from __future__ import annotations
 

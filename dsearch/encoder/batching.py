@@ -1,4 +1,4 @@
-"""Batches of texts of like length, in an order that makes the first batches speak for the rest."""
+"""Batches of texts of similar length, in an order that makes the first batches representative of the rest."""
 
 from __future__ import annotations
 

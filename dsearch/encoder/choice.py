@@ -1,10 +1,10 @@
 """`auto`: the fastest installed back end that agrees with torch, measured once and written down.
 
-    <cache>/choice-<key>.json    what was measured on this machine, and what was chosen
+    <cache>/choice-<key>.json    measurements on this machine, and the choice
 
-The key is over the weights, the versions, the processor and the budget of threads. Measuring takes the time
-of exporting the model and of some hundred texts, so it is done where somebody asks for it (`--backend auto`,
-`dsearch backends`), and what it found holds for whatever is started afterwards.
+The key is a digest of the weights, the versions, the processor and the thread budget. Measuring takes the
+time of exporting the model and encoding some hundred texts, so it runs only on request (`--backend auto`,
+`dsearch backends`). Later starts use its result.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One back end on this machine.
+    """Measurement of one back end on this machine.
 
     Attributes:
-        name: of the back end.
+        name: name of the back end.
         dtype: its precision.
-        queries_per_s: one at a time.
-        documents_per_s: sorted by length, in batches.
-        problem: why it cannot be used; the rates are 0 then.
+        queries_per_s: rate of queries encoded one at a time.
+        documents_per_s: rate of documents sorted by length, in batches.
+        problem: reason why it cannot be used; the rates are 0 then.
     """
 
     name: str
@@ -54,11 +54,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `auto` stands for.
+    """Result of choosing a back end for `auto`.
 
     Attributes:
-        backend: the chosen one.
-        measured: every one that was tried.
+        backend: chosen back end.
+        measured: measurements of all candidates.
     """
 
     backend: Backend
@@ -81,12 +81,12 @@ def candidates(dtype: str | None = None) -> list[Backend]:
 
 
 def known_in(cache: Path) -> bool:
-    """Whether anything was chosen here, for whichever encoder: a look that costs nothing."""
+    """True if the cache has a choice for any encoder; a cheap check."""
     return any(cache.glob("choice-*.json"))
 
 
 def read_choice(cache: Path, weights_sha256: str, dtype: str | None) -> Choice | None:
-    """What was chosen here before; None where nothing was, or for another encoder, version or processor."""
+    """Read a previous choice; None if there is none for this encoder, version and processor."""
     try:
         stored = json.loads(_file(cache, weights_sha256, dtype).read_text(encoding="utf-8"))
         measured = tuple(Measured(**one) for one in stored["measured"])

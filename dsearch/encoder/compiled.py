@@ -1,7 +1,7 @@
-"""`CompiledEncoder`: an exported model with its tokenizer, as the engine knows encoders. No torch in it.
+"""`CompiledEncoder`: an exported model with its tokenizer, behind the encoder interface of the engine.
 
-Queries and documents go through it without torch, sentence-transformers or transformers being loaded. What
-needs gradients (`embed`, training) asks for the torch encoder that it was exported from, loaded then.
+Queries and documents are encoded without loading torch, sentence-transformers or transformers. Functions that
+need gradients (`embed`, training) load the torch encoder that it was exported from.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _BATCH_TOKENS = 8192  # of a batch, so that long windows do not take memory by t
 
 
 class CompiledEncoder:
-    """A `TextEncoder` that a back end runs.
+    """`TextEncoder` that runs on a compiled back end.
 
     Args:
-        run: the exported model; see `runtimes`.
+        run: exported model; see `runtimes`.
         tokenizer: JSON of a `tokenizers.Tokenizer`.
         inputs: names of the arrays that `run` takes, of `FIELDS`.
-        padding: the token that fills up short texts.
-        prompts: what is put before texts, by role.
-        identity: what it is; its back end and precision say who runs it.
-        reference: gives the torch encoder that was exported.
-        batch_size: texts run at a time, fewer when they are long.
-        few_shapes: pad a text that comes alone, as queries do, to 16, 32, 64, … tokens within the window: for
-            a back end that prepares itself anew whenever the shape is not that of the call before, which
-            takes longer than a few more tokens. In a batch padding costs more.
+        padding: token that pads short texts.
+        prompts: prefixes of texts, by role.
+        identity: identity of the encoder, including back end and precision.
+        reference: function that loads the exported torch encoder.
+        batch_size: texts per run, fewer if they are long.
+        few_shapes: pad a single text, such as a query, to 16, 32, 64, … tokens within the window. Some back
+            ends compile again whenever the shape differs from that of the last call, which takes longer than
+            a few more tokens. In a batch padding costs more.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class CompiledEncoder:
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What makes it the same encoder as another."""
+        """Identity of the encoder, by which embeddings are comparable."""
         return self._identity
 
     @property

@@ -28,11 +28,11 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """What the engine asks of an encoder."""
+    """Encoder interface of the engine."""
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What makes it the same encoder as another."""
+        """Identity of the encoder, by which embeddings are comparable."""
         ...
 
     def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
@@ -109,7 +109,7 @@ class Encoder(nn.Module):
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What makes it the same encoder as another."""
+        """Identity of the encoder, by which embeddings are comparable."""
         return self._identity
 
     def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:

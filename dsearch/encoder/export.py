@@ -1,15 +1,15 @@
-"""An encoder written as a file that another library runs, kept for the next start.
+"""Export an encoder to a file that another library runs, and cache it for the next start.
 
     <cache>/<encoder>-<kind>-<key>/   model.onnx, or model.xml and model.bin
                                       tokenizer.json
-                                      export.json: what it is, SHA-256 of each file, agreement with torch
+                                      export.json: description, SHA-256 of each file, agreement with torch
 
-The key is over the weights and the versions of whatever took part, so another of any of them is
-another folder. A folder appears whole, by one rename, and every file is held against its digest before it is
-loaded; what does not fit is exported again. The whole function is exported, tokens to pooled vector, by
-`torch.onnx.export` or OpenVINO's converter; int8 is of the weights' matrix products: by onnxruntime with a
-scale for each output (one scale a matrix, its default, leaves a cosine of .95), or by nncf, which looks at
-texts first.
+The key is a digest of the weights and the versions of all libraries involved, so each combination has its own
+folder. A folder appears as a whole, by one rename, and every file is checked against its digest before it is
+loaded; on a mismatch it is exported again. The whole function is exported, tokens to pooled vector, by
+`torch.onnx.export` or OpenVINO's converter. int8 applies to the matrix products with weights: by onnxruntime
+with one scale per output (one scale per matrix, its default, leaves a cosine of .95), or by nncf, which
+calibrates on texts first.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Exporting:
-    """What is exported, and where to.
+    """Request to export an encoder.
 
     Attributes:
-        name: of the encoder, as the user called it.
+        name: the user's name of the encoder.
         weights: its files.
-        max_tokens: longer texts are cut; the model's own limit when None. What is exported takes any.
+        max_tokens: limit above which texts are cut; None for the model's own limit. The exported model
+            accepts any length.
         cache: folder of the exports.
-        load: gives the torch encoder in float32.
+        load: function that loads the torch encoder in float32.
     """
 
     name: str
@@ -106,7 +107,7 @@ def cosine_of(asked: Exporting, backend: Backend) -> float | None:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Of what is installed of these."""
+    """Versions of those packages that are installed."""
     found: dict[str, str] = {}
     for package in packages:
         with contextlib.suppress(PackageNotFoundError):
@@ -130,7 +131,7 @@ def _plain(name: str) -> str:
 
 
 def _checked(folder: Path) -> dict[str, Any] | None:
-    """What an export says of itself if its files are what was written, else None."""
+    """Description of an export if its files match their digests, else None."""
     try:
         record = json.loads((folder / _RECORD_NAME).read_text(encoding="utf-8"))
         for name, digest in record["files"].items():

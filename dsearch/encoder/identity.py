@@ -1,4 +1,4 @@
-"""What makes two encoders the same: only embeddings of the same one can be compared."""
+"""Identity of an encoder: only embeddings of the same encoder can be compared."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dsearch.hints import Command
 
 @dataclass(frozen=True, slots=True)
 class EncoderIdentity:
-    """Everything that decides the numbers of an embedding.
+    """Everything that determines the numbers of an embedding.
 
     Attributes:
-        name: what the user called it: a model's name or a folder.
-        revision: the hub's commit, or "" for a model from a package or a folder.
-        weights_sha256: digest over all files of weights.
-        pooling: how token states became one vector, "mean" for example.
-        max_tokens: longer texts are cut.
-        backend: what ran the model: "torch", "onnx", "openvino".
+        name: the user's name of the encoder: a model's name or a folder.
+        revision: commit on the hub, or "" for a model from a package or a folder.
+        weights_sha256: digest of all files of weights.
+        pooling: pooling of token states to one vector, "mean" for example.
+        max_tokens: limit above which texts are cut.
+        backend: library that runs the model: "torch", "onnx", "openvino".
         dtype: "float32", "bfloat16" or "int8".
         dimension: numbers in an embedding.
     """
@@ -51,7 +51,7 @@ class EncoderIdentity:
         return cls(**{name: stored[name] for name in names})
 
     def same(self, other: EncoderIdentity) -> bool:
-        """Whether embeddings of both can be compared; see `require_same`."""
+        """True if embeddings of both can be compared; see `require_same`."""
         try:
             self.require_same(other, "")
         except EncoderMismatch:

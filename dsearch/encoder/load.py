@@ -1,4 +1,4 @@
-"""`load_encoder`: an encoder by name, run by the back end that is asked for or was found to be fastest."""
+"""`load_encoder`: load an encoder by name, on a given back end or the fastest measured one."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def choice_of(
     measure: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Choice | None:
-    """What `auto` stands for here; None where nothing was measured yet and `measure` is not set.
+    """Choice of `auto` on this machine; None if there is no measurement yet and `measure` is not set.
 
     Raises:
         EncoderUnavailable: no weights.

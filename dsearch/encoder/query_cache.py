@@ -1,6 +1,6 @@
-"""`QueryCache`: embeddings of queries that were asked before, the least recently asked for go first.
+"""`QueryCache`: least-recently-used cache of query embeddings.
 
-What is kept is what the encoder gave, so an answer is the same with it and without, up to the last bits in
+Entries are outputs of the encoder, so results are the same with and without the cache, up to the last bits in
 which a batch of texts differs from the same texts one by one.
 """
 
@@ -22,11 +22,11 @@ Encode = Callable[[Sequence[str]], Float32[np.ndarray, "texts encoder_dim"]]
 
 
 class QueryCache:
-    """For many threads; several may encode the same new text at once, and then agree.
+    """LRU cache, safe in many threads; several may encode the same new text at once, with equal results.
 
     Args:
-        max_bytes: of texts and embeddings together, bookkeeping included; 0 keeps nothing.
-        on_encode: told the seconds of each call of the encoder.
+        max_bytes: largest size of texts and embeddings, bookkeeping included; 0 disables the cache.
+        on_encode: callback with the seconds of each call of the encoder.
     """
 
     def __init__(self, max_bytes: int, on_encode: Callable[[float], None] | None = None):

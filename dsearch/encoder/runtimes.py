@@ -1,7 +1,7 @@
-"""Exported encoders as functions: arrays of tokens in, arrays of sentences out. One budget of threads.
+"""Exported encoders as functions from arrays of tokens to arrays of embeddings, on one thread budget.
 
-Neither library spins while it waits, and both take what `dsearch.threads` allows: by itself each would take
-every core beside torch and FAISS.
+Both libraries are set not to spin while waiting, and to use the threads that `dsearch.threads` allows: by
+default each takes every core, in competition with torch and FAISS.
 """
 
 from __future__ import annotations
@@ -96,6 +96,6 @@ def import_openvino() -> Any:
 
 
 def openvino_knows(capability: str) -> bool:
-    """Whether this processor has what OpenVINO calls so: "BF16", "INT8"."""
+    """True if this processor has a capability that OpenVINO names, such as "BF16" or "INT8"."""
     openvino = import_openvino()
     return capability in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")

@@ -1,4 +1,4 @@
-"""What an encoder can say about the length of texts: needed to cut those that are longer than its window."""
+"""Token counts of texts by an encoder, needed to cut texts that are longer than its window."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Encoders that were trained on: a copy that learns, its change as tensors, and the change put back.
+"""Fine-tuned encoders: a copy that learns, its change as tensors, and applying the change.
 
-Two methods. `lora`: beside every linear layer W of the model a product B A of low rank learns, W stays
-(W + α/r · B A; Hu et al. 2021, arXiv:2106.09685, eq. 3; by `peft`, extra `lora`). `all`: every weight learns.
-What is kept of `lora` are A and B alone, some hundred kilobytes; to serve it they are added into a copy of W,
-so that a search costs what it cost before and needs no `peft`.
+There are two methods. `lora`: a product B A of low rank is learned beside every linear layer W of the model,
+W stays (W + α/r · B A; Hu et al. 2021, arXiv:2106.09685, eq. 3; by `peft`, extra `lora`). `all`: every weight
+is learned. For `lora` only A and B are stored, some hundred kilobytes. For serving they are added into a copy
+of W, so that the cost of a search does not change and `peft` is not needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNUSED = "pooler.dense"
 
 @dataclass(frozen=True, slots=True)
 class EncoderTraining:
-    """How an encoder learns.
+    """Method by which an encoder learns.
 
     Attributes:
         method: "lora" or "all".
@@ -54,10 +54,10 @@ class EncoderTraining:
 
 @dataclass(frozen=True, slots=True)
 class EncoderChange:
-    """What training changed of an encoder.
+    """Change of an encoder by training.
 
     Attributes:
-        training: how it learned.
+        training: method of the training.
         tensors: for "lora" `<layer>.A` and `<layer>.B`, for "all" every weight by its name.
     """
 
@@ -72,8 +72,8 @@ class LearningEncoder(nn.Module):
 
     Args:
         encoder: a `TextEncoder` that is a torch module.
-        training: how.
-        seed: of the factors A; B starts at zero, so that the copy starts as the encoder.
+        training: method of the training.
+        seed: random seed of the factors A; B starts at zero, so that the copy starts as the encoder.
 
     Raises:
         InvalidRequest: an encoder without weights to train, or without a linear layer for "lora".
@@ -120,7 +120,7 @@ class LearningEncoder(nn.Module):
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def change(self) -> EncoderChange:
-        """What it has learned, for `tuned`."""
+        """Learned change, for `tuned`."""
         found: dict[str, Tensor] = {}
         if self.how.method == "all":
             found = {name: _kept(parameter) for name, parameter in self.encoder.named_parameters()}
@@ -140,7 +140,7 @@ class TunedEncoder(nn.Module):
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What makes it the same encoder as another."""
+        """Identity of the encoder, by which embeddings are comparable."""
         return self._identity
 
     def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:

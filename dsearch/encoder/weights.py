@@ -1,7 +1,7 @@
-"""Where an encoder's weights lie, and the proof that they are the right ones.
+"""Locate an encoder's weights, and verify them.
 
-The default encoder comes from a package (the `offline` extra) and is checked against a pinned digest; a
-folder is taken as it is; any other name is asked of the hub, or of its cache when the hub is out of reach.
+The default encoder comes from a package (the `offline` extra) and is checked against a pinned digest. A
+folder is used as it is. Any other name is resolved by the hub, or by its cache if the hub is unreachable.
 """
 
 from __future__ import annotations

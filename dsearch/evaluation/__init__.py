@@ -1,4 +1,4 @@
-"""Judgements, runs, measures and how sure they are; needs numpy alone."""
+"""Judgements, runs, measures and their confidence intervals; depends on numpy alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well "nothing fits" is told: is the weight given to it a right probability, and does it rank rightly?
+"""Calibration of "no document fits": is its weight a calibrated probability, and does it rank queries?
 
     expected calibration error   Σ_b |b| / N · |share of unanswerable in b − mean weight in b|     over bins b
     AUROC                        P(weight of an unanswerable query > weight of an answerable one), ties half
@@ -22,14 +22,14 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Answerability:
-    """How "nothing fits" was told of judged queries.
+    """Quality of detecting judged queries that no document answers.
 
     Attributes:
-        answerable: queries that a document answers.
-        unanswerable: judged queries that none does.
-        auroc: of the slot's weight, or of the first hit's score (the lower, the less fits) without a slot.
-        calibration_error: expected; None without a slot, since a score is no probability.
-        mean_weight: that the slot has over all these queries; None without one.
+        answerable: number of queries that a document answers.
+        unanswerable: number of judged queries that no document answers.
+        auroc: AUROC of the slot's weight, or, without a slot, of the first hit's negated score.
+        calibration_error: expected calibration error; None without a slot, since a score is no probability.
+        mean_weight: mean weight of the slot over all these queries; None without one.
     """
 
     answerable: int

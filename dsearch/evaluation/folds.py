@@ -1,4 +1,4 @@
-"""Cross-validation folds: which fold each query of a collection without official split belongs to."""
+"""Cross-validation folds: assign each query of a collection without official split to a fold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relevance judgements: reading them, leaving pairs out, and telling seen from unseen queries."""
+"""Relevance judgements: reading, leaving out pairs, and separating seen from unseen queries."""
 
 from __future__ import annotations
 

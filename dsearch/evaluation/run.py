@@ -1,4 +1,4 @@
-"""Runs: what a system returned for each query, and the TREC file that any outside evaluator reads."""
+"""Runs: the ranking of a system for each query, and the TREC file format for external evaluators."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How sure a mean or a difference of means over queries is: bootstrap intervals.
+"""Bootstrap confidence intervals of a mean, or a difference of means, over queries.
 
-Queries are drawn with replacement, as many as there are, `samples` times; the interval is the middle 95 % of
-the means so drawn (the percentile bootstrap, Efron 1979; for paired system comparison Sakai, SIGIR 2006).
+Queries are resampled with replacement `samples` times; the interval is the middle 95 % of the resampled means
+(the percentile bootstrap, Efron 1979; for paired system comparison Sakai, SIGIR 2006).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The source of truth of a collection: SQLite and a watermark. Neither torch nor faiss.
+"""Source of truth of a collection: SQLite and a watermark. Imports neither torch nor faiss.
 
 store.py      Store: the public face, written       journal.py    how an operation becomes durable
 reader.py     Reader: the same, read                watermark.py  what was acknowledged, outside SQLite

@@ -1,8 +1,8 @@
-"""A collection copied while it is written to, and a copy turned into a collection again, after checking it.
+"""Back up a collection while it is written to, and restore a checked copy as a collection.
 
-A backup is a collection folder of its own: the database as of one operation, a watermark that says so, and
-whatever the caller adds (trained heads; generations can be built again). It appears under its name whole or
-not at all, and every byte was synced before.
+A backup is a collection folder of its own: the database as of one operation, a matching watermark, and the
+files that the caller adds (trained heads; generations can be built again). It appears under its name as a
+whole or not at all, after every byte was synced.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def sync_all(folder: Path) -> None:
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:
-    """What is not copied of a backup's folder; raises CorruptData for what no backup has.
+    """Names in a backup's folder that are not copied; raises CorruptData for entries that no backup has.
 
-    A link would bring in files from elsewhere, a pipe would be waited for.
+    A link would copy files from elsewhere, and reading a pipe would block.
     """
     for path in (Path(folder) / name for name in names):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):

@@ -1,10 +1,10 @@
-"""Collections as folders of a home: made whole or not at all, listed, deleted whole or not at all.
+"""Collections as folders of a home: atomic creation, listing, atomic deletion.
 
-Both ways lead through a folder beside the others whose name starts with a dot, which no collection's can: it
-is filled and then renamed, or renamed and then emptied. What a kill leaves of it is swept away by the next
-creation or deletion.
+Creation and deletion use a sibling folder whose name starts with a dot, which no collection's name can: it is
+filled and then renamed, or renamed and then emptied. The next creation or deletion removes the leftovers of a
+killed process.
 
-Refusing file systems on which the store's promises do not hold.
+File systems on which the store's promises do not hold are rejected.
 
 SQLite's log lives in memory shared between processes and the locks are those of one kernel: over a network
 neither works ("All processes using a database must be on the same host computer; WAL does not work over a

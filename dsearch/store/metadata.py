@@ -1,8 +1,8 @@
-"""What metadata may hold, and how it is stored: checked and written in one walk.
+"""Check metadata and serialise it, in one walk.
 
-The text is `digest.canonical_json`'s. Every document of an upsert comes through here, and two walks, one that
-checks and one that writes, took twice as long as this one. Flat metadata of texts and small whole numbers, as
-most is, orjson writes: letter for letter the same, in a third of the time.
+The text is that of `digest.canonical_json`. Every document of an upsert passes through here, and two walks,
+one to check and one to serialise, took twice as long. Flat metadata of texts and small whole numbers, the
+usual kind, is serialised by orjson: letter for letter the same, in a third of the time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`Reader`: everything that may be asked of a collection, from any thread, beside the writer.
+"""`Reader`: all reads of a collection, from any thread, concurrent with the writer.
 
-Each answer is of one state of the collection and is held against its digests.
+Each read sees one state of the collection and is checked against its digests.
 
-What a filter finds: rows, counts, and the values of a field.
+It also evaluates filters: matching rows, counts, and the values of a field.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Reader:
 
     @property
     def cutting(self) -> dict[str, Any] | None:
-        """How long documents are cut into passages, as given to `create`; None when they are not."""
+        """Settings that cut long documents into passages, as passed to `create`; None if they are not cut."""
         return None if self._meta.passages is None else dict(self._meta.passages)
 
     @property
@@ -81,7 +81,7 @@ class Reader:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True after `close`."""
         return self._readers.closed
 
     def state_digest(self) -> tuple[int, bytes]:
@@ -91,10 +91,10 @@ class Reader:
         return state.sequence, state.digest
 
     def count(self, filter: object = None) -> Counts:
-        """How many documents are live, pending and deleted.
+        """Number of documents that are live, pending and deleted.
 
-        With a filter (filters.py; here and below JSON or a parsed tree) those that match it; deletions are
-        not looked through and count as 0. Raises InvalidRequest.
+        With a filter (JSON or a parsed tree, here and below), only matching documents count, and deletions
+        count as 0. Raises InvalidRequest.
         """
         tree = None if filter is None else parse_filter(filter)
         with self._readers.reading() as connection:
@@ -117,7 +117,7 @@ class Reader:
             return read.pending(connection)
 
     def contents(self, rows: Rows) -> list[str]:
-        """What is encoded and indexed of each row: title and text, one space between."""
+        """Text to encode and index of each row: title and text, joined by a space."""
         with self._readers.reading() as connection:
             return read.contents(connection, rows)
 
@@ -318,10 +318,10 @@ def searchable_rows(connection: sqlite3.Connection, tree: Filter) -> Int64[np.nd
 
 
 class RowMatches:
-    """Which rows the last few filters match, deleted ones too.
+    """Cache of the rows that the last few filters match, deleted ones included.
 
-    A row is one version of a document and never changes, so what is known of a row is known for ever: after a
-    write only the rows that it added are looked at.
+    A row is one version of a document and never changes, so cached results stay valid: after a write only the
+    new rows are evaluated.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the store hands out: small frozen records."""
+"""Small frozen records that the store returns."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jaxtyping import Float32, Int64
 class WriteReceipt:
     """An acknowledged write: it is on the medium.
 
-    `sequence` is the operation's number, or the present one when nothing changed. `rows` has, for an upsert,
-    the row of each document in the order given (the existing row for an unchanged one) and, for a deletion,
-    the rows deleted.
+    `sequence` is the operation's number, or the present one if nothing changed. For an upsert, `rows` has the
+    row of each document in input order (the existing row of an unchanged one); for a deletion, the deleted
+    rows.
     """
 
     sequence: int
@@ -75,10 +75,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened to the searchable rows after one operation and up to operation `sequence`.
+    """Changes of the searchable rows after one operation and up to operation `sequence`.
 
-    `added` are searchable now and were not then; `removed` were searchable then and are not now; both
-    ascending.
+    `added` rows are searchable now and were not then; `removed` rows were searchable then and are not now;
+    both ascending.
     """
 
     sequence: int
@@ -90,7 +90,7 @@ class Changes:
 class GenerationRecord:
     """A registered generation: an immutable snapshot of `rows` rows as of operation `snapshot`.
 
-    `manifest_digest` is the SHA-256 (hex) of its manifest.json; `record` is whatever its builder wants kept;
+    `manifest_digest` is the SHA-256 (hex) of its manifest.json; `record` is free-form data of its builder;
     `written` is the operation that registered it.
     """
 
@@ -123,11 +123,11 @@ class BackupReport:
 
 @dataclass(frozen=True, slots=True)
 class PurgeReport:
-    """What a purge did, as operation `sequence`.
+    """Result of a purge, as operation `sequence`.
 
-    `rows` deleted rows are gone for good. `kept` are still needed by a registered generation: build a new
-    one, retire the older ones, purge again. `overwritten` says whether the write-ahead log was emptied as
-    well; a reader that holds an old state prevents it, so purge again when it has ended.
+    `rows` deleted rows were removed permanently. `kept` rows are still needed by a registered generation:
+    build a new one, retire the older ones, purge again. `overwritten` is True if the write-ahead log was
+    emptied as well; a reader that holds an old state prevents it, so purge again when it has ended.
     """
 
     sequence: int
@@ -138,7 +138,7 @@ class PurgeReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What reading everything again found: `damage` names what is not what was written."""
+    """Result of reading everything again: `damage` names everything that differs from its digest."""
 
     sequence: int
     documents: int
@@ -147,5 +147,5 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every digest agrees."""
+        """True if every digest agrees."""
         return not self.damage

@@ -1,4 +1,4 @@
-"""`Store`: one collection's documents, embeddings, generations and models, on the medium once acknowledged.
+"""`Store`: one collection's documents, embeddings, generations and models, durable once acknowledged.
 
     with Store.create(home / "papers", name="papers", encoder={"name": …}, dimension=384) as store:
         receipt = store.upsert(documents)                  # text first …
@@ -40,7 +40,7 @@ from dsearch.types import Document
 class Store(Reader):
     """The source of truth of one collection, to be read (`Reader`) and written.
 
-    Made by `Store.create` and `Store.open`.
+    Create one with `Store.create` or `Store.open`.
     """
 
     def __init__(self, path: Path, meta: Meta, readers: ReaderPool, journal: Journal | None) -> None:
@@ -101,12 +101,12 @@ class Store(Reader):
 
     @property
     def readonly(self) -> bool:
-        """Whether this was opened for reading alone."""
+        """True if it was opened for reading only."""
         return self._journal is None
 
     @property
     def failed(self) -> bool:
-        """Whether the disk failed a write, so that no more are taken."""
+        """True if the disk failed a write; further writes are rejected."""
         return self._journal is not None and self._journal.failed
 
     def live_model(self) -> str:

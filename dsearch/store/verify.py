@@ -1,8 +1,7 @@
-"""Reading everything again: each digest, the sum of all facts, the derived tables, SQLite's own structure.
+"""Verify a collection: each digest, the sum of all facts, the derived tables, SQLite's own structure.
 
-SQLite's integrity check looks at the shape of its trees, not at what hangs there, and misses almost every
-flipped bit in a text or a vector. The digests name the damaged row; the set digest notices what no row can
-tell: that one is missing.
+SQLite's integrity check covers the structure of its trees, not their content, and misses almost every flipped
+bit in a text or a vector. The digests name the damaged row; the set digest detects missing rows.
 """
 
 from __future__ import annotations

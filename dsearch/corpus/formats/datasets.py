@@ -21,7 +21,7 @@ _INFO = "dataset_info.json"
 
 
 def is_dataset(folder: Path) -> bool:
-    """Whether a folder is a saved dataset, or several splits of one."""
+    """True if a folder is a saved dataset, or several splits of one."""
     return (folder / _SPLITS).is_file() or all((folder / name).is_file() for name in (_STATE, _INFO))
 
 

@@ -60,5 +60,5 @@ def raw_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator[tup
 
 
 def not_utf8(error: UnicodeDecodeError) -> str:
-    """What to say about bytes that are not UTF-8."""
+    """Message about bytes that are not UTF-8."""
     return f"byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; save the file as UTF-8"

@@ -1,4 +1,4 @@
-"""HTML and PDF files: each is one document, called by its path."""
+"""HTML and PDF files: each is one document with its path as id."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ def _pages(pypdf: Any, stream: io.BytesIO) -> tuple[str, list[str]]:
 
 
 def _quiet(library: str) -> None:
-    """What is wrong with a file is told as a problem; the libraries' own remarks would be shown besides."""
+    """Silence the libraries' own messages; errors of a file are reported as problems."""
     logging.getLogger(library).setLevel(logging.CRITICAL)

@@ -48,10 +48,10 @@ def read_csv(stream: ByteStream, name: str, problems: Problems, fields: Fields) 
 
 
 class _Lines(Iterator[str]):
-    """Lines with their ends, as the csv module wants them, and the number of the last one given out.
+    """Lines with their line ends, as the csv module requires, and the number of the last line returned.
 
-    Bytes that are not UTF-8 travel as lone surrogates and are refused with their row: dropping the line here
-    could tear a quoted cell apart.
+    Bytes that are not UTF-8 become lone surrogates and are rejected with their row: dropping the line here
+    could split a quoted cell.
     """
 
     def __init__(self, stream: ByteStream, name: str, problems: Problems) -> None:

@@ -1,4 +1,4 @@
-"""Text and Markdown files: each is one document, called by its path."""
+"""Text and Markdown files: each is one document with its path as id."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def split_heading(markdown: str) -> tuple[str, str]:
 
 
 def _paragraph(lines: list[str], number: int) -> bool:
-    """Whether a line is a paragraph of its own: what an underline makes a heading of."""
+    """True if a line is a paragraph of its own, so that an underline makes it a heading."""
     alone = number == 0 or not lines[number - 1].strip()
     return alone and bool(re.match(r" {0,3}[^\s>|*+-]", lines[number]))
 

@@ -1,4 +1,4 @@
-"""Further embeddings of long documents: rows of table `passages`, whole or not at all.
+"""Further embeddings of long documents: rows of table `passages`, written as a whole or not at all.
 
 A document longer than the encoder's window has an embedding for each of its passages. The first one is its
 row of table `embedding`, as for any document; this table has the passages' places in the text and the
@@ -27,7 +27,7 @@ _CHUNK = 256  # documents fetched by one statement
 
 
 def there(connection: sqlite3.Connection) -> bool:
-    """Whether the collection's format knows passages."""
+    """True if the collection's format has passages."""
     return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'passages'").fetchone() is not None
 
 

@@ -1,4 +1,4 @@
-"""A part of a document's metadata changed: JSON Merge Patch (RFC 7396)."""
+"""Change a part of a document's metadata: JSON Merge Patch (RFC 7396)."""
 
 from __future__ import annotations
 

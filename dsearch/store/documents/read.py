@@ -1,4 +1,4 @@
-"""Documents and embeddings on their way out. All of it is held against its digest first."""
+"""Read documents and embeddings. Everything is checked against its digest first."""
 
 from __future__ import annotations
 

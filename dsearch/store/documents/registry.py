@@ -1,14 +1,14 @@
-"""Generations and models: what was built, and which of it is live.
+"""Registry of generations and models, and which of them are live.
 
 Files come first (written, synced, their folder synced), then one committed row makes them live. `live` is a
-log: the newest entry of a kind is what is live, so a switch is an insertion, and so is a rollback.
+log: the newest entry of a kind is the live one, so a switch is an insertion, and so is a rollback.
 
-What may go: generations that nobody needs any more, and for good, the content of deleted documents.
+Retention removes generations that are no longer needed; a purge removes the content of deleted documents.
 
 A deletion leaves a tombstone, because a generation built before it still has the row, and `changes_since`
-has to say that it went. Once no registered generation is older than the deletion, the row, its text, its
-embedding and its tombstone can be removed. The log of what is live then gets an entry of kind `horizon`:
-deletions up to that operation are forgotten, and no generation from before it can be served again.
+has to report its removal. Once no registered generation is older than the deletion, the row, its text, its
+embedding and its tombstone can be removed. The log then gets an entry of kind `horizon`: deletions up to that
+operation are forgotten, and no generation from before it can be served again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What may be stored: checks that run before anything of a batch is written.
+"""Validate documents before anything of a batch is written.
 
-A batch is refused whole, and the message names the position and the id of the first bad document, so that the
-caller can mend one line and send the same batch again.
+A batch is rejected as a whole, and the message names the position and the id of the first bad document, so
+that the caller can correct one line and send the same batch again.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ def validate_name(name: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether `name` may name a collection."""
+    """True if `name` is a valid name of a collection."""
     return _NAME.fullmatch(name) is not None
 
 
 class Checked(Sequence[Document]):
     """Documents of one batch, each checked when it is added: `Store.upsert` does not check them again.
 
-    For whoever reads documents one by one and must tell a bad one from the rest of its batch. What is stored
-    is what was checked, whatever becomes of a document's metadata in between.
+    It serves callers that read documents one by one and have to report each bad one separately. The checked
+    bytes are stored, even if a document's metadata is changed in between.
     """
 
     def __init__(self) -> None:

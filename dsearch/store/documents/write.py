@@ -1,4 +1,4 @@
-"""Documents and embeddings on their way in: the statements of each kind of operation."""
+"""Write documents and embeddings: the statements of each kind of operation."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """`FeedbackFile`: `feedback.db` as a file: its format, its transactions, its watermark.
 
-A transaction is: lock the watermark → BEGIN IMMEDIATE → hold the database against the marks → the change, its
-facts added to the set digest, sequence + 1 → COMMIT (synced) → mark (synced) → unlock. What can be cut off in
-between, and what it looks like afterwards, is the table in watermark.py; the next writer marks what had been
-committed. Unlike the documents' writer this one holds the lock for one transaction, so that a command can
-clear feedback beside a running server.
+A transaction is: lock the watermark → BEGIN IMMEDIATE → compare the database with the marks → the change, its
+facts added to the set digest, sequence + 1 → COMMIT (synced) → mark (synced) → unlock. The table in
+watermark.py lists the crash windows and the state after each; the next writer marks a committed operation
+without a mark. Unlike the documents' writer this one holds the lock for one transaction only, so that a
+command can clear feedback beside a running server.
 
-Format 1 had no sequence and no watermark. Such a file is read as it is, and its first writer brings it up to
-format 2: marks of operation 0 are written before that is committed, so an upgrade or a creation that was cut
-off is known by them. Operation 0 acknowledges nothing.
+Format 1 had no sequence and no watermark. Such a file is read as it is, and its first writer upgrades it to
+format 2. Marks of operation 0 are written before the upgrade is committed, so they reveal an interrupted
+upgrade or creation. Operation 0 acknowledges nothing.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class FeedbackFile:
 
     @property
     def path(self) -> Path:
-        """Of the database."""
+        """Path of the database."""
         return self._folder / FEEDBACK_FILE
 
     @property
     def there(self) -> bool:
-        """Whether there is feedback, or was."""
+        """True if there is feedback, or was."""
         return self.path.is_file() or (self._folder / FEEDBACK.file_name).is_file()
 
     @contextmanager
@@ -259,14 +259,14 @@ class FeedbackFile:
         return self._failure
 
     def _marks(self) -> Marks | None:
-        """What the watermark says; None where it was never written, or not to its end."""
+        """Marks of the watermark; None if it was never written, or not completely."""
         try:
             return read_watermark(self._folder, FEEDBACK)
         except CorruptData:
             return None
 
     def _require_nothing_lost(self, marks: Marks | None) -> None:
-        """Of a file without a state, that no operation was ever acknowledged; raises CorruptData."""
+        """Check that no operation on a file without a state was ever acknowledged; raises CorruptData."""
         if marks is not None and marks.newest.sequence > 0:
             raise FEEDBACK.lost(
                 f"{self._folder}: acknowledged {FEEDBACK.written} are missing: {FEEDBACK_FILE} has none, "

@@ -1,4 +1,4 @@
-"""What people were shown and what they did: `Impression` and `Event`, their digests, their form as JSON.
+"""Records of feedback: `Impression` and `Event`, their digests and their JSON form.
 
 Names are those of Search UBI (User Behavior Insights, schema 1.3): `query_id, client_id, action_name,
 object_id, event_attributes.position.ordinal, timestamp, user_query`.
@@ -22,18 +22,18 @@ class Impression:
     """One page of hits as it was shown.
 
     Attributes:
-        query_id: names it.
-        query: the words that were searched for.
-        shown_s: when, in seconds since 1970.
-        generation: of the answer, as are model and sequence; −1, "" and −1 where only the query is known.
-        model: see generation.
-        sequence: see generation.
-        key: who asked: the API key's id, else the client's; "" when neither is known.
-        ids: the hits' documents, best first, as they were shown.
+        query_id: id of the impression.
+        query: text of the query.
+        shown_s: time of display, in seconds since 1970.
+        generation: generation of the answer, −1 if only the query is known.
+        model: model of the answer, "" if only the query is known.
+        sequence: sequence of the answer, −1 if only the query is known.
+        key: id of the API key that sent the query, else the client's; "" if neither is known.
+        ids: ids of the documents shown, best first.
         weights: their attention weights.
-        first: the position of the first of them, counted from 1.
-        pair: two positions that a coin decided to swap or not; None when nothing was left to chance.
-        swapped: whether it did.
+        first: position of the first of them, counted from 1.
+        pair: two positions that were swapped at random, or not; None without randomisation.
+        swapped: True if the pair was swapped.
     """
 
     query_id: str
@@ -50,7 +50,7 @@ class Impression:
     swapped: bool = False
 
     def position_of(self, id: str) -> int | None:
-        """Where a document stood, counted from 1; None when it was not among those remembered."""
+        """Position of a document on the page, counted from 1; None if it is not recorded."""
         return self.first + self.ids.index(id) if id in self.ids else None
 
     def content(self) -> str:
@@ -110,18 +110,18 @@ class Impression:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that somebody did with a document that a query had found.
+    """A user's action on a document that a query returned.
 
     Attributes:
-        event_id: names it among the events of its key.
-        query_id: of the impression.
-        key: who sent it: the API key's id, else the client's; "" when neither is known.
-        client_id: the user's browser or session, as the sender has it; "" when not given.
-        action: such as "click".
-        object_id: the document.
-        position: where it stood, counted from 1; None when that is not known.
-        time_s: when, in seconds since 1970, as the sender says.
-        received_s: when it was received, by the clock here.
+        event_id: id of the event, unique for its key.
+        query_id: id of the impression.
+        key: id of the API key that sent the event, else the client's; "" if neither is known.
+        client_id: the user's browser or session, as the sender names it; "" if unknown.
+        action: name of the action, such as "click".
+        object_id: id of the document.
+        position: position of the document, counted from 1; None if unknown.
+        time_s: time of the action, in seconds since 1970, as reported by the sender.
+        received_s: time of receipt by this machine's clock.
     """
 
     event_id: str

@@ -1,6 +1,6 @@
-"""The rows of feedback.db: written, read and held against their digests.
+"""Rows of feedback.db: writing, reading, and checking against their digests.
 
-Which operation `feedback.db` is at, its format, and the words for what its watermark misses.
+Also the state of `feedback.db` (operation and format), and the messages for operations missing from it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def all_facts(connection: sqlite3.Connection) -> int:
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """Of the file, free pages left out."""
+    """Bytes of the file in use, without free pages."""
 
     def pragma(name: str) -> int:
         return connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -245,7 +245,7 @@ class FeedbackState:
 
     @property
     def marks(self) -> tuple[Mark, Mark]:
-        """What the watermark may say beside this: this operation, or the one before."""
+        """Marks that are consistent with this state: this operation, or the one before."""
         return Mark(self.sequence, self.digest), Mark(self.previous_sequence, self.previous_digest)
 
     def later(self, sequence: int, digest: bytes) -> FeedbackState:

@@ -1,19 +1,19 @@
-"""`FeedbackStore`: a collection's `feedback.db`, what was clicked and the pages that it was clicked on.
+"""`FeedbackStore`: a collection's `feedback.db` with clicks and the pages they refer to.
 
-Apart from documents.db: it can be cleared, copied or left out of a backup by itself, and losing it loses no
-document. SQLite in WAL mode, synced at every commit: what `record` returned from is on the medium.
+It is separate from documents.db: it can be cleared, copied or left out of a backup by itself, and losing it
+loses no document. SQLite runs in WAL mode, synced at every commit: when `record` returns, the events are
+durable.
 
-- **Only what somebody reacted to is written down.** A page of hits gets here with the first event about it.
+- **Only pages with a reaction are stored.** A page of hits is recorded with the first event about it.
 - **Idempotent.** An event has an id among those of its key; sent again it is counted as repeated.
-- **Bounded** in events of one key and in bytes; then writes are refused until something is cleared.
-- **Damage is noticed** when it is read: every row stands beside the SHA-256 of its content, and the number of
-  each key's events is kept apart. What SQLite itself cannot read is reported as such. A watermark of its own
-  (feedback_file.py) notices acknowledged rows that vanished with everything that told of them: dropped by a
-  flipped bit in the log, or by an old copy put in place of the file.
+- **Bounded** in events of one key and in bytes; above a bound writes are rejected until feedback is cleared.
+- **Damage is detected** on reading: every row is stored with the SHA-256 of its content, and the number of
+  each key's events is stored separately. Errors of SQLite itself are reported as such. A separate watermark
+  (file.py) detects acknowledged rows that vanished without a trace: dropped by a flipped bit in the log, or
+  by an old copy put in place of the file.
 - **Cleared is gone**: rows are overwritten (`secure_delete`), the file is rebuilt, its log emptied.
 
-Any process may write; SQLite's lock takes them one by one. So `dsearch feedback clear` works while a server
-runs.
+Any process may write; SQLite's lock serialises them. So `dsearch feedback clear` works while a server runs.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class FeedbackStore:
     """The feedback of one collection; safe in many threads.
 
     Args:
-        folder: of the collection. The file is made by the first write.
-        max_events_of_key: more of one key are refused.
-        max_bytes: of the file; then every write is.
+        folder: folder of the collection. The first write creates the file.
+        max_events_of_key: largest number of events of one key; further ones are rejected.
+        max_bytes: largest size of the file; above it every write is rejected.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class FeedbackStore:
                 yield Page(impression, events_of(connection, impression.query_id))
 
     def loss(self) -> str | None:
-        """What is wrong with the file as far as opening it tells, in words; None when nothing is.
+        """Damage that opening the file reveals, in words; None if there is none.
 
         `damage` reads every row.
         """

@@ -1,4 +1,4 @@
-r"""Filters: conditions on metadata, as JSON, checked once and turned into a small typed tree.
+r"""Parse filters: conditions on metadata as JSON, checked once and converted to a small typed tree.
 
     {"year": {"gte": 1990, "lt": 2000}, "or": [{"tags": {"in": ["x", "y"]}}, {"not": {"lang": {"eq": "en"}}}]}
 

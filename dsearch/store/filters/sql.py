@@ -1,7 +1,7 @@
 """Filters as SQL over the JSON in column `metadata`: a condition that is 0 or 1, never NULL.
 
-Nothing of a filter stands in the SQL itself. Paths and operands are bound; numbers are bound as JSON, so that
-SQLite reads those of a filter and those of a document in the same way.
+The SQL text contains nothing of a filter. Paths and operands are bound; numbers are bound as JSON, so that
+SQLite parses those of a filter and those of a document in the same way.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _member(operands: list[str] | list[int | float], parameters: list[str]) -> s
 
 
 def _any_element(keys: Keys, tests: list[tuple[str, str]], parameters: list[str]) -> str:
-    """Whether the value at `keys`, or an element of the list there, passes the test of its type."""
+    """SQL condition: the value at `keys`, or an element of the list there, passes the test of its type."""
     if not tests:
         return "0"
     path = _bind(json_path(keys), parameters)

@@ -1,13 +1,10 @@
-"""Connections to `documents.db`: how they are set up, shared between threads, and how SQLite's errors read.
+"""Connections to `documents.db`: setup, sharing between threads, and translation of SQLite's errors.
 
-Note for whoever reads the database file by other means: never `open()` documents.db in a process that has it
-open through SQLite. Closing such a file drops SQLite's POSIX locks (sqlite.org/howtocorrupt.html, section
-2.2).
+Never `open()` documents.db by other means in a process that has it open through SQLite. Closing such a file
+drops SQLite's POSIX locks (sqlite.org/howtocorrupt.html, section 2.2).
 
-Rows into a table, many with one statement.
-
-A statement costs as much in Python and in the locks that it takes and gives as its row does in SQLite, and
-whoever waits for Python gets it between two statements. So rows go in by blocks.
+Rows are inserted in blocks, many with one statement. A statement costs as much in Python and in locking as
+its row costs in SQLite, and other threads get Python's lock between two statements.
 """
 
 from __future__ import annotations
@@ -72,7 +69,7 @@ class ReaderPool:
 
     @property
     def closed(self) -> bool:
-        """Whether no more is read."""
+        """True after `close`."""
         return self._closed
 
     @contextmanager
@@ -132,7 +129,7 @@ def readable_errors(place: Path, damaged: Damaged | None = None) -> Generator[No
 
 
 def is_full(error: sqlite3.Error) -> bool:
-    """Whether there was no room, be it for the index of the write-ahead log (-shm)."""
+    """True if the error means a full disk, including no space for the index of the write-ahead log (-shm)."""
     return (getattr(error, "sqlite_errorname", "") or "").startswith(("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"))
 
 

@@ -1,4 +1,4 @@
-"""Canonical bytes and the digests over them: what makes a changed bit visible.
+"""Canonical bytes and their digests, which reveal every changed bit.
 
 Two layers, both SHA-256, all integers 8 bytes, unsigned, little-endian:
 
@@ -6,7 +6,7 @@ Two layers, both SHA-256, all integers 8 bytes, unsigned, little-endian:
   text, metadata and value, then these five as UTF-8 (metadata and value as canonical JSON, no value as
   nothing). An embedding's covers its float32 bytes, that of passages the byte
   length of their spans, the spans and the float32 bytes.
-- **Facts** say what belongs to the collection: "row 7 holds the document of digest d since operation 3", "row
+- **Facts** state the collection's content: "row 7 holds the document of digest d since operation 3", "row
   7 was deleted by operation 9". A fact is the SHA-256 of its kind (ASCII, filled up with zeros to 16 bytes)
   and its fields, read as a little-endian number. The **set digest** is the sum of all facts modulo 2^256. A
   sum does not depend on order, so an operation adds its own facts without reading the others, and a lost,

@@ -1,19 +1,17 @@
-"""The one writer: every change of a collection is an operation, and this is how operations become durable.
+"""Single writer: every change of a collection is an operation, and the journal makes operations durable.
 
     BEGIN IMMEDIATE → the statements of each operation, its facts added to the set digest, sequence + 1 →
     COMMIT (synced) → mark in the watermark (synced) → every caller gets its receipt
 
-**Group commit.** An operation that finds others waiting for their turn leaves the transaction open for them;
-the last in line, or the first to find it 5 ms old, commits for all. A single writer finds nobody waiting and
-commits at once. An operation that fails is undone by itself (a savepoint) and the others go on.
+**Group commit.** If others wait for their turn, an operation leaves the transaction open for them; the last
+in line, or the first that finds the transaction 5 ms old, commits for all. A single writer commits at once. A
+failed operation is rolled back by itself (a savepoint), and the others continue.
 
-**Errors.** watermark.py has the table of crash windows. An error of the file system in or after COMMIT leaves
-unknown what is on the medium, and a repeated fsync may report success for pages that the kernel has dropped
-(Rebello et al. 2020, "Can applications recover from fsync failures?"). So it is never retried: the store
-refuses further writes until it is opened again, and goes on reading. A full disk is another matter: the write
-that met it was refused by the kernel and undone, so the next write may try again.
-
-Write operations: what one changes, and the group of them that becomes durable by one commit.
+**Errors.** watermark.py has the table of crash windows. After an error of the file system in or after COMMIT
+the content of the medium is unknown, and a repeated fsync may report success for pages that the kernel has
+dropped (Rebello et al. 2020, "Can applications recover from fsync failures?"). So it is never retried: the
+store rejects further writes until it is opened again, and continues to read. A full disk is different: the
+kernel rejected the write and it was rolled back, so the next write may try again.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ class Journal:
 
     @property
     def failed(self) -> bool:
-        """Whether no more is written: the disk failed, or this was closed."""
+        """True if writes are rejected: the disk failed, or the journal was closed."""
         return self._failure is not None
 
     @property
@@ -278,7 +276,7 @@ def _agrees(folder: Path, marks: Marks, state: State) -> bool:
 class Operation:
     """One change of the collection in progress. `sequence` is the number it has if it changes anything.
 
-    `before` is the state that it starts from, `committed` the one before its group.
+    `before` is its initial state, `committed` the state before its group.
     """
 
     def __init__(self, connection: sqlite3.Connection, before: State, committed: State) -> None:
@@ -308,7 +306,7 @@ class Operation:
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to commit."""
+        """True if there is anything to commit."""
         return self._changed
 
     @property
@@ -363,7 +361,7 @@ class Group:
         self._done.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended, within that time. Raises what kept it from being acknowledged."""
+        """Wait; return True if it has ended by then. Raises the error that prevented acknowledgement."""
         if not self._done.wait(timeout_s):
             return False
         if self._error is not None:

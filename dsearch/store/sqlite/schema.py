@@ -1,6 +1,6 @@
-"""The tables of `documents.db`, format 2.
+"""Tables of `documents.db`, format 2.
 
-- `meta`       what the collection is: format, name, encoder, dimension; written once.
+- `meta`       format, name, encoder and dimension of the collection; written once.
 - `state`      one row: the operation sequence and the set digest (digest.py), now and before the last commit,
                counters, and the last row number given out. Rows are numbered from 1 and no number is given
                twice.
@@ -110,9 +110,9 @@ CREATE TABLE live (
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a collection is; written at its creation and never changed.
+    """Identity of a collection; written at its creation and never changed.
 
-    `passages` says how long documents are cut, None that they are not.
+    `passages` are the settings that cut long documents into passages; None if they are not cut.
     """
 
     name: str
@@ -142,7 +142,7 @@ class State:
 
     @property
     def marks(self) -> tuple[Mark, Mark]:
-        """What the watermark may say beside this: this operation, or, when it was cut off, the one before."""
+        """Marks that are consistent with this state: this operation, or the one before after a crash."""
         return Mark(self.sequence, self.digest), Mark(self.previous_sequence, self.previous_digest)
 
 

@@ -1,9 +1,9 @@
-"""The watermark: a small file beside the database that says which operation was acknowledged last.
+"""Watermark: a small file beside the database that records the last acknowledged operation.
 
 SQLite recovers its write-ahead log up to the first frame whose checksum fails. A flipped bit there silently
-drops every later transaction, acknowledged or not, and all digests inside the log agree with what is left.
-Only something that stands outside can tell. The file has two slots of 4,096 bytes (so that a torn sector
-never touches both), each
+drops every later transaction, acknowledged or not, and all digests inside the log agree with the rest. Only
+a record outside the database reveals it. The file has two slots of 4,096 bytes (so that a torn sector never
+touches both), each
 
     magic "dsearchW" · format u32 · zero u32 · sequence u64 · set digest [32] · SHA-256 of all that [32]
 
@@ -89,7 +89,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What the slots hold: the newest whole mark, the slot it lies in, whether the other is whole too."""
+    """Content of the slots: the newest whole mark, its slot, and True if the other is whole too."""
 
     newest: Mark
     slot: int
