@@ -1,4 +1,4 @@
-"""Where attention meets index and store: collections, and search as a layer."""
+"""The search engine: collections, their indexes and models, and search as a differentiable layer."""
 
 from __future__ import annotations
 

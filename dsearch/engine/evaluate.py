@@ -1,6 +1,7 @@
-"""Runs: how a collection ranks many queries, by the served path, for any evaluator.
+"""Evaluation of a collection by the served path: runs, and the rejection of unanswerable queries.
 
-How well a model tells queries that nothing in the collection answers from those that something does.
+A run ranks many queries, for any evaluator. The rejection curve measures how well a model separates the
+queries that something in the collection answers from those that nothing answers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a page of hits showed: remembered for feedback, and, on a small share of pages, left to a coin.
+"""Pages of hits, recorded for feedback; on a small share of them two documents are swapped at random.
 
-People click what stands on top, be it good or not. How much of a click is owed to its place can be learned
-only where the place was an accident. So on a share of the pages two positions are drawn, and a coin decides
-whether the documents there change places (swap interventions: Joachims, Swaminathan and Schnabel, WSDM 2017,
-section 5). Both outcomes are recorded: in these pages the two documents are exchangeable, so whatever
-difference there is between the clicks of the two positions is the positions' own.
+People click the top hits, good or not. The effect of the position on clicks can be estimated only where the
+position was random. Therefore two positions are drawn on a share of the pages, and a coin decides whether
+their documents swap places (swap interventions: Joachims, Swaminathan and Schnabel, WSDM 2017, section 5).
+Both outcomes are recorded. On these pages the two documents are exchangeable, so any difference between the
+clicks of the two positions is an effect of the positions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The home: the folder that holds collections, and the lock that lets one process at a time write to it.
+"""The home: the folder of the collections, its write lock, aliases and encoders.
 
-Aliases: second names for collections, so that what is searched under a name can be exchanged at once.
+The lock admits one writing process at a time.
 
-They are one small file of the home, `aliases.json`, with its own digest; a change is one rename of it, so
-that everybody sees all of it or nothing.
+An alias is a second name of a collection; moving it exchanges at once what is searched under that name.
+Aliases are stored in one small file, `aliases.json`, with its own digest. A change is one rename of that
+file, so a reader sees all of it or none of it.
 
-`HomeEncoders`: the encoder that the collections of a home share, and the one that they migrate to.
+`HomeEncoders` holds the encoder that the collections of a home share, and the encoder that they migrate to.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ class Home:
         self._lock = FileLock(path / LOCK_NAME)
 
     def folder(self, name: str) -> Path:
-        """Where collection `name` lies or would lie.
+        """Return the folder of collection `name`, which need not exist.
 
         Raises:
-            InvalidRequest: not a collection's name; names never become other paths.
+            InvalidRequest: `name` is not a valid collection name. Names never resolve to other paths.
         """
         validate_name(name)
         return next(iter(reversed(self.editions(name))), self.path / name)
@@ -81,10 +82,10 @@ class Home:
         return [folder for _, folder in sorted(numbered) if _holds_collection(folder)]
 
     def existing(self, name: str) -> Path:
-        """Where collection `name` lies.
+        """Return the folder of the existing collection `name`.
 
         Raises:
-            CollectionNotFound: it is not there; the message lists those that are.
+            CollectionNotFound: no such collection; the message lists the existing ones.
         """
         folder = self.folder(name)
         if not _holds_collection(folder):
@@ -119,7 +120,7 @@ class Home:
 
     @property
     def locked(self) -> bool:
-        """Whether this object holds the lock."""
+        """True if this object holds the lock."""
         return self._lock.is_locked
 
     def lock(self) -> None:
@@ -175,7 +176,7 @@ class Home:
 
 
 def _holds_collection(folder: Path) -> bool:
-    """Whether a collection is there, or what is left of one whose documents are lost: damage, not nothing."""
+    """Return True for a collection, also for one whose documents are lost: damage must be reported."""
     return (folder / FILE_NAME).is_file() or (folder / DOCUMENTS.file_name).is_file()
 
 

@@ -1,7 +1,8 @@
-"""Long documents cut into passages: how long these are, and an embedding for each of them.
+"""Split long documents into passages, and embed each passage.
 
-A document longer than a passage may be (the encoder's window, unless less is asked for) is cut where its text
-has seams (corpus/chunk.py). Each passage is encoded behind the document's title, which says what it is about.
+A document is split if it is longer than a passage may be: the encoder's window, or fewer tokens if the
+collection says so. Splits follow the seams of the text (corpus/chunk.py). Each passage is encoded with the
+document's title in front, which gives it context.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """How long documents are cut; a collection's own from its creation on.
+    """Passage lengths of a collection, fixed when it is created.
 
     Attributes:
-        tokens: most tokens of a passage as it is encoded, title and marks included.
-        overlap: most tokens that it repeats of the passage before.
+        tokens: maximum number of tokens of an encoded passage, title and special tokens included.
+        overlap: maximum number of tokens shared with the previous passage.
     """
 
     tokens: int
@@ -53,12 +54,12 @@ class Cutting:
 
 @dataclass(frozen=True, slots=True)
 class PassageOptions:
-    """What is asked for of a collection's passages; None leaves it as it is, or to the encoder.
+    """Requested passage options of a collection; None keeps the present value or the encoder's default.
 
     Attributes:
-        tokens: most tokens of a passage; the encoder's window when None.
-        overlap: most tokens that it repeats of the one before; an eighth of `tokens` when None.
-        none: whether documents are not cut at all: what is beyond the window is then not encoded.
+        tokens: maximum number of tokens of a passage; the encoder's window when None.
+        overlap: maximum number of tokens shared with the previous passage; an eighth of `tokens` when None.
+        none: True to split no documents; text beyond the encoder's window is then not encoded.
     """
 
     tokens: int | None = None

@@ -1,14 +1,14 @@
-"""What the last writer leaves when it closes a collection as it should: what the next opening may rely on.
+"""Clean-close record: lets the next opening skip reading the whole index.
 
-Reading a million documents' index through takes seconds, and whoever closed it had done so. A file
-`clean-close.json` says of which state that was (operation, set digest, generation), what each file of the
-generation was then (size, inode, times), and when the files were last held against their digests. The next
-opening takes large files as they are when all of that still holds, and holds them against their digests in
-the background (proof.py).
+Verifying the index of a million documents takes seconds, and the process that closed the collection had done
+it already. The file `clean-close.json` records the state at closing (operation, set digest, generation), the
+identity of each file of the generation (size, inode, times), and the time when the files were last verified
+against their digests. If all of that still holds, the next opening skips the verification of large files and
+does it in the background (integrity.py).
 
-It is removed, durably, by whoever opens the collection for writing: a process that dies leaves none, and then
-everything is read before anything is answered. So it is after a backup was restored or a home copied, since
-the files are others then; a day after the last proof; and after damage was found.
+Opening a collection for writing removes the file durably. A process that dies therefore leaves none, and the
+next opening verifies everything before it answers. The same happens after a backup was restored or a home was
+copied, because the files are different ones; a day after the last verification; and after damage was found.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class CleanClose:
-    """What was there at the last closing.
+    """State of a collection at its last clean closing.
 
     Attributes:
-        sequence: the store's last operation.
-        digest: its set digest then.
-        generation: the live one's number.
-        manifest_digest: of that generation.
-        proven_at: when all its files were last held against their digests, in seconds since 1970.
-        files: what they were before that.
+        sequence: last operation of the store.
+        digest: set digest of the store after that operation.
+        generation: number of the live generation.
+        manifest_digest: digest of that generation's manifest.
+        proven_at: time when all its files were last verified, in seconds since 1970.
+        files: identities of the files before that verification.
     """
 
     sequence: int
@@ -55,7 +55,7 @@ class CleanClose:
 
     @classmethod
     def of(cls, store: Store, generation: Generation, proven_at: float) -> CleanClose:
-        """What there is to say of a store and its live generation, at their closing."""
+        """Describe a store and its live generation at closing time."""
         sequence, digest = store.state_digest()
         return cls(
             sequence,
@@ -72,16 +72,16 @@ class CleanClose:
         return replace(self, sequence=sequence, digest=digest.hex())
 
     def files_of(self, record: GenerationRecord) -> Mapping[str, FileIdentity] | None:
-        """What the files of a generation were when they were last proven; None for another one."""
+        """Return a generation's file identities at its last verification; None for another generation."""
         same = (record.number, record.manifest_digest) == (self.generation, self.manifest_digest)
         return self.files if same else None
 
 
 def take_clean_close(store: Store) -> CleanClose | None:
-    """What the last writer left, if it holds for the store as it is; a store open for writing has it no more.
+    """Return the last writer's record if it matches the store; remove it if the store is open for writing.
 
     Raises:
-        OSError: it cannot be removed, so a kill of this process could not be told from its closing.
+        OSError: the file cannot be removed. A kill of this process would then look like a clean closing.
     """
     path = store.path / FILE_NAME
     found = read_clean_close(path)
@@ -106,7 +106,7 @@ def leave_clean_close(folder: Path, closed: CleanClose) -> None:
 
 
 def read_clean_close(path: Path) -> CleanClose | None:
-    """What a file says; None when there is none, or one that is not whole."""
+    """Read a record; None if the file is missing or incomplete."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         checksum = content.pop("checksum")

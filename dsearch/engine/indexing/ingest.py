@@ -1,12 +1,11 @@
-"""The index path: documents into the store, embeddings batch by batch, a generation built and published.
+"""The indexing path: store documents, embed them in batches, build a generation and publish it.
 
-Each step is durable when it returns, so an interrupted run goes on where it stopped: documents that are
-stored are not stored again, embeddings that are there are not computed again.
+Each step is durable when it returns, so an interrupted run continues where it stopped: stored documents are
+not stored again, and existing embeddings are not computed again.
 
-Embeddings that the caller brings: of images, of other encoders, of anything that has vectors.
-
-They have length 1, as an encoder's have: then the inner product is the cosine, the start temperature fits,
-and a kernel's width means the same in every collection.
+Callers may supply the embeddings: of images, of another encoder, or of anything that has vectors. They are
+normalised to length 1, like an encoder's. The inner product is then the cosine, the initial temperature fits,
+and the width of a kernel means the same in every collection.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _CUT_AT_A_TIME = 1024  # rows a block of passages, of which a document may have 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What a run of indexing did."""
+    """Result of an indexing run."""
 
     inserted: int
     updated: int
@@ -186,7 +185,7 @@ def publish(store: Store, built: Built) -> None:
 
 
 def generation_folder(store: Store, number: int) -> Path:
-    """Where generation `number` of a store lies."""
+    """Return the folder of generation `number`."""
     return store.path / "generations" / f"{number:06d}"
 
 
@@ -205,7 +204,7 @@ def _passage_blocks(store: Store, rows: np.ndarray) -> Iterator[PassageTable]:
 
 
 def _contents(store: Store, rows: np.ndarray, fields: FieldsBuilder) -> Iterator[str]:
-    """What is indexed of each row; its metadata go into `fields` on the way, so that it is read once."""
+    """Yield the text to index of each row, and add its metadata to `fields`: each row is read once."""
     for start in range(0, len(rows), _READ_AT_A_TIME):
         for document in store.documents(rows[start : start + _READ_AT_A_TIME]):
             fields.add(document.metadata)
@@ -217,7 +216,7 @@ _TOLERANCE = 1e-3  # of a length: half precision survives, a forgotten normalisa
 
 
 def given_identity(dimension: int) -> EncoderIdentity:
-    """What stands in place of an encoder where the caller gives the embeddings.
+    """Return the identity that stands for the encoder of a collection with supplied embeddings.
 
     Raises:
         InvalidRequest: a dimension below 1.
@@ -237,7 +236,7 @@ def given_identity(dimension: int) -> EncoderIdentity:
 
 
 def is_given(store: Store) -> bool:
-    """Whether a collection's embeddings are given by whoever writes to it."""
+    """Return True if the caller supplies the embeddings of this collection."""
     return store.encoder.get("backend") == _BACKEND
 
 

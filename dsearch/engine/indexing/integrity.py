@@ -1,7 +1,7 @@
-"""`Proof`: whether the files of the generation that answers are what was written, found out beside searches.
+"""`Proof`: background verification of the live generation's files against their digests.
 
-Where the last writer closed as it should (clean_close.py), an index is opened before all of it was read. What
-is wrong is found in the background, then, and from that moment on nothing is answered from it any more.
+After a clean closing (clean_close.py) an index is opened before all of it was read. The files are then
+verified in the background. Once damage is found, nothing is answered from the index any more.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Proof:
 
     @property
     def state(self) -> ProofState:
-        """How far it is."""
+        """State of the verification."""
         if self.problem is not None:
             return "damaged"
         return "running" if self._proven_at is None else "proven"
 
     @property
     def proven_at(self) -> float | None:
-        """When all files were last held against their digests, here or before; None when one is damaged."""
+        """Time of the last complete verification, here or earlier; None if a file is damaged."""
         if self.problem is not None:
             return None
         return self._inherited if self._proven_at is None else self._proven_at

@@ -1,11 +1,11 @@
-"""Leases: whoever reads a generation, in any process, holds a shared lock on its folder; who retires it asks
-for that lock alone, and where it is not to be had leaves the folder.
+"""Read locks that keep a generation's folder from being deleted while a process uses it.
 
-A lock of the operating system (flock) ends with the process that holds it, however that ends, and a lock on
-the folder itself needs no file, so that a home can be read where nothing may be written.
+Readers hold a shared flock on the folder; deletion takes an exclusive one and skips the folder if it cannot.
+The operating system releases the lock when a process dies, whatever the cause. The lock is on the folder
+itself and needs no file, so a home on a read-only disk can be read too.
 
-A lease ends when its collection is closed, or before that with the last reference to a generation that was
-replaced meanwhile.
+A lease ends when its collection is closed, or earlier, with the last reference to a generation that was
+replaced.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Lease:
 
 @contextmanager
 def alone_with(folder: Path) -> Generator[bool]:
-    """Whether nobody holds the folder; for the time of the block nobody new does, then."""
+    """Yield True if no process holds the folder; no other process can then acquire it during the block."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

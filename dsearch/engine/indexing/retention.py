@@ -1,4 +1,4 @@
-"""Retirement: the last few generations stay, the others go as soon as nobody reads them."""
+"""Retention: the last few generations stay; older ones are deleted as soon as no process reads them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Search parameters of an approximate index, measured again when another head asks it.
+"""Search parameters of an approximate index, tuned again when another head queries it.
 
-A new head turns the queries, and parameters (nprobe, ef_search, …) that found the ten nearest keys of the old
-head's queries may find fewer of the new one's. What was measured and found is kept beside the generations in
-`tuned.json`; it is derived, so a file that is missing or cannot be read means the parameters of the build.
+A new head changes the queries. Parameters (nprobe, ef_search, …) that found the ten nearest keys for the old
+head's queries may find fewer for the new head's. The new parameters and their measurements are stored beside
+the generations in `tuned.json`. The file is derived data: if it is missing or unreadable, the parameters of
+the build apply.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ FILE_NAME = "tuned.json"
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a generation's index finds of a model's queries.
+    """Recall of a generation's index for a model's queries, and the parameters that reach it.
 
     Attributes:
-        generation: its number.
-        model: the version whose queries were asked.
-        recall_before: recall@10 with the parameters that it had.
-        parameters: those it has now; the same where they were enough.
-        measured: recall, queries/s, bytes per document with them, as in a manifest.
+        generation: number of the generation.
+        model: version whose queries were used.
+        recall_before: recall@10 with the previous parameters.
+        parameters: current parameters; unchanged if the recall was sufficient.
+        measured: recall, queries/s and bytes per document with these parameters, as in a manifest.
     """
 
     generation: int
@@ -112,7 +113,7 @@ def keep_tuned(store: Store, found: Tuned) -> None:
 
 
 def kept_tuned(store: Store, generation: int) -> Mapping[str, Any] | None:
-    """What `keep_tuned` kept for this generation."""
+    """Return the record that `keep_tuned` stored for this generation, or None."""
     try:
         kept: dict[str, Any] = json.loads((store.path / FILE_NAME).read_text())
         return kept if kept["generation"] == generation else None

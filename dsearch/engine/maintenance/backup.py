@@ -1,12 +1,13 @@
-"""A collection copied with the files of its models and its live generation while it is written to, and a copy
-made a collection again.
+"""Backup, restoration and export of a collection.
 
-The store's copy is of one operation (store/backup.py). Beside it are put: of the models that this copy
-registers, their files; the generation that it has live; and the feedback. Files of models and generations
-never change, and a generation is leased while it is copied. Only models cannot be computed again, so only
-their damage stops a restoration; a generation that is missing or damaged is built anew.
+A backup copies a collection while it is being written to. The store's copy is the state after one operation
+(store/backup.py). Beside it go the files of the models that this copy registers, the live generation, and the
+feedback. Files of models and generations never change, and a lease protects the generation during the copy.
 
-Documents out of a collection: as JSON lines, or as a BEIR folder; `dsearch index` reads both.
+Models cannot be computed again, so only damage to them stops a restoration; a missing or damaged generation
+is rebuilt.
+
+Documents are exported as JSON lines or as a BEIR folder; `dsearch index` reads both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Making a collection smaller: `compact`; and making what was deleted unreadable: `purge`."""
+"""`compact` reduces the size of a collection; `purge` makes deleted documents unreadable."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _LOOK_EVERY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What became of a collection's files.
+    """Result of compacting a collection.
 
     Attributes:
-        bytes_before: of all its files.
-        bytes_after: of all its files.
-        generation: the live one.
-        rows: deleted rows that are gone for good.
-        kept: deleted rows that a generation in `held` still has; what was deleted after the beginning is
-            not counted.
-        held: generations that another reader holds, so that they could not go.
-        models: versions whose own index of the documents, as old as they are, has some that are gone.
-        overwritten: whether SQLite's write-ahead log was emptied, too; a reader that is at work prevents it.
+        bytes_before: size of all files before.
+        bytes_after: size of all files after.
+        generation: number of the live generation.
+        rows: number of deleted rows that were removed.
+        kept: number of deleted rows that a generation in `held` still contains; rows deleted after the start
+            are not counted.
+        held: generations that another reader holds, so that they could not be deleted.
+        models: versions whose own, older document index still contains deleted rows.
+        overwritten: True if SQLite's write-ahead log was emptied too; an active reader prevents it.
     """
 
     bytes_before: int
@@ -48,7 +48,7 @@ class Compacted:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing that was deleted before is left in any file of the collection."""
+        """True if no file of the collection contains rows that were deleted before the start."""
         return not self.kept and not self.held and not self.models and self.overwritten
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""`migrate`: a collection encoded anew by another encoder, beside the live one, and put in its place at once.
+"""`migrate`: encode a collection with another encoder beside the live one, then replace it in one step.
 
-The new one grows in a hidden folder of the home, `.migrating-papers`: documents are copied, encoded, a
-generation is built, all of it durable step by step, while searches and writes of the live one go on. Then
-writers are held up for the last changes, and the folder gets the name `papers@2` by one rename: the newest
-edition of a name is the collection (home.py). The older goes when nobody reads it any more. A path is never
-used by two databases, so whoever has the older one open goes on reading it.
+The new edition grows in a hidden folder of the home, `.migrating-papers`. Documents are copied and encoded
+and a generation is built, each step durable, while searches and writes of the live collection go on. Writers
+then wait for the last changes to be copied, and one rename gives the folder the name `papers@2`: the newest
+edition of a name is the collection (home.py). The older edition is deleted when no process reads it any more.
+No two databases ever share a path, so a process that has the older edition open can continue to read it.
 
-Killed before the rename, the next call goes on where this one stopped; after it, the switch has been made.
-A server has the new edition made in another process (`prepare`), and only switches (`switch`).
-Trained models stay behind: they were trained for the other encoder's embeddings.
+After a crash before the rename, the next call continues from the last durable step; after the rename, the
+switch is complete. A server lets another process make the new edition (`prepare`) and only switches itself
+(`switch`). Trained models are left behind, because they were trained for the other encoder's embeddings.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _FEW = 1000  # changes that are left for the time in which writers wait
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """What a migration did.
+    """Result of a migration.
 
     Attributes:
-        documents: in the new edition.
-        encoded: by this call; an interrupted one before may have done the others.
-        models: versions that stayed behind with the older edition.
-        encoder: its name; of all documents from now on.
-        folder: where the collection lies now.
-        elapsed_s: of this call.
+        documents: number of documents in the new edition.
+        encoded: number of documents that this call encoded; an interrupted call may have encoded the others.
+        models: versions that were left behind with the older edition.
+        encoder: name of the new encoder of all documents.
+        folder: new location of the collection.
+        elapsed_s: duration of this call.
     """
 
     documents: int
@@ -86,7 +86,7 @@ class Prepared:
 
 
 def migrating_folder(home: Home, name: str) -> Path:
-    """Where the next edition of a collection grows."""
+    """Return the folder in which the next edition of a collection is prepared."""
     return home.path / f".migrating-{name}"
 
 
@@ -222,7 +222,7 @@ def _target(folder: Path, source: Store, encoder: TextEncoder, passages: Passage
 
 
 def _to_be_built(target: Store, keys: KeyOptions) -> bool:
-    """Whether an index is missing, or keeps its keys otherwise, or much has changed since."""
+    """Return True if the index is missing, stores its keys differently, or is out of date by many changes."""
     live = target.live_generation()
     if live is None or KeyOptions.of(target) != keys:
         return True

@@ -1,4 +1,4 @@
-"""What a collection is, holds and costs, in numbers."""
+"""Statistics of a collection: contents, size and cost."""
 
 from __future__ import annotations
 

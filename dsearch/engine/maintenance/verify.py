@@ -1,9 +1,7 @@
-"""Reading everything of a collection again: the store, the files of generations and models, and one against
-the other.
+"""`verify` reads all data of a collection again and checks store, generations and models against each other.
 
-A collection whose acknowledged writes are missing, made to go on with those that are there.
-
-Somebody has to want that, so nothing does it unasked: whoever has a backup may rather restore it.
+`recover` makes a collection that lost acknowledged writes usable with the documents that remain. It runs only
+on request, because restoring a backup may be the better choice.
 """
 
 from __future__ import annotations
@@ -27,15 +25,15 @@ _AT_A_TIME = 8192
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What reading everything again found.
+    """Result of verifying a collection.
 
     Attributes:
-        name: the collection's, or its folder's where that cannot be read.
-        documents: live ones.
-        embeddings: of live and deleted ones.
-        generations: numbers of those registered.
-        models: versions of those registered.
-        problems: differences from what was written; empty when all is well.
+        name: name of the collection, or of its folder if the name cannot be read.
+        documents: number of live documents.
+        embeddings: number of embeddings of live and deleted documents.
+        generations: numbers of the registered generations.
+        models: registered model versions.
+        problems: differences from the data as written; empty if there are none.
     """
 
     name: str
@@ -52,7 +50,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether every digest agrees, and index and store with each other."""
+        """True if every digest agrees, and index and store agree with each other."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,7 +114,7 @@ def verify_collection(path: Path) -> Verified:
 
 
 def damaged_model_files(path: Path, model: ModelRecord) -> Iterator[str]:
-    """What is wrong with the files of a registered model of the collection in folder `path`."""
+    """Yield the problems of the files of a registered model of the collection in folder `path`."""
     for name, written in model.record.get("files", {}).items():
         file = path / "models" / model.version / name
         try:
@@ -201,12 +199,12 @@ def _rows_as_of(store: Store, sequence: int) -> np.ndarray | None:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a recovery found.
+    """Result of a recovery.
 
     Attributes:
-        name: of the collection.
-        loss: what was missing, in words; None where nothing was, and nothing was done.
-        documents: that are there now.
+        name: name of the collection.
+        loss: description of the lost data; None if nothing was lost and nothing was changed.
+        documents: number of documents that remain.
     """
 
     name: str
