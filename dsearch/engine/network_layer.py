@@ -1,4 +1,4 @@
-"""`open_layer`: a collection on disk as a layer of a network."""
+"""`open_layer`: open a collection on disk as a layer of a network."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""How a layer and a collection search: the options that modules and HTTP routes share.
+"""Options of searches, keys and languages of a collection.
 
-`KeyOptions`: how a collection keeps the keys of its generations, and where that is remembered.
+`LayerOptions` and `SearchOptions` say how a layer and a collection search; modules and HTTP routes share
+them.
 
-A generation's record in the store says what it was built with, so the next one is built alike until something
-else is asked for.
+`KeyOptions` says how the keys of a generation are stored. The generation's record in the store contains them,
+so the next generation is built with the same options unless others are requested.
 
-The language of a collection: how its texts are cut into terms for BM25, and where that is remembered.
-
-A generation's record in the store names it, so the next one is cut alike; older ones, from before there was a
-choice, are English.
+The language of a collection decides how texts are split into terms for BM25. The generation's record names it
+too; records older than that option mean English.
 """
 
 from __future__ import annotations
@@ -103,11 +102,11 @@ class SearchChoices:
             )
 
     def covers(self, documents: int) -> bool:
-        """Whether the share of the exact softmax over so many documents is wanted."""
+        """Return True if the covered share of the exact softmax over so many documents is to be computed."""
         return documents <= COVERAGE_DOCUMENTS if self.coverage is None else self.coverage
 
     def ranking(self, filter: object) -> tuple[object, ...]:
-        """What, beside the query, decides which hits come in which order; `filter` is the parsed one."""
+        """Return the options that, with the query, decide hits and their order; `filter` is parsed."""
         return (
             filter,
             self.operators,
@@ -120,7 +119,7 @@ class SearchChoices:
         )
 
     def layer(self, candidates: int) -> LayerOptions:
-        """What the layer is asked with."""
+        """Return the options of the layer."""
         return {
             "mode": self.mode,
             "hops": self.hops,
@@ -131,12 +130,12 @@ class SearchChoices:
 
 @dataclass(frozen=True, slots=True)
 class KeyOptions:
-    """How keys are kept.
+    """Storage options of keys.
 
     Args:
-        kind: a name in `DENSE_KINDS`; "auto" takes the fastest that fits and reaches the target.
-        recall_target: the recall@10 that an approximate kind's parameters are sought for.
-        memory_bytes: what the keys may take when "auto" chooses; None for no bound.
+        kind: a name in `DENSE_KINDS`; "auto" takes the fastest kind that fits and reaches the target.
+        recall_target: recall@10 that the parameters of an approximate kind are tuned for.
+        memory_bytes: upper bound on the size of the keys when "auto" chooses; None for no bound.
 
     Raises:
         InvalidRequest: an unknown kind, a target outside 0 to 1, a bound below 1.
@@ -156,7 +155,7 @@ class KeyOptions:
 
     @property
     def approximate(self) -> bool:
-        """Whether the kind, or one that "auto" may take, can overlook a neighbour."""
+        """True if the kind, or one that "auto" may take, can miss a neighbour."""
         return self.kind == AUTO or bool(DENSE_KINDS[self.kind].parameters)
 
     def changed(self, kind: str | None, recall_target: float | None, memory_bytes: int | None) -> KeyOptions:
@@ -170,7 +169,7 @@ class KeyOptions:
 
     @classmethod
     def of(cls, store: Store) -> KeyOptions:
-        """What the live generation was built with; the defaults before the first and for older ones."""
+        """Return the options of the live generation; the defaults if there is none or it records none."""
         live = store.live_generation()
         kept: dict[str, Any] = {} if live is None else live.record.get("keys", {})
         return cls(**kept)

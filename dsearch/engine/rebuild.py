@@ -1,9 +1,9 @@
-"""`Rebuilder`: builds generations, one at a time, here or in a process of their own, asked for or when due.
+"""`Rebuilder`: builds generations one at a time, in this process or another, on request or when one is due.
 
-A build in a process of its own only reads the store. What is written meanwhile is searched beside the live
-generation as before, and beside the new one once that is published; searches and writes go on all the time.
+A build in another process only reads the store. Documents written meanwhile are searched beside the live
+generation, and beside the new one once that is published. Searches and writes continue throughout.
 
-What an approximate index is tuned by: queries like those that will be asked, against its keys.
+An approximate index is tuned with queries like those it will receive, against its keys.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Rebuilder:
 
     @property
     def by_itself(self) -> bool:
-        """Whether builds start by themselves, in other processes."""
+        """True if builds start automatically, in other processes."""
         return self.share is not None
 
     def status(self) -> dict[str, Any]:

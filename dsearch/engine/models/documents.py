@@ -1,16 +1,15 @@
-"""Documents as a model's own encoder sees them: `models/v3/documents/000001`, a generation bound to it.
+"""Documents embedded by a model's own encoder: `models/v3/documents/000001`, a generation bound to the model.
 
-The store keeps the embeddings of the collection's own encoder, whatever is trained: they are what v0, heads
-and query encoders search. A model that was trained in scope `full` brings its own: a generation in its
-folder, built when the model is kept and covered by the digests of its record. So query encoder and documents
-of one version belong together by construction, promoting and rolling back stay one committed row, and other
-versions are not touched.
+The store always keeps the embeddings of the collection's own encoder; v0, heads and query encoders search
+those. A model trained in scope `full` has a generation of its own in its folder, built when the model is
+saved and covered by the digests of its record. Query encoder and documents of one version therefore always
+belong together, promotion and rollback remain one committed row, and other versions are not affected.
 
-What is written afterwards is encoded by both: by the collection's encoder when it is written, and by the
-model's when a search by that model first sees it. The latter embeddings are kept in memory until `renew` (a
-refresh while the model answers) builds `documents/000002` with them in it.
+Later writes are embedded twice: by the collection's encoder when they are written, and by the model's encoder
+when a search by that model first sees them. The latter embeddings stay in memory until `renew` (a refresh
+while the model is live) builds `documents/000002` with them in it.
 
-Numbers of such generations are unique in a collection: model × 1,000,000 + that number.
+Numbers of these generations are unique in a collection: model × 1,000,000 + the number of the folder.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class ModelDocuments:
         self._own: dict[str, bool] = {}
 
     def has(self, version: str) -> bool:
-        """Whether this version has documents of its own; False for one that is not there."""
+        """Return True if this version has documents of its own; False for an unknown version."""
         if version not in self._own:
             try:
                 self._own[version] = "documents" in self._store.model(version).record
@@ -224,7 +223,7 @@ class ModelDocuments:
 
 @dataclass
 class _State:
-    """What is in memory of a version: its generation, later embeddings by row, and the last few states."""
+    """In-memory state of a version: its generation, later embeddings by row, and the last few snapshots."""
 
     generation: Generation
     embeddings: dict[int, Float32[np.ndarray, " encoder_dim"]] = field(

@@ -1,7 +1,7 @@
-"""The query encoders of models: `models/v3/encoder/weights.safetensors`, put into a copy of the collection's.
+"""Query encoders of models: `models/v3/encoder/weights.safetensors`, loaded into a copy of the shared encoder.
 
-What a model keeps of its encoder is what training changed (encoder/tuned.py), under a digest in the model's
-record; the encoder that it belongs to is the collection's own, whose identity the record names.
+A model saves only the weights that training changed (encoder/tuned.py), under a digest in the model's record.
+They apply to the collection's own encoder, whose identity the record names.
 """
 
 from __future__ import annotations

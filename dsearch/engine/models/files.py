@@ -1,12 +1,12 @@
 """Models on disk: `models/v3/head.safetensors` and `model.json`, written once and never changed.
 
-A model whose query encoder was trained has `encoder/` too (model_encoders.py) and format 2, one whose encoder
-of documents was has `documents/` (model_documents.py) and format 3, one that chose k1 and b of the keyword
-score format 4, one with a null slot format 5, one whose queries are moved otherwise than usual
-(`Head.query_side`) format 7: a release that does not know of them must not serve the head without. Formats 6
-and 8 are retired (retired.py).
+The format of a model says which parts it has, so that a release that does not know a part refuses the model
+and does not serve the head without it. Format 2: a trained query encoder, in `encoder/` (encoders.py). Format
+3: a trained document encoder, in `documents/` (documents.py). Format 4: its own k1 and b of the keyword
+score. Format 5: a null slot. Format 7: another kind of query projection than the default (`Head.query_side`).
+Formats 6 and 8 are retired (retired.py).
 
-Versions of a model: which one answered before, and getting rid of one.
+The module also finds the version that was live before, and deletes versions.
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ def load_head(store: Store, version: str) -> Head:
 
 
 def load_lessons(store: Store, version: str) -> Lessons | None:
-    """What a model was taught; None where that was not kept.
+    """Load the record of a model's training queries; None if it was not stored.
 
     Raises:
         ModelNotFound: no such version.
-        CorruptData: the file is not what was registered.
+        CorruptData: the file differs from the registered one.
     """
     if version == UNTRAINED:
         return None

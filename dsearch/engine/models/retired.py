@@ -1,8 +1,8 @@
-"""Parts of models that earlier releases trained and this one does not serve.
+"""Parts of models that earlier releases trained and this release does not serve.
 
-A version with such a part stays registered and keeps its files, but its head alone would rank otherwise than
-the trained model did. So it cannot be asked; where it was promoted, its nearest ancestor without such a part
-answers.
+A version with such a part stays registered and keeps its files. Its head alone would rank differently from
+the trained model, so the version cannot be queried. If it was promoted, its nearest ancestor without such a
+part answers instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Heads as bytes: what one process writes and another, which does not trust it, reads (safetensors).
+"""Heads as bytes (safetensors), written by one process and read by another that does not trust it.
 
-The shapes say what head it is: `query_delta` [1, D, D] is a head with one query projection, `query_out`
-[heads, D, rank] and `query_in` [heads, rank, D] one of low rank, and with `query_bias` [heads, rank] one with
-a hidden layer.
+The shapes identify the kind of head: `query_delta` [1, D, D] is a head with one query projection; `query_out`
+[heads, D, rank] with `query_in` [heads, rank, D] is a low-rank one; with `query_bias` [heads, rank] in
+addition it has a hidden layer.
 """
 
 from __future__ import annotations

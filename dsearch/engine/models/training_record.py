@@ -1,32 +1,31 @@
-"""`QueryDrift`: how far what is asked lately lies from what the model was trained on.
+"""Records of the queries that a model was trained on: `QueryDrift` and `Lessons`.
 
-A head is trained on some queries and answers others. When people begin to ask about something else, nothing
-fails: answers just stop gaining from training. The distance between the two means tells,
+`QueryDrift` measures how far recent queries lie from the training queries. When people begin to ask about
+another topic nothing fails; answers only stop gaining from training. The distance between the two means shows
+it:
 
     drift = max(0, ‖m − μ‖² − noise) / σ²          noise = s² Σw² / (Σw)² + σ² / n
 
-with mean m and variance s² (the trace of the covariance) of lately asked queries, weighted by w, and mean μ
+with mean m and variance s² (the trace of the covariance) of recent queries, weighted by w, and mean μ
 and variance σ² of the n training queries. It is the maximum mean discrepancy of a linear kernel, squared and
 unbiased (Gretton et al. 2012, "A Kernel Two-Sample Test", lemma 6), in units of the training queries'
-variance: 0 when both come from one source, 1 when the means lie as far apart as a training query from its own
-mean.
-Differences that leave the mean where it is are not seen.
+variance: 0 if both come from one source, 1 if the means lie as far apart as a training query from its own
+mean. Differences that leave the mean unchanged are not detected.
 
-`Lessons`: the queries that a head was trained on, each with the direction in which it pulled.
-
-With the bilinear score s(q, d) = e_q · M e_d the gradient of a listwise loss of training query i, at the head
-that training started from, is
+`Lessons` records the training queries of a head, each with the direction of its gradient. With the bilinear
+score s(q, d) = e_q · M e_d, the gradient of a listwise loss of training query i, at the head that training
+started from, is
 
     −t ∂L_i/∂M = e_i ⊗ r_i        r_i = w_i Σ_d (p_i(d) − a_i(d)) e_d
 
-p_i: the grades, as shares; a_i: the attention before training; w_i: how much the query counts. A step along
+p_i: the grades, as shares; a_i: the attention before training; w_i: the weight of the query. A step along
 it moves the score of any other query and document by (e_q · e_i) (r_i · e_d), up to one factor that is the
-same for all. That is TracIn with the start as its only checkpoint (Pruthi et al., NeurIPS 2020, section 3),
-and to keep e_i and r_i is all that it takes: two rows a query, whatever becomes of the documents.
+same for all. That is TracIn with the start as its only checkpoint (Pruthi et al., NeurIPS 2020, section 3).
+It needs only e_i and r_i: two rows a query, independent of later changes to the documents.
 
-What it leaves out: later steps, retention and decay, and what the keyword weight, the temperature and the hop
-learned. So it tells who pulled, which way, and how hard beside the others; the amounts do not sum to the
-change.
+The approximation leaves out later steps, retention and decay, and the training of the keyword weight, the
+temperature and the hop. It therefore shows which queries pulled, in which direction, and how hard relative to
+the others; the amounts do not sum to the change.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _TOGETHER = 32  # queries that are summed up at once, and weigh the same
 
 
 def query_statistics(states: Float[np.ndarray, "queries encoder_dim"]) -> dict[str, Any]:
-    """What a model's record keeps of the embeddings of its training queries, as JSON.
+    """Return the statistics of a model's training queries for its record, as JSON.
 
     `{"count", "mean", "variance"}`: the mean as the base64 text of its float32 numbers, little-endian.
     """
@@ -98,7 +97,7 @@ class _Lately:
 
 
 class QueryDrift:
-    """Of one collection, for the model that answered last; used by several threads."""
+    """Query drift of one collection, for the last model that answered; safe for several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -142,15 +141,16 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """What a head was taught.
+    """Training queries of a head, and their gradients.
 
     Attributes:
         states: e_i.
         pulls: r_i.
-        owners: the query of each grade.
-        rows: the document of each grade, in the store.
-        grades: above 0.
-        texts: of the queries; None where their words are not to be kept: of clicks, and of the corpus' own.
+        owners: index of the query of each grade.
+        rows: document of each grade, as a row of the store.
+        grades: grades, above 0.
+        texts: texts of the queries; None if they must not be stored: those of clicks, and of the corpus
+            itself.
     """
 
     states: Float32[np.ndarray, "queries encoder_dim"]
@@ -207,10 +207,10 @@ class Lessons:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Lessons:
-        """What `to_bytes` wrote.
+        """Read the output of `to_bytes`.
 
         Raises:
-            CorruptData: it did not.
+            CorruptData: `content` is not such an output.
         """
         try:
             header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])

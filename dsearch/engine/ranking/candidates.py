@@ -1,7 +1,7 @@
-"""Candidates: what the legs of a search propose, without gradients and without duplicates.
+"""Candidate generation: the legs of a search propose documents, without gradients and without duplicates.
 
-Finding the best of a few documents means comparing all of them. What that gives is kept for the rest of the
-search, which would compute it again: the keyword scores of the candidates, a second round, covered mass.
+In a small collection, candidate generation scores every document. Those scores are reused for the rest of the
+search, which would compute them again: keyword scores of the candidates, a second round, covered mass.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def propose(
 
 
 def _few(snapshot: Snapshot, queries: int) -> bool:
-    """Whether what all documents score may be there at once."""
+    """Return True if the scores of all documents may be in memory at once."""
     return snapshot.positions <= COVERAGE_DOCUMENTS and queries * snapshot.positions <= SCORES_AT_ONCE
 
 
@@ -123,7 +123,7 @@ def _searched(
     asking: Bool[np.ndarray, " batch"],
     k: int,
 ) -> Int64[np.ndarray, "batch found"]:
-    """What the index finds. A query of zeros ties with every document: the first come, it is not asked."""
+    """Search the index. A query of zeros ties with every document, so it gets the first ones unsearched."""
     if asking.all():
         return snapshot.dense_candidates(folded, k)
     first = snapshot.visible()[:k]

@@ -1,8 +1,8 @@
-"""Whether the first hits of a search are provably those of scoring every document.
+"""Certificate that the first hits of a search are exactly those of scoring every document.
 
-What the legs did not propose has at most the k-th largest inner product and the k-th largest keyword score of
-what they did (an exact leg that was asked for k proposes the k best). From these floors follows the most that
-an unseen document can score; where the last certified hit scores more, nothing was overlooked.
+A document that no leg proposed has at most the k-th largest inner product and the k-th largest keyword score
+of the proposals (an exact leg that is queried for k proposes the k best). These floors bound the score of an
+unseen document. If the last certified hit scores more than the bound, no document was missed.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _kth_largest(scores: Float[Tensor, "batch heads candidates"], k: int) -> Flo
 
 
 def _stretch(head: Head) -> tuple[float, float]:
-    """How much the key projection can shorten and lengthen an embedding: its extreme singular values."""
+    """Return the extreme singular values of the key projection, which bound a key's length."""
     if not head.key_delta.any():
         return 1.0, 1.0
     projection = head.key_projection().detach().double().numpy()

@@ -119,7 +119,7 @@ def _at_once(
     bias: Float[Tensor, "batch documents"],
     passages: Passages | None,
 ) -> bool:
-    """Whether all logits may be there at the same time, as the bias is: blocks cost copies of the corpus."""
+    """Return True if all logits may be in memory at once, as the bias is; blocks copy the corpus."""
     logits = bias.numel() + (0 if passages is None else len(queries) * len(passages))
     return not torch.is_grad_enabled() and queries.device.type == "cpu" and logits <= SCORES_AT_ONCE
 

@@ -1,4 +1,4 @@
-"""What a hit's score is made of, in parts that add up to it.
+"""Explanation of a hit's score, in parts that add up to it.
 
 With one head the score is dense + keyword. With several it is (attention/retrieval/ranking.py)
 
@@ -8,8 +8,8 @@ and with shares r_h(d) = m_h a_h(d) / Σ_g m_g a_g(d) of the heads in the docume
 
     s(d) = Σ_h r_h(d) · t l_h(d)  +  t · Σ_h (r_h(d) · (log m_h − Z_h − log r_h(d)) + m_h Z_h)
 
-exactly, for log Σ x = Σ r (log x − log r) with r = x / Σ x. t l_h(d) is dense_h + keyword_h; the second sum,
-which is 0 with one head, is called mixing.
+exactly, since log Σ x = Σ r (log x − log r) with r = x / Σ x. t l_h(d) is dense_h + keyword_h. The second
+sum, which is 0 with one head, is called mixing.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def explainer(
     texts: Sequence[str] | None,
     learned: Callable[[int, int], Learned | None] | None = None,
 ) -> Explain:
-    """What explains the score of a candidate: its query's and its own number in `found`.
+    """Return a function that explains a candidate's score, given the candidate's row and column in `found`.
 
     Args:
-        found: the candidates.
-        layer: that found them.
-        texts: the words of the queries.
-        learned: tells what training changed (learned.py).
+        found: candidates.
+        layer: layer that found them.
+        texts: texts of the queries.
+        learned: function that returns the effect of training on a candidate (search/training_effect.py).
     """
     of_terms = explained(found, layer.head, layer.temperature)
 

@@ -1,4 +1,4 @@
-"""`SearchLayer`: a collection as a layer of a network. What serves a request is what gradients flow through.
+"""`SearchLayer`: a collection as a layer of a network. Requests are served by the code that has gradients.
 
     query states → f_h → fold → candidates (FAISS ∪ BM25 ∪ fresh rows) → exact logits → softmax per head
                                                                        → mixture, context, values
@@ -6,7 +6,7 @@
 Candidates are proposed without gradients; everything computed from them has gradients. The layer's parameters
 are the head's; the corpus is never part of `state_dict`.
 
-`SearchOutput`: what attention over candidates gives.
+`SearchOutput` is the result of attention over candidates.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class SearchLayer(nn.Module):
 
     @property
     def temperature(self) -> Float[Tensor, ""] | float:
-        """What scores are divided by: the head's own, unless another was given or the score has a width."""
+        """Temperature of the softmax: an explicit one, 1 if the score needs none, else the head's own."""
         return self.head.temperature if self._temperature is None else self._temperature
 
     def forward(
@@ -156,11 +156,10 @@ class SearchLayer(nn.Module):
     def ranked(
         self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None
     ) -> SearchOutput:
-        """What `forward` finds, for those who show it: without gradients, and without a context (it has no
-        numbers).
+        """Run `forward` for display: without gradients, and with a context that has no numbers.
 
-        Where finding the candidates took the scores of every document, these are taken, and no embedding of
-        a candidate is read; then `keys_of` says which keys were taken.
+        If candidate generation scored every document, those scores are reused and no embedding of a
+        candidate is read; `keys_of` then returns the keys that were chosen.
         """
         with torch.no_grad():
             return self._search(query_states, texts, None, None, pooled=False)
@@ -188,10 +187,10 @@ class SearchLayer(nn.Module):
 
     @property
     def weighing(self) -> Weighing:
-        """How candidates are weighed.
+        """Weighting of the candidates.
 
-        "Nothing fits" has a weight only where its slot has learned it: in soft hybrid search by inner
-        products, at the head's own temperature.
+        The null slot ("nothing fits") has a weight only in the setting that it was trained in: soft hybrid
+        search by inner products, at the head's own temperature.
         """
         own = self._ranks_by_inner_product and self._temperature is None
         slot = own and self.mode == "hybrid" and self.pooling == "soft"
@@ -299,7 +298,7 @@ class SearchLayer(nn.Module):
 
     @property
     def _reaches_all(self) -> bool:
-        """Whether every document has a finite score."""
+        """True if every document has a finite score."""
         return self.mode == "keyword" or self._ranks_by_inner_product
 
     @property
@@ -336,21 +335,21 @@ def _by_score_then_position(
 
 
 class SearchOutput(NamedTuple):
-    """What attention over the candidates gave; they are sorted by weight, best first, padding last.
+    """Result of attention over the candidates, sorted by weight, best first, padding last.
 
     Attributes:
         context: Σ_d weight(q, d) v_d, the mixture of the heads' contexts.
         weights: the mixture of the heads' softmaxes; zeros where `positions` is −1.
-        positions: of the snapshot; −1 = none.
+        positions: positions in the snapshot; −1 = none.
         scores: the order of hits: dense + keyword with one head, else temperature · log weight + const.
         dense: q_h · k_d, or the score in its place, per head.
         keyword: w_h(q) · b(q, d), per head.
         head_weights: each head's softmax.
         folded: the queries against stored embeddings, after the last hop.
-        keys: which key of each candidate each head took, the best of its passages, numbered as in
-            `Snapshot.key_embeddings`; None where every candidate has but one, or `embed` gave it.
-        null_weight: the weight of "nothing fits", which those of the documents leave; None without a slot.
-        dense_of_all, keyword_of_all: what every position scores, where finding the candidates took that; see
+        keys: the key of each candidate that each head chose, the best of its passages, numbered as in
+            `Snapshot.key_embeddings`; None if every candidate has only one key, or `embed` gave it.
+        null_weight: the weight of "nothing fits", which reduces those of the documents; None without a slot.
+        dense_of_all, keyword_of_all: scores of every position, if candidate generation computed them; see
             `Legs`. Without gradients.
     """
 

@@ -1,8 +1,8 @@
-"""Scores of a collection by name, and what each can be at most for a document that was not proposed.
+"""Scores of a collection by name, each with its upper bound for a document that was not proposed.
 
 An index ranks by the inner product q·k. Every other score re-scores the candidates that the inner product
-proposed; where it is bounded by a function of the inner product, a certificate can tell that nothing better
-was overlooked (certified.py).
+proposed. If the score is bounded by a function of the inner product, a certificate can prove that no better
+document was missed (certificate.py).
 
 | name | score of query q and key k | own dial |
 |---|---|---|
@@ -11,7 +11,7 @@ was overlooked (certified.py).
 | `gaussian`, `epanechnikov`, `boxcar` | log K(|q − k| / width) | `width`; temperature 1 |
 | `exact_match` | 0 where q = k, else −∞ | none; temperature 1 |
 
-A document at −∞ is outside: it is no candidate, so a query without a match has no answer.
+A document at −∞ is no candidate, so a query without a match has no answer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class NamedScore:
 
     @property
     def has_support(self) -> bool:
-        """Whether it says on its own scale how far attention reaches, so that no temperature is needed."""
+        """True if the score itself sets the scale of the attention, so that no temperature is needed."""
         return self.name in (*KERNELS, "exact_match")
 
     def __call__(
@@ -104,7 +104,7 @@ class NamedScore:
 
 
 def ranks_by_inner_product(score: Score) -> bool:
-    """Whether the index ranks by this very score, so that there is nothing to re-score."""
+    """Return True if the index ranks by this score, so that no candidate is re-scored."""
     return isinstance(score, NamedScore) and score.name in ("dot", "general")
 
 

@@ -1,15 +1,11 @@
-"""What candidates score by meaning: each head's score of each document's best key.
+"""Dense scores of candidates, and their weights: each head scores each document's best key.
 
 Keys come from the stored embeddings, with a model's changes to single documents, or from an encoder in the
 graph. Every passage of a long document is a key of its own, and the best one counts (MaxP, see
-`dsearch.attention.retrieval.maxp`).
+`dsearch.attention.retrieval.maxp`). The first passage of a document stands at its position; the further ones
+follow behind all candidates, with owners that name their documents.
 
-The further passages of candidates that are long documents, beside their first: what MaxP chooses from.
-
-The first passage of a document stands at its position; the further ones follow behind all candidates, with
-owners that say whose they are (see `dsearch.attention.retrieval.maxp`).
-
-From the scores of candidates to their weights, and to the one score that hits are ordered by.
+The scores give weights, and the one score that orders the hits.
 """
 
 from __future__ import annotations
@@ -67,14 +63,13 @@ class Scored(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """How the candidates of a search are scored.
+    """Scoring of the candidates of a search.
 
     Attributes:
         snapshot: the documents.
-        head: whose keys they have.
-        score: of queries and keys; None: keywords alone rank, and every document scores 0.
-        embed: gives embeddings in the graph in place of the stored ones; what it gives is all there is of a
-            document: no passages.
+        head: head that projects their keys.
+        score: score of queries and keys; None: only keywords rank, and every document has the dense score 0.
+        embed: returns embeddings in the graph that replace the stored ones; documents then have no passages.
     """
 
     snapshot: Snapshot
@@ -212,12 +207,12 @@ class PassagesBeside(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """What weights the scores of candidates give.
+    """Weights that follow from the scores of candidates.
 
     Attributes:
-        by_head: each head's; zeros where there is no candidate.
-        mixed: the mixture of the heads'.
-        nothing: of "nothing fits"; None without a slot for it.
+        by_head: weights of each head; zeros where there is no candidate.
+        mixed: mixture of the heads' weights.
+        nothing: weight of "nothing fits"; None without a slot for it.
     """
 
     by_head: Float[Tensor, "batch heads candidates"]
@@ -226,14 +221,16 @@ class Weighed(NamedTuple):
 
 
 class Weighing(NamedTuple):
-    """How scores are weighed. `raw` is t · l_h(d); `mask` is True where there is a candidate, and None where
-    there is one everywhere, with a finite score.
+    """Weighting of scores.
+
+    `raw` is t · l_h(d); `mask` is True where there is a candidate, and None if there is a candidate everywhere,
+    with a finite score.
 
     Attributes:
-        head: whose mixture and null slot.
-        temperature: what scores are divided by.
+        head: head whose mixture and null slot are used.
+        temperature: divisor of the scores.
         pooling: "soft", "hard" or "uniform".
-        slot: whether the head's slot for "nothing fits" counts, if there is one.
+        slot: whether the head's slot for "nothing fits" counts, if it has one.
     """
 
     head: Head
@@ -261,9 +258,9 @@ class Weighing(NamedTuple):
     def scores(
         self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
     ) -> Float[Tensor, "batch candidates"]:
-        """What hits are ordered by, −inf where `mask` is False; of one head its own scores.
+        """Return the scores that order the hits, −inf where `mask` is False; with one head its own scores.
 
-        For several heads ordered exactly as soft weights, but not lost where those underflow.
+        With several heads the order is exactly that of soft weights, but it survives where those underflow.
         """
         if self.head.heads == 1:
             return raw[:, 0] if mask is None else raw[:, 0].masked_fill(~mask, -torch.inf)

@@ -1,1 +1,1 @@
-"""From text to hits: queries, search, pagination, attention over HTTP."""
+"""Search: from texts to hits, with pagination, attention and gradients."""

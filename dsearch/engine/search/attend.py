@@ -1,4 +1,4 @@
-"""Attention of queries over a collection, as it is: ids, weights, context, and a certificate."""
+"""Attention of queries over a collection: ids, weights, context and a certificate."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """What `attend` gave, and the candidates' ids in the same order; "" where there is none.
+    """Result of `attend`, with the candidates' ids in the same order; "" where there is none.
 
-    `certificate` is there when it was asked for; its `reason` says what it rests on, or what it lacks.
+    `certificate` is set if it was requested; its `reason` says what it rests on, or what it lacks.
     """
 
     output: SearchOutput

@@ -1,17 +1,13 @@
-"""Attention with all that its gradient needs, and the gradient itself: what search is over a wire.
+"""Attention with everything that its gradient needs, and the gradient itself, for callers over a wire.
 
     raw_h(c)   = dense_h(c) + w_h b(c)          what the softmax of head h is over, times its temperature
-    slope_h(c) = ∂ dense_h(c) / ∂ state         [encoder_dim]; see slopes.py
+    slope_h(c) = ∂ dense_h(c) / ∂ state         [encoder_dim]: q_h(state) and the score, differentiated
     ∂L/∂state  = Σ_h Σ_c ∂L/∂raw_h(c) · slope_h(c)
 
-Everything after `raw` is a softmax, a mixture and a sum that the other side can compute and differentiate by
-itself, so with the slopes it needs no second request. Gradients of the head, and those through several hops
-(where every candidate of a round moves the query of the next), are vector-Jacobian products computed here.
-Nothing is kept between requests: a stamp names the state that both were computed from.
-
-Slopes: how the dense score of each candidate moves with the query state.
-
-slope_h(c) = ∂ dense_h(c) / ∂ state         q_h(state) and the score, differentiated
+Everything after `raw` is a softmax, a mixture and a sum, which the caller can compute and differentiate. With
+the slopes it needs no second request. Gradients of the head, and those through several hops (where every
+candidate of a round moves the query of the next), are vector-Jacobian products computed here. Nothing is
+stored between requests: a stamp names the state from which both were computed.
 """
 
 from __future__ import annotations
@@ -95,7 +91,7 @@ class AttentionParts:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What a loss says to the query states and to the head, whose tensors are named as in its state_dict."""
+    """Gradients of a loss by the query states and by the head's tensors, named as in `state_dict`."""
 
     states: Float[np.ndarray, "batch encoder_dim"]
     head: dict[str, np.ndarray]
@@ -277,7 +273,7 @@ _AT_ONCE = 65_536  # candidates: 100 MB a head at 384 numbers
 def slopes_of(
     layer: SearchLayer, states: Float[Tensor, "batch encoder_dim"], found: SearchOutput
 ) -> Float[Tensor, "batch heads candidates encoder_dim"]:
-    """How each head's dense score of each candidate moves with the query state."""
+    """Return the derivative of each head's dense score of each candidate with respect to the query state."""
     batch, heads, count = found.dense.shape
     pairs = batch * count
     slopes = states.new_zeros(pairs, heads, states.shape[1])

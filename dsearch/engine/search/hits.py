@@ -1,9 +1,7 @@
-"""From attention over positions to hits with ids and texts.
+"""Build hits with ids and texts from attention over positions, and highlight the terms of the query.
 
-Pieces of a document around the terms of a query.
-
-A title is shown whole. Of a text the windows with the most different terms are shown, the first of equals, in
-the order of the text and not overlapping.
+A title is highlighted whole. Of a text, the windows with the most different terms are shown: the first of
+equals, in the order of the text, without overlap.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from dsearch.types import AttentionSummary, Document, Highlight, Hit, Passage, S
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which hits of each ranking to give: those from `offset` that reach both thresholds."""
+    """Range of hits to return from each ranking: those from `offset` that reach both thresholds."""
 
     limit: int
     offset: int
@@ -37,7 +35,7 @@ class Page:
     weight_threshold: float | None = None
 
     def reached(self, found: SearchOutput) -> Int64[np.ndarray, " batch"]:
-        """How many candidates of each query reach the thresholds: the first ones, as they are sorted."""
+        """Count the candidates of each query that reach the thresholds: the first ones, as they are sorted."""
         reach = found.positions != NONE
         if self.score_threshold is None and self.weight_threshold is None:
             return reach.sum(axis=1)
@@ -146,7 +144,7 @@ def results_of(
 
 
 def summaries_of(found: SearchOutput, mass: Float[Tensor, " batch"] | None) -> list[AttentionSummary]:
-    """How each query's attention was spread; with `mass`, its share of the exact softmax."""
+    """Summarise the attention of each query; `mass` is its share of the exact softmax."""
     covered = None if mass is None else _numbers(mass)
     spread = _numbers(entropy(found.weights))
     counts = (found.positions != NONE).sum(axis=1)
@@ -179,7 +177,7 @@ ShowPieces = Callable[[int, Document], list[Highlight]]
 
 
 def highlighter(index: KeywordIndex, texts: Sequence[str] | None) -> ShowPieces:
-    """What finds the pieces of a document for a query by its number; none without the query's words."""
+    """Return a function that highlights a document for a query's number; none without its words."""
 
     def pieces(query: int, document: Document) -> list[Highlight]:
         if texts is None:

@@ -1,9 +1,9 @@
-"""Cursors: where a ranking goes on, and the state, the model and the depth that it was made with.
+"""Cursors for pagination: the place in a ranking, with the state, model and depth that produced it.
 
-A page that is asked for by cursor comes from the very ranking that the first page came from, whatever was
-written or promoted since: nothing is shown twice and nothing left out. So a ranking ends where its candidates
-do; a first page with a larger `limit` has more of them. Where the state is gone the answer is an error, never
-another ranking.
+A page requested by cursor continues the ranking of the first page, whatever was written or promoted since:
+no hit is shown twice and none is left out. The ranking therefore ends where its candidates end; a first page
+with a larger `limit` has more candidates. If the state no longer exists the answer is an error, never another
+ranking.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a ranking an answer begins.
+    """Start of an answer within a ranking.
 
     Attributes:
-        question: a digest of what the ranking depends on beside its state.
-        offset: hits before the place.
-        candidates: how many each leg proposes.
-        pinned: the state and the model of the first page; None for a first page.
+        question: digest of everything that decides the ranking, apart from its state.
+        offset: number of hits before the start.
+        candidates: number of candidates that each leg proposes.
+        pinned: state and model of the first page; None for a first page.
     """
 
     question: str
@@ -128,7 +128,7 @@ def _parts(text: str) -> list[Any] | None:
 
 
 def _fit(parts: list[Any]) -> bool:
-    """Whether these are the parts of a cursor, each within its bounds: nobody signed them."""
+    """Return True if these are the parts of a cursor, each within its bounds: cursors are not signed."""
     if [type(part) for part in parts] != [int, int, str, int, int, int, str]:
         return False
     written, generation, model, sequence, offset, candidates, _ = parts

@@ -1,10 +1,11 @@
-"""A field of the documents, pooled by attention: what the collection says about a query.
+"""Prediction of a metadata field for a query: the values of the documents, pooled by attention.
 
     numbers, vectors     mean = Σ a_d v_d        spread² = Σ a_d (v_d − mean)²
     strings, booleans    p(label) = Σ a_d [v_d = label]
 
-a_d are the query's weights among those candidates that have the field; the others are left out before the
-weights are, so these sum to 1, and counted. With a kernel score the mean is Nadaraya–Watson regression.
+a_d are the query's weights among the candidates that have the field. The other candidates are removed before
+the weights are computed, so the weights sum to 1; their number is reported. With a kernel score the mean is
+Nadaraya–Watson regression.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class FieldPrediction:
-    """What one query predicts.
+    """Prediction for one query.
 
     Attributes:
-        kind: "number", "vector" or "label"; None, and no prediction, when no candidate has the field.
-        mean: of numbers, or of each entry of vectors.
-        spread: the standard deviation around it.
-        labels: the share of each label, largest first; they sum to 1.
-        evidence: the documents of largest weight, largest first.
-        candidates: how many documents were pooled.
-        without_field: how many were left out because they lack the field.
+        kind: "number", "vector" or "label"; None, without a prediction, if no candidate has the field.
+        mean: mean of numbers, or of each entry of vectors.
+        spread: standard deviation around the mean.
+        labels: share of each label, largest first; they sum to 1.
+        evidence: documents of largest weight, largest first.
+        candidates: number of documents that were pooled.
+        without_field: number of documents left out because they lack the field.
     """
 
     kind: Kind | None

@@ -1,14 +1,12 @@
-"""What is asked and among what: queries taken apart, filters applied, one layer for those of the same state.
+"""Prepare a batch of queries: parse operators, apply filters, embed texts.
 
-A query may name phrases that a document must hold ("beam search", +python) or must not (-java); see
-`dsearch.index.keyword.query`. They narrow the state that this query is answered from; its words go to
-encoder and BM25. So a batch is one layer for all queries without such restrictions and one for each
-other set of them.
+A query may name phrases that a document must contain ("beam search", +python) or must not (-java); see
+`dsearch.index.keyword.query`. They restrict the documents that can answer this query; its words go to encoder
+and BM25. Queries that require and exclude the same phrases share one `SearchLayer`: a batch has one layer for
+all queries without such restrictions and one for each other set of them.
 
-A query of nothing but restrictions that leave no word to look for (-java, "to be or not to be" by keywords)
-has nothing to rank by: all that it lets through comes with equal weights, in the order of the collection.
-
-Which queries of a batch are answered together: those that demand and exclude the same phrases.
+A query whose restrictions leave no word to search for (-java, "to be or not to be" by keywords) cannot rank.
+All documents that it admits get equal weights, in the order of the collection.
 """
 
 from __future__ import annotations

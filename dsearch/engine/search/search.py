@@ -1,4 +1,4 @@
-"""Hits for texts: a batch is answered from one state, and by cursor from the state of the first page."""
+"""Search for a batch of texts in one state; with a cursor, in the state of the first page."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""More like these documents, less like those: Rocchio's query, in the space of query states.
+"""Search by example: more like these documents, less like those, by Rocchio's formula on query states.
 
     q = unit(α e_q + β · mean of the liked embeddings − γ · mean of the unliked ones)
 
-(Rocchio, "Relevance feedback in information retrieval", 1971; as in Manning, Raghavan and Schütze,
-"Introduction to Information Retrieval", equation 9.3, whose α = 1, β = 0.75, γ = 0.15 these are.) Documents
-and queries are embedded in one space, so what comes out is a query state like any other: the model's query
-projection, its heads and its hops apply to it. Without a query α has no part, and words neither.
+(Rocchio, "Relevance feedback in information retrieval", 1971; in Manning, Raghavan and Schütze, "Introduction
+to Information Retrieval", equation 9.3, from which α = 1, β = 0.75, γ = 0.15 are taken.) Documents and
+queries are embedded in one space, so the result is an ordinary query state: the model's query projection,
+heads and hops apply to it. Without a query, the α term and the keywords are left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What training changed about a hit: its score, weight and rank before, and which training queries pulled.
+"""Effect of training on a hit: its score, weight and rank before, and the training queries that pulled it.
 
-Before: the parent of the model that answers (or its nearest ancestor that is served) attends over the same
-candidates for the same query. So with one head `score = before.score + dense + keyword`, exactly.
+"Before" is the attention of the live model's parent (or its nearest ancestor that is served) over the same
+candidates for the same query. With one head, `score = before.score + dense + keyword`, exactly.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def learned(
     *,
     turned: bool = False,
 ) -> Tell | None:
-    """What tells of a candidate, by its query's and its own number in `found`, what training changed.
+    """Return a function for the effect of training on a candidate, given its row and column in `found`.
 
-    None where nothing can be told: the untrained model, one with documents of its own (their embeddings are
-    others), one with a query encoder of its own whose query was `turned` by likeness.
+    None if the effect is undefined: for the untrained model, for a model with its own documents (whose
+    embeddings differ), and for a model with its own query encoder if likeness `turned` the query.
     """
     if version == UNTRAINED:
         return None

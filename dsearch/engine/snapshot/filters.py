@@ -1,10 +1,9 @@
-"""Filters on the metadata that a generation keeps by field: the documents that SQLite would find, without
-reading them.
+"""Metadata filters on the fields of a generation: the same matches as SQLite's, without reading documents.
 
-What a condition means is written in `dsearch/store/filters/parse.py`; here it is asked of each distinct value
-of a field. A test holds both ways against each other.
+Conditions are defined in `dsearch/store/filters/parse.py`; here each is evaluated once for each distinct
+value of a field. A test compares both implementations.
 
-States in which only what a filter lets through can be found; the last few are remembered.
+The last few filtered states are cached.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def matching(tree: Filter, fields: Fields) -> Bool[np.ndarray, " documents"] | None:
-    """Which documents a filter lets through; None where it names a field that is not kept.
+    """Return a mask of the documents that match a filter; None if it uses a field that is not indexed.
 
     Raises:
-        CorruptData: the files of a field do not fit each other.
+        CorruptData: the files of a field are inconsistent.
     """
     match tree:
         case All(parts) | Some(parts):

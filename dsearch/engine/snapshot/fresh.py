@@ -1,6 +1,6 @@
-"""`Fresh`: the documents written after a generation was built; they are searched exactly beside it.
+"""`Fresh`: documents written after a generation was built; they are searched exactly beside it.
 
-`GrowingMatrix`: rows that are added to at the cost of the new ones, while readers hold what there was.
+`GrowingMatrix`: rows that grow at the cost of the new rows only, while readers keep their earlier view.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The passages of a snapshot's long documents: where they stand, and their embeddings.
+"""Passages of a snapshot's long documents: their positions and embeddings.
 
-The key of a document for a query and a head is that of its best passage (maxp.py). All keys of
-a snapshot are numbered through: key p is the first passage of the document at position p (of a short document
-all of it), then come the further ones of the generation, then those of fresh documents.
+The key of a document for a query and a head is that of its best passage
+(`dsearch.attention.retrieval.maxp`). All keys of a snapshot are numbered consecutively: key p is the first
+passage of the document at position p (the whole of a short document); then come the further passages of the
+generation, then those of fresh documents.
 """
 
 from __future__ import annotations

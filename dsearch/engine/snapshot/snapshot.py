@@ -1,9 +1,9 @@
-"""`Snapshot`: one immutable state of a collection's documents, and what can be asked of it.
+"""`Snapshot`: an immutable state of a collection's documents, with the operations that search needs.
 
-A state is a generation (built, immutable), the rows written after it (fresh: searched exactly beside it) and
-the rows deleted since (excluded). Positions count through both: 0 to n − 1 are the generation's, n and up are
-the fresh ones. A position is a document; a long one has several embeddings (passages.py). A request holds one
-snapshot from beginning to end; a write makes a new one.
+A state consists of a generation (built, immutable), the rows written after it (fresh: searched exactly beside
+it) and the rows deleted since (excluded). Positions number both parts: 0 to n − 1 belong to the generation, n
+and above to the fresh rows. A position is a document; a long one has several embeddings (passages.py). A
+request holds one snapshot from beginning to end; a write makes a new one.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _lengths: WeakKeyDictionary[Generation, tuple[float, float]] = WeakKeyDictionary
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is visible after operation `sequence`.
+    """Visible documents after operation `sequence`.
 
     Attributes:
         generation: the built part.
-        keyword: its BM25 index.
+        keyword: BM25 index of the generation.
         fresh: rows written since.
         excluded: positions of the generation and of `fresh` that are deleted or replaced, or None.
         unfold: W_g⁻¹: a query (as a row) against embeddings times this is one against the generation's keys.
             None for a generation whose keys are its embeddings.
-        sequence: the store's last operation that this state contains.
-        passages: the further embeddings of long documents, None when no document is long.
-        built: documents in the generation, deleted ones too.
-        positions: all positions, deleted ones too.
-        documents: documents that can be found.
+        sequence: last operation of the store that this state contains.
+        passages: further embeddings of long documents; None if no document is long.
+        built: number of documents in the generation, deleted ones included.
+        positions: number of all positions, deleted ones included.
+        documents: number of documents that can be found.
     """
 
     generation: Generation
@@ -323,7 +323,7 @@ class Snapshot:
         return found
 
     def _all_built(self, positions: Int64[np.ndarray, " positions"]) -> bool:
-        """Whether all of these, of which there are some, are of the generation: as nearly always."""
+        """Return True if all of these positions (at least one) belong to the generation, as nearly always."""
         return len(positions) > 0 and bool(positions.min() >= 0 and positions.max() < self.built)
 
     def _fresh_scores(

@@ -1,13 +1,13 @@
-"""`KeptDocuments`: documents that were shown lately, the least recently shown go first.
+"""`KeptDocuments` and `KeptLayers`: caches of documents shown recently, and of layers that answered recently.
 
-A row is one version of a document and never changes: an update writes another row, and no number is given
-twice. So what was read once, and held against its digest then, needs neither reading nor holding again, and
-nothing that is written makes it untrue. Which rows may be shown is for the snapshot to say, not for this.
+`KeptDocuments` evicts the document that was shown least recently. A row is one version of a document and
+never changes: an update writes another row, and no number is used twice. A row that was read and verified
+against its digest once needs neither again, and no write invalidates it. The snapshot decides which rows may
+be shown, not the cache.
 
-`KeptLayers`: the layers that lately answered, so that one is not made for every search.
-
-A layer over a state never changes while it only searches; making it costs as much as a tenth of a search.
-Those of one state are kept: an index that was replaced is not held in memory for their sake.
+`KeptLayers` avoids making a layer for every search, which costs as much as a tenth of a search. A layer over
+a state does not change while it only searches. Only layers of one state are cached, so that a replaced index
+is not held in memory.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _size(document: Document) -> int:
 
 
 def _size_of(value: Any) -> int:
-    """Of JSON, with everything in it."""
+    """Return the size of a JSON value with all its contents."""
     own = sys.getsizeof(value)
     if isinstance(value, dict):
         inner = cast("dict[str, Any]", value)

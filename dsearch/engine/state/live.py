@@ -1,7 +1,7 @@
-"""`LiveState`: which documents a collection shows, and how that follows what is written.
+"""`LiveState`: the documents that a collection shows, kept up to date with writes and builds.
 
-The generation that is live, the rows written after it and the rows deleted since make one `Snapshot`. Readers
-take the present one and keep it; a write or a build puts another in its place by one assignment.
+The live generation, the rows written after it and the rows deleted since make one `Snapshot`. Readers take
+the present one and keep it; a write or a build replaces it by one assignment.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LiveState:
 
     @property
     def proof(self) -> Proof | None:
-        """Whether the files of the generation are what was written; None before they are opened."""
+        """Verification of the generation's files; None before they are opened."""
         return self._proof
 
     def require_sound(self) -> None:
@@ -92,7 +92,7 @@ class LiveState:
 
     @property
     def stale(self) -> bool:
-        """Whether a build would hold other documents than the live generation does, or cut them otherwise."""
+        """True if a build would produce other documents or other passages than the live generation has."""
         generation = self._store.live_generation()
         if generation is None:
             return True
@@ -138,13 +138,13 @@ class LiveState:
             self._show(self._after(present))
 
     def key_projection(self) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
-        """What the keys of the next generation are projected by: W_K of the live head, None for W_K = I."""
+        """Projection of the next generation's keys: W_K of the live head, None for W_K = I."""
         head = load_head(self._store, served_version(self._store))
         with torch.inference_mode():
             return _foldable(head.key_projection().numpy())
 
     def opened(self, built: Built) -> Generation:
-        """What was built, checked and opened; may be called beside everything else."""
+        """Check and open a build; safe beside all other work."""
         return open_leased(generation_folder(self._store, built.number), built.manifest_digest)
 
     def publish(self, built: Built, generation: Generation) -> None:

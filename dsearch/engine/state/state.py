@@ -1,8 +1,8 @@
 """`CollectionState`: the data of a collection that search, rebuilds and maintenance work on.
 
-It holds the store, the present snapshot, models, encoders and caches, and knows no search. The functions of
-`search/` take it as an argument, and `Collection` adds them, and writing, as methods: nothing below imports
-`Collection`.
+It holds the store, the present snapshot, models, encoders and caches, and has no search methods. The
+functions of `search/` take it as an argument, and `Collection` adds them, and writing, as methods. No module
+below imports `Collection`.
 
 A request holds one snapshot and one head from beginning to end; a write or a promotion replaces them by one
 assignment.
@@ -102,7 +102,7 @@ class CollectionState:
 
     @property
     def has_encoder(self) -> bool:
-        """Whether texts can be encoded for it, or its embeddings are given."""
+        """True if texts can be encoded for the collection; False if callers supply its embeddings."""
         return not is_given(self.store)
 
     @property
@@ -134,7 +134,7 @@ class CollectionState:
 
     @property
     def feedback(self) -> FeedbackStore:
-        """What people did with what was found: a file of its own, beside the documents."""
+        """Feedback about the collection's hits, in a file of its own beside the documents."""
         return self._feedback
 
     @property
@@ -151,11 +151,11 @@ class CollectionState:
 
     @property
     def stale(self) -> bool:
-        """Whether a build would hold other documents than the live generation does."""
+        """True if a build would produce other documents than the live generation has."""
         return self._live.stale
 
     def describe(self) -> dict[str, Any]:
-        """What it is and holds, as JSON; `statistics` in maintenance/statistics.py says what it costs."""
+        """Description of the collection, as JSON; the costs are in `maintenance/statistics.py`."""
         counts, generation = self.store.count(), self.store.live_generation()
         return {
             "name": self.name,
@@ -218,12 +218,12 @@ class CollectionState:
     def query_states(
         self, queries: Sequence[str], mode: Mode, model: str | None = None
     ) -> Float[Tensor, "batch encoder_dim"]:
-        """What a layer takes for these texts; zeros where only their words count.
+        """Encode texts as query states for a layer; zeros if only their words count.
 
         Args:
-            queries: the texts.
+            queries: texts.
             mode: "hybrid", "dense" or "keyword".
-            model: the version whose encoder speaks, that of the layer's head; the live one when None.
+            model: version whose encoder is used, that of the layer's head; the live one when None.
         """
         if mode == "keyword":
             return torch.zeros(len(queries), self.store.dimension)
@@ -234,9 +234,9 @@ class CollectionState:
 
     @property
     def query_drift(self) -> float | None:
-        """How far lately asked queries lie from those that the live model was trained on (drift.py).
+        """Distance of recent queries from the training queries of the live model (models/training_record.py).
 
-        None when it was not trained, or fewer than 30 queries were asked of it.
+        None if the model was not trained, or received fewer than 30 queries.
         """
         live = self.live_model
         if live == UNTRAINED:
@@ -280,7 +280,7 @@ class CollectionState:
         return self._encoders.identity_of(version)
 
     def lessons_of(self, version: str) -> Lessons | None:
-        """What a model was taught, query by query; kept for one model. None where that was not kept.
+        """Return a model's training queries and their gradients; cached for one model. None if not stored.
 
         Raises:
             ModelNotFound, CorruptData.
