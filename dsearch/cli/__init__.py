@@ -1,7 +1,7 @@
 """The command line: thin verbs over the library. stdout carries the answer, stderr everything else.
 
-Exit codes: 0 done, 1 it could not be done (the message says why and what to do), 2 the command was not
-understood, 3 a model was trained and kept but the gate did not let it answer.
+Exit codes: 0 done; 1 it failed (the message gives the reason and what to do); 2 the command was not
+understood; 3 a model was trained and saved, but the gate rejected its promotion.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands, in the order in which a newcomer needs them."""
+"""The list of commands, in the order in which a newcomer needs them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Hits as a person reads them in a terminal, and as JSON.
+"""Output of hits: for a terminal, as JSON, and as a picture.
 
-The picture that `dsearch search --heatmap` writes: how each head spread its attention over the hits.
+The picture, written by `dsearch search --heatmap`, shows how each head spread its attention over the hits.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _lines(hit: Hit, *, bold: bool) -> str:
 
 
 def _learned(learned: Learned) -> list[str]:
-    """What training changed, and who pulled."""
+    """Describe the effect of training on a hit, and the queries that pulled it."""
     lines = [
         (
             f"{learned.parent} had it at rank {learned.rank} with {learned.score:.4f}; since then dense "

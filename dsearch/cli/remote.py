@@ -1,4 +1,4 @@
-"""Writes by the server that holds the lock of a home: it is asked to do what the command would have done."""
+"""Writes through the server that holds the lock of a home: it does what the command would have done."""
 
 from __future__ import annotations
 

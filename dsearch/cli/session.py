@@ -1,7 +1,7 @@
 """The session of a command: settings, thread budget, engine, progress bars, messages.
 
-Messages name commands to run next. Where this command was given `--home`, they name that home too, as they
-would look into another without it.
+Messages name commands to run next. If the command was given `--home`, those commands include it, because they
+would otherwise use another home.
 """
 
 from __future__ import annotations

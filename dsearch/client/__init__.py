@@ -1,10 +1,10 @@
-"""Talk to a dsearch server, or to an engine in this process, by the same calls.
+"""Clients of a dsearch server, and of an engine in this process, with the same calls.
 
     with Client("http://127.0.0.1:8080") as client:
         client.upsert("papers", documents)
         print(client.search("papers", "attention as retrieval").hits)
 
-`AsyncClient` has the same methods, awaited; `dsearch.open("index")` has them without a server; `RemoteSearch`
+`AsyncClient` has the same methods, awaited. `dsearch.open("index")` has them without a server. `RemoteSearch`
 is a collection of a server as a layer of a network.
 """
 

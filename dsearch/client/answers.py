@@ -1,4 +1,4 @@
-"""What calls return: plain, frozen. Texts, ids and numbers as they are; tensors as NumPy arrays."""
+"""Results of calls: plain and frozen. Texts, ids and numbers as they are; tensors as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CollectionInfo:
-    """What a collection is and holds; `pending` documents have no embedding yet and are not found.
+    """Description of a collection. `pending` documents have no embedding yet and cannot be found.
 
-    `passages` says how long documents are cut, None that they are not; `keys` how keys are kept;
-    `model_problem` why the version that was promoted does not answer.
+    `passages` describes how long documents are split, None if they are not; `keys` how keys are stored;
+    `model_problem` is the reason why the promoted version does not answer.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of documents: durable, found by every later search; the first refused ones are listed."""
+    """Result of a write: durable, and visible to every later search; lists the first refused documents."""
 
     sequence: int
     inserted: int
@@ -55,7 +55,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """How many documents are gone; `missing` ids are no document's."""
+    """Result of a deletion: the number of deleted documents; `missing` ids belong to no document."""
 
     sequence: int
     deleted: int
@@ -81,7 +81,7 @@ class FacetValue:
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """How many documents meet the filter, and the most frequent values of each field among them."""
+    """Number of documents that meet the filter, and the most frequent values of each field among them."""
 
     documents: int
     facets: dict[str, list[FacetValue]]
@@ -105,7 +105,7 @@ class DocumentPage:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether the first places are provably those of scoring every document, and why."""
+    """Certificate that the first hits are exactly those of scoring every document, with its reason."""
 
     proved: bool
     reason: str
@@ -170,10 +170,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one query predicts: mean and spread of a number or vector, or the share of each label.
+    """Prediction for one query: mean and spread of a number or vector, or the share of each label.
 
-    `kind` is None, and there is no prediction, when no candidate has the field; `without_field` were left out
-    because they lack it.
+    `kind` is None, without a prediction, if no candidate has the field; `without_field` candidates were left
+    out because they lack it.
     """
 
     kind: Literal["number", "vector", "label"] | None
@@ -244,7 +244,7 @@ class Task:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """True if the task will not change any more."""
         return self.state not in ("queued", "running")
 
 
@@ -267,7 +267,7 @@ class ModelAdded:
 
 @dataclass(frozen=True, slots=True)
 class AliasSet:
-    """What an alias stands for from now on, and what it stood for."""
+    """Result of setting an alias: its new target and its previous one."""
 
     alias: str
     collection: str

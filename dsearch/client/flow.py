@@ -1,8 +1,8 @@
-"""One description of a call, for a client that waits and for one that awaits.
+"""One description of each call, for a blocking client and for one that awaits.
 
-A call is a generator that yields requests and is sent the answers: what is asked and how an answer is read,
-without a word about sockets (the "sans-I/O" way). `@operation` makes of it a method that `Client` runs to its
-end and returns the result of, and that gives a coroutine on `AsyncClient`; type checkers see both.
+A call is a generator that yields requests and receives the answers. It builds requests and parses answers
+without any socket (the "sans-I/O" way). `@operation` turns it into a method: `Client` runs it to its end and
+returns its result, `AsyncClient` returns a coroutine; type checkers see both.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be sent.
+    """HTTP request to send.
 
     Attributes:
-        method: of HTTP.
-        path: below the server's address, quoted.
-        query: of the URL.
-        content: the body.
-        content_type: of the body.
-        accept: the media type wanted.
-        repeatable: whether sending it twice does no more than sending it once.
-        writes: whether it changes something; writes may take longer.
+        method: HTTP method.
+        path: path below the server's address, quoted.
+        query: query of the URL.
+        content: request body.
+        content_type: media type of the body.
+        accept: accepted media type.
+        repeatable: whether repeating it has no further effect.
+        writes: whether it changes something; writes have a longer timeout.
     """
 
     method: str
@@ -55,7 +55,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back, whole; the names of `headers` are in small letters."""
+    """Complete HTTP response; the names of `headers` are in lower case."""
 
     status: int
     headers: Mapping[str, str]

@@ -1,8 +1,8 @@
 """`Client` and `AsyncClient`: the operations, over HTTP.
 
-Both try again what may be tried again: when the server says later (429, 503: after its Retry-After, or a
-growing while), and when a connection breaks. What is not repeatable is tried again only where the server has
-said that it did not begin (429, 503).
+Both retry if the server asks for it (429, 503: after its Retry-After, or a growing delay), and if a
+connection breaks. A request that is not repeatable is retried only if the server has said that it did not
+begin (429, 503).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DEADLINE = "X-Timeout-Ms"
 
 
 class _Connection:
-    """What both clients know: where the server is, how long to wait, how often to try."""
+    """Settings of both clients: address of the server, timeouts, number of retries."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class _Connection:
         return settings if self._transport is None else {**settings, "transport": self._transport}
 
     def _arguments(self, request: Request) -> dict[str, Any]:
-        """Of `httpx2.Client.request`."""
+        """Return the arguments of `httpx2.Client.request`."""
         import httpx2
 
         limit_s = self.write_timeout_s if request.writes else self.timeout_s

@@ -12,15 +12,15 @@ Filter: TypeAlias = Mapping[str, Any]
 
 
 class FindOptions(TypedDict, total=False):
-    """How to search. What is left out is as the server has it.
+    """Options of a search. The server's defaults apply to omitted ones.
 
-    limit: hits wanted, 1 to 1000 (10). offset: hits left out before the first. cursor: `next_cursor` of the
-    page before, in place of an offset. mode: "hybrid", "dense" or "keyword". model: a version; the live one.
-    filter: what a document's metadata must meet. score_threshold, weight_threshold: hits below are left out.
-    operators: whether "phrases", +terms and -terms are understood. explain: whether hits carry the parts of
-    their scores. highlight: whether they carry the pieces that show the query's words. hops, hop_strength:
-    rounds of search, and how far each turns the query; the model's own. explore: the share of pages on which
-    a coin swaps two documents, for feedback; a server's alone.
+    limit: number of hits, 1 to 1000 (10). offset: number of hits to skip. cursor: `next_cursor` of the
+    previous page, in place of an offset. mode: "hybrid", "dense" or "keyword". model: a version; the live
+    one. filter: condition on the documents' metadata. score_threshold, weight_threshold: lower bounds on
+    hits. operators: whether to interpret "phrases", +terms and -terms. explain: whether hits carry the parts
+    of their scores. highlight: whether hits carry the fragments that contain the query's words. hops,
+    hop_strength: rounds of search, and how far each turns the query; the model's own. explore: share of pages
+    on which a coin swaps two documents, for feedback; servers only.
     """
 
     limit: int
@@ -40,12 +40,13 @@ class FindOptions(TypedDict, total=False):
 
 
 class WayToAttend(TypedDict, total=False):
-    """How queries attend. What is left out is as the server has it.
+    """Options of attention. The server's defaults apply to omitted ones.
 
-    mode: "hybrid", "dense" or "keyword"; dense without texts. candidates: documents that each leg proposes
-    for each head (100). hops, hop_strength: rounds of search, and how far each turns the query; the model's.
-    score: "dot", "cosine", "gaussian", … pooling: "soft", "hard" or "uniform". width: of a kernel score.
-    temperature: of the softmax; the model's own. filter: what a document's metadata must meet.
+    mode: "hybrid", "dense" or "keyword"; dense without texts. candidates: number of documents that each leg
+    proposes for each head (100). hops, hop_strength: rounds of search, and how far each turns the query; the
+    model's. score: "dot", "cosine", "gaussian", … pooling: "soft", "hard" or "uniform". width: width of a
+    kernel score. temperature: temperature of the softmax; the model's own. filter: condition on the
+    documents' metadata.
     """
 
     mode: Mode

@@ -1,17 +1,18 @@
-"""`RemoteSearch`: a collection of a server as a layer of a network, as `SearchLayer` is one of this process.
+"""`RemoteSearch`: a collection of a server as a layer of a network, like `SearchLayer` in this process.
 
     layer = RemoteSearch("http://127.0.0.1:8080", "papers")
     layer(query_states).context.sum().backward()          # reaches query_states
 
-**The gradient needs no second request.** `attend` answers, beside what it found, how each candidate's score
-moves with the query state (its slope). From the scores on everything is computed here, by the functions that
-the server computes it with, and autograd does the rest:
+**The gradient needs no second request.** The answer of `attend` includes the derivative of each candidate's
+score with respect to the query state (its slope). Everything after the scores is computed here, by the
+functions that the server uses, and autograd does the rest:
 
     raw_h(c) = dense_h(c) + keyword_h(c)         from the server; ∂ raw_h(c) / ∂ state = slope_h(c)
     weights, context, scores                     from raw, temperature, mixture and values, here
 
-Where a slope would not do, the gradient is a vector-Jacobian product of the server (`vjp`), of the state that
-was asked: with several hops, and for the parameters of the head, which train here and are handed in.
+Slopes are not enough with several hops, and for the parameters of the head, which are sent along and train
+here. The gradient is then a vector-Jacobian product of the server (`vjp`), computed in the state that
+answered.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ ValuesOf = Callable[[list[list[str]]], Float[Tensor, "batch candidates value_dim
 
 
 class RemoteOutput(NamedTuple):
-    """What attention over the candidates gave; they are sorted by weight, best first, padding last.
+    """Result of attention over the candidates, sorted by weight, best first, padding last.
 
     Attributes:
         context: Σ_d weight(q, d) v_d.
         weights: the mixture of the heads' softmaxes; zeros behind a query's last candidate.
-        ids: of each query's candidates.
+        ids: ids of each query's candidates.
         scores: the order of hits; −∞ behind the last candidate.
-        dense: by head; no gradient where it came through `vjp`.
-        keyword: by head.
-        head_weights: each head's softmax; as `dense`.
-        stamp: the state that this is of.
+        dense: dense scores by head; without gradient if `vjp` computes it.
+        keyword: keyword scores by head.
+        head_weights: each head's softmax; gradient as of `dense`.
+        stamp: identity of the state that answered.
     """
 
     context: Float[Tensor, "batch value_dim"]
@@ -212,7 +213,7 @@ class _Dense(torch.autograd.Function):
 
 
 class _ByServer(torch.autograd.Function):
-    """What the server has answered, with gradients that it computes when they are asked for."""
+    """Server's answer, with gradients that the server computes on demand."""
 
     @staticmethod
     def forward(

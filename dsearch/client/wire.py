@@ -1,8 +1,7 @@
-"""Vectors and tensors on their way: to what JSON and safetensors hold, and back into one answer.
+"""Conversion of requests and answers: vectors and tensors to JSON and safetensors and back.
 
-What goes into requests: paths, questions as JSON, documents in batches.
-
-From the bytes of an answer to what a call returns.
+Requests: paths, questions as JSON, documents in batches. Answers: from bytes to the result of a call, with
+the answers to several parts joined into one.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def ragged(rows: Any) -> list[Any]:
 
 
 def parts_of(queries: Sequence[str] | None, vectors: Any) -> Iterator[dict[str, Any]]:
-    """What to ask at once, as a request has it: a few queries, their vectors, or both.
+    """Split queries, their vectors, or both into parts that fit one request each.
 
     Raises:
         InvalidRequest: texts and vectors of different number.
@@ -81,7 +80,7 @@ def parts_of(queries: Sequence[str] | None, vectors: Any) -> Iterator[dict[str, 
 
 
 def counted(part: Mapping[str, Any]) -> int:
-    """How many queries a part has."""
+    """Return the number of queries of a part."""
     return len(part["queries"] if part["queries"] is not None else part["vectors"])
 
 
@@ -156,7 +155,7 @@ def quoted(part: str) -> str:
 
 
 def path_of(*parts: str) -> str:
-    """Of a collection, and of what is below it."""
+    """Return the path of a collection, or of something below it."""
     return "/v1/collections/" + "/".join(map(quoted, parts))
 
 
@@ -256,10 +255,10 @@ def prediction(content: Mapping[str, Any]) -> Prediction:
 
 
 def tensors_of(content: bytes) -> tuple[Any, dict[str, np.ndarray]]:
-    """What an answer in safetensors says beside its tensors (None when it says nothing), and the tensors.
+    """Return the JSON part of an answer in safetensors (None if it has none), and its tensors.
 
     Raises:
-        Unavailable: it is not safetensors.
+        Unavailable: the answer is not safetensors.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -320,7 +319,7 @@ def text_and_hint(problem: Mapping[str, Any]) -> tuple[str, Command | None]:
 
 
 def written_before(error: DsearchError) -> Mapping[str, Any] | None:
-    """What a stream had stored before this error ended it, or what it made of lines that were all bad."""
+    """Return the result up to the error of a stream: the stored lines, or the report on lines all refused."""
     return error.__dict__.get(_WRITTEN)
 
 

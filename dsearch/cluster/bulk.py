@@ -1,8 +1,8 @@
-"""Encode what waits for its embedding on the machines of a cluster; one writer commits, block by block.
+"""Embed pending documents on the machines of a cluster; one writer commits the results, block by block.
 
     pending rows → blocks → Ray Data: read from the home, encode → here: one operation of the store a block
 
-A block that was committed waits no more, so an interrupted run goes on where it stopped.
+The rows of a committed block are no longer pending, so an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOCK = 256  # documents: what an interruption loses, of each worker
 
 
 class EncodeBlocks:
-    """What a worker is: an encoder, and the collection to read from, opened readonly."""
+    """Worker that encodes blocks: an encoder, and the collection opened readonly."""
 
     def __init__(self, home: str, collection: str, encoder: Mapping[str, Any], threads: int):
         from dsearch.threads import set_threads

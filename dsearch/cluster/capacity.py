@@ -1,7 +1,7 @@
-"""How many shards, how much memory and how many machines: arithmetic on measured rates, which are inputs.
+"""Capacity planning: the number of shards and machines and the memory, computed from measured rates.
 
-A query costs every shard its search, so that work per query is shards × (a fixed part + the search of one
-shard); what copies add is room for more queries at once, and that one may be lost.
+Every query is searched on every shard, so the work of a query is shards × (a fixed part + the search of one
+shard). Replicas add capacity for simultaneous queries, and tolerance of the loss of one.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What does not depend on the number of documents; measure your own.
+    """Rates that do not depend on the number of documents; replace the defaults by your own measurements.
 
     Attributes:
-        encode_query_ms: CPU of encoding one query.
-        encode_documents: documents a second and core.
-        shard_ms: CPU of one query on one shard beside the search of its keys, Ray's calls included.
-        ingress_ms: CPU of one query where it arrives, HTTP and merging included.
+        encode_query_ms: CPU time of encoding one query.
+        encode_documents: documents encoded per second and core.
+        shard_ms: CPU time of one query on one shard, without the search of its keys; Ray's calls included.
+        ingress_ms: CPU time of one query at the ingress, HTTP and merging included.
     """
 
     encode_query_ms: float = 5.4
@@ -65,7 +65,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a machine has, and how much of it may be planned with."""
+    """Resources of a machine, and the share of them to plan with."""
 
     memory_gb: float = 64.0
     cores: int = 16
@@ -74,20 +74,20 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a collection needs.
+    """Resources that a collection needs.
 
     Attributes:
-        kind: of keys.
-        shards: parts.
-        replicas: copies of each.
-        shard_documents: documents of one.
-        shard_memory_gb: resident memory of one copy of one.
-        disk_gb: of all copies.
-        query_ms: CPU of one query, all shards together.
-        slowest_ms: CPU of one shard for it, which bounds the latency from below.
-        cores: busy at the wanted queries a second.
-        machines: for shards, encoders and ingresses.
-        encode_hours: of encoding everything once, on all these cores.
+        kind: kind of keys.
+        shards: number of shards.
+        replicas: number of copies of each shard.
+        shard_documents: number of documents of one shard.
+        shard_memory_gb: resident memory of one copy of one shard.
+        disk_gb: disk space of all copies.
+        query_ms: CPU time of one query, all shards together.
+        slowest_ms: CPU time of one shard for one query, a lower bound on the latency.
+        cores: busy cores at the requested queries per second.
+        machines: number of machines for shards, encoders and ingresses.
+        encode_hours: time to encode everything once, on all these cores.
     """
 
     kind: Kind

@@ -1,7 +1,7 @@
-"""Collections whose searches are answered by a cluster: the engine that the ingress serves.
+"""Collections whose searches a cluster answers: the engine behind the ingress.
 
-The home is opened readonly: documents, models, keys and aliases come from it. What a search needs of the
-documents comes from the shards. What would need all of a generation in this process is refused.
+The home is opened readonly: documents, models, keys and aliases come from it. The shards supply the document
+data that a search needs. Operations that would need a whole generation in this process are refused.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Releases:
         self._looked = -1e9
 
     def live(self, collection: str, *, look: bool = False) -> tuple[Live, Any, Shards] | None:
-        """What is live of a collection: its place, release and shards; None when nothing is.
+        """Return the live placement, release and shards of a collection; None if nothing is live.
 
         Args:
-            collection: its name.
-            look: whether the coordinator is asked in any case.
+            collection: name of the collection.
+            look: True to query the coordinator in any case.
         """
         with self._lock:
             if look or time.monotonic() - self._looked > _LOOK_S:

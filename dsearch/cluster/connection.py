@@ -1,4 +1,4 @@
-"""Join a Ray cluster, or start one here: what every entry to this part does first."""
+"""Connect to a Ray cluster or start one here; every entry point of this package does so first."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def connect(address: str | None, **options: Any) -> ModuleType:
 
 
 def answers(address: str) -> bool:
-    """Whether anything listens at host:port."""
+    """Return True if a process listens at host:port."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=2):
@@ -106,7 +106,7 @@ def _token_is_there() -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether host:port is reached from this machine alone."""
+    """Return True if host:port can be reached from this machine only."""
     host = address.removeprefix("ray://").rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

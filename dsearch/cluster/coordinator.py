@@ -1,4 +1,4 @@
-"""The coordinator of a cluster: it starts the copies of shards and says which release is live."""
+"""The coordinator of a cluster: it starts the replicas of shards and holds the live release."""
 
 from __future__ import annotations
 
@@ -164,11 +164,11 @@ def coordinator(*, start: bool = False) -> Any:
 
 
 def outcome(reference: Any) -> Any:
-    """What a call gives, or the error of ours that it ended with, as if it had been made here.
+    """Return the result of a remote call, or raise its DsearchError as if the call had been local.
 
     Raises:
-        DsearchError, OSError: from there.
-        Unavailable: whoever was asked has ended.
+        DsearchError, OSError: raised by the remote call.
+        Unavailable: the actor has ended.
     """
     import ray
     import ray.exceptions
@@ -198,7 +198,7 @@ def free_share(copies: int) -> float:
 
 
 def copies_up(live: Live, timeout_s: float = 5.0) -> list[list[bool]]:
-    """Which copies of each shard answer now."""
+    """Return, for each shard, which replicas respond now."""
     import ray
     import ray.exceptions
 

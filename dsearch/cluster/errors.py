@@ -1,4 +1,4 @@
-"""How a shard that does not answer is told of, before anybody decides what to do."""
+"""Internal errors for shards that do not respond, raised before a caller decides how to proceed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP service on a cluster: the same application, its searches answered by shards, by Ray Serve.
+"""The HTTP service on a cluster, by Ray Serve: the same application, with searches answered by shards.
 
 proxy → ingress replica (the FastAPI application of dsearch/service) → encoder replicas → shard actors
 """
@@ -25,19 +25,19 @@ LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class IngressSettings:
-    """What replicas are made of: names and numbers alone.
+    """Settings of ingress and encoder replicas, names and numbers only.
 
     Attributes:
-        home: the folder of collections, on every machine that has a replica of ingress or encoder.
-        encoder: a model's name or folder.
-        device: where it runs.
-        dtype: in which precision; the backend's own when None.
-        backend: what computes it; the fastest that agrees when None.
-        threads: of native libraries, in each replica.
-        hosts: names that requests may be addressed to.
-        origins: other sites whose pages may use it.
+        home: folder of collections, present on every machine with a replica of ingress or encoder.
+        encoder: name or folder of a model.
+        device: device of the encoder.
+        dtype: precision of the encoder; the backend's own when None.
+        backend: backend of the encoder; the fastest that agrees when None.
+        threads: threads of native libraries, in each replica.
+        hosts: host names that requests may be addressed to.
+        origins: other origins whose pages may use the service.
         require_key: whether every request needs an API key.
-        query_timeout_s: how long a search may take that does not say so itself.
+        query_timeout_s: timeout of a search that does not set its own.
     """
 
     home: str

@@ -1,7 +1,7 @@
-"""A Ray of this machine alone: `dsearch cluster start` starts it where there is none, `stop` ends it.
+"""A Ray cluster on this machine only: `dsearch cluster start` starts it if there is none, `stop` ends it.
 
-Its processes belong to one that is ours, in a session of its own, so that ending it touches no other Ray of
-this machine. Which one that is stands in the cluster itself.
+Its processes are children of one process of ours, in a session of its own, so that ending it affects no other
+Ray cluster on this machine. The id of that process is stored in the cluster itself.
 """
 
 from __future__ import annotations

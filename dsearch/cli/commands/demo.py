@@ -1,4 +1,4 @@
-"""`dsearch demo`: the documentation of Python itself, indexed, searched, learned from, and served."""
+"""`dsearch demo`: index, search, learn from and serve the documentation of Python."""
 
 from __future__ import annotations
 

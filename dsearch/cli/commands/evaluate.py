@@ -1,10 +1,6 @@
-"""`dsearch evaluate`.
+"""`dsearch evaluate`, `dsearch compare` and `dsearch run`.
 
-`dsearch compare`.
-
-A BEIR folder as the commands need it: judged queries of a split, and what was trained on.
-
-`dsearch run`.
+A BEIR folder supplies the judged queries of a split, and the data that a model was trained on.
 """
 
 from __future__ import annotations

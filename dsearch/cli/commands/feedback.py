@@ -1,4 +1,4 @@
-"""`dsearch feedback`: what people clicked and judged. It works beside a running server."""
+"""`dsearch feedback`: count, export and clear clicks and judgements. It works beside a running server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`dsearch index` and `dsearch collections`.
-
-`dsearch facets`, `dsearch update` and `dsearch delete`.
-"""
+"""`dsearch index`, `dsearch collections`, `dsearch facets`, `dsearch update` and `dsearch delete`."""
 
 from __future__ import annotations
 
@@ -124,7 +121,7 @@ def index(
 
 
 def _show_written(info: CollectionInfo, written: Written, skipped: int, *, json: bool) -> None:
-    """What a server has made of the documents: it encodes as it stores, and builds when that is due."""
+    """Print the result of a write by a server, which encodes as it stores and builds when due."""
     for problem in written.problems:
         say(f"refused document {problem.line}: {problem.detail}")
     if json:

@@ -1,4 +1,4 @@
-"""`dsearch keys`: the API keys of a home. They work beside a running server, which sees them at once."""
+"""`dsearch keys`: API keys of a home. It works beside a running server, which sees changes at once."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""`dsearch verify`, `dsearch recover`, `dsearch compact`, `dsearch purge`, `dsearch stats`.
+"""Maintenance commands.
 
-`dsearch alias`.
-
-`dsearch backup`, `dsearch restore`, `dsearch export`.
-
-`dsearch migrate`.
+`dsearch verify`, `recover`, `compact`, `purge`, `stats`, `alias`, `backup`, `restore`, `export` and
+`migrate`.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ def recover(
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
-    """Where acknowledged writes are missing and there is no backup: go on with what is there."""
+    """Continue without lost acknowledged writes, if there is no backup."""
     with opened_engine(home, readonly=False, threads=threads) as (engine, _), ProgressBars() as on_progress:
         recovered = engine.recover(collection, on_progress)
     if json:
@@ -144,7 +141,7 @@ def stats(
 
 
 def described_keys(keys: dict[str, Any] | None) -> str:
-    """How keys are kept and what was measured, in a line; nothing for what an older release has built."""
+    """Describe the storage of keys and its measurements in a line; empty for keys of an older release."""
     if keys is None:
         return ""
     told = keys["kind"] if keys["kind"] == keys["asked"] else f"{keys['kind']} (by {keys['asked']})"

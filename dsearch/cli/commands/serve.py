@@ -1,7 +1,4 @@
-"""`dsearch serve`.
-
-`dsearch cluster start | status | stop`: a collection on the machines of a Ray cluster.
-"""
+"""`dsearch serve`, and `dsearch cluster start | status | stop` for collections on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -127,7 +124,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
+    """Return True if an address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -208,7 +205,7 @@ def start(
 
 @cluster.command()
 def status(ray: Address = "auto", as_json: options.AsJson = False) -> None:
-    """Which shards answer, and which of their copies do not."""
+    """Show the shards of each collection and the replicas that do not respond."""
     from dsearch.cluster.connection import connect
     from dsearch.cluster.coordinator import Live, coordinator, copies_up, outcome
 

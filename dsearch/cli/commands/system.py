@@ -1,11 +1,4 @@
-"""`dsearch doctor`.
-
-`dsearch backends`.
-
-`dsearch config`.
-
-`dsearch guide`.
-"""
+"""`dsearch doctor`, `dsearch backends`, `dsearch config` and `dsearch guide`."""
 
 from __future__ import annotations
 

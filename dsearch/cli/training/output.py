@@ -1,4 +1,4 @@
-"""The report of `dsearch train` and `dsearch tune`, in words and as JSON."""
+"""Report of `dsearch train` and `dsearch tune`, as text and as JSON."""
 
 from __future__ import annotations
 

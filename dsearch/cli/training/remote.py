@@ -1,4 +1,4 @@
-"""`dsearch train` while a server holds the lock: the server trains, as a task, and this follows it."""
+"""`dsearch train` while a server holds the lock: the server trains, as a task, and the command follows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands that train share: progress, exit code, run folders, Ctrl-C."""
+"""Shared parts of the training commands: progress, exit code, run folders, Ctrl-C."""
 
 from __future__ import annotations
 

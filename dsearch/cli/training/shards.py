@@ -16,10 +16,10 @@ ANSWER_S = 60.0  # a step over a large shard takes longer than a search
 
 
 def task_over_shards(collection: Collection, address: str, options: TrainingOptions) -> MakeTask:
-    """What asks the collection's live shards at each step.
+    """Return the task that computes each training step on the collection's live shards.
 
     Raises:
-        MissingExtra, Unavailable: no cluster there, or it does not answer for the collection.
+        MissingExtra, Unavailable: no cluster at the address, or it does not serve the collection.
         Conflict: the shards have other documents than the collection.
         InvalidRequest, NotInCluster: options or documents that do not train over shards.
     """

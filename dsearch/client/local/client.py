@@ -3,8 +3,8 @@
     with dsearch.open("index") as engine:
         print(engine.search("papers", "attention as retrieval").hits)
 
-So a program can be written against a folder and deployed against a server. The calls stand in files of their
-own, as those of the clients do: local_documents.py, local_search.py, local_models.py, local_upkeep.py.
+A program can be written against a folder and deployed against a server. The calls are grouped as those of the
+clients are: documents.py, search.py, models.py.
 """
 
 from __future__ import annotations

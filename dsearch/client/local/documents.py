@@ -1,4 +1,4 @@
-"""Collections and documents of an engine in this process; see `operations_documents.py`."""
+"""Collections and documents of an engine in this process; see `client/operations/documents.py`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class LocalDocuments:
         return found
 
     def collection(self, name: str) -> answers.CollectionInfo:
-        """What a collection is and holds."""
+        """Describe a collection."""
         return _made(answers.CollectionInfo, self.engine.collection(name).describe())
 
     def statistics(self, name: str) -> dict[str, Any]:
-        """What it costs: generations, what has changed since, keys and their recall, bytes."""
+        """Return the statistics of a collection: generations, changes since, keys and their recall, bytes."""
         return statistics(self.engine.collection(name))
 
     def create_collection(

@@ -1,6 +1,6 @@
-"""Search and attention of an engine in this process; see `operations_search.py`.
+"""Search, attention and feedback of an engine in this process; see `client/operations/search.py`.
 
-Feedback of a local engine: events about the words of a query; pages are remembered by servers alone.
+Feedback consists of events about the words of a query, since only servers remember pages.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LocalSearch:
     def facets(
         self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
     ) -> answers.Facets:
-        """How many documents have which values of these metadata fields."""
+        """Count the documents with each value of these metadata fields."""
         store = self.engine.collection(collection).store
         counted = {
             name: [answers.FacetValue(one.value, one.documents) for one in store.facets(name, filter, limit)]

@@ -20,7 +20,7 @@ class DocumentOperations:
 
     @operation
     def ready(self) -> Flow[bool]:
-        """Whether searches are answered now; raises Unavailable where they are not. `GET /readyz`"""
+        """Return True if the server answers searches now; raise Unavailable if it does not. `GET /readyz`"""
         answer = yield Request("GET", "/readyz")
         return wire.content_of(answer)["status"] == "ready"
 
@@ -33,13 +33,13 @@ class DocumentOperations:
 
     @operation
     def collection(self, name: str) -> Flow[CollectionInfo]:
-        """What a collection is and holds. `GET /v1/collections/{name}`"""
+        """Describe a collection. `GET /v1/collections/{name}`"""
         answer = yield Request("GET", path_of(name))
         return wire.made(CollectionInfo, wire.content_of(answer))
 
     @operation
     def statistics(self, name: str) -> Flow[dict[str, Any]]:
-        """What it costs: generations, what has changed since, keys and their recall, bytes. `GET …/stats`"""
+        """Return the statistics of a collection: generations, changes since, keys, bytes. `GET …/stats`"""
         answer = yield Request("GET", path_of(name, "stats"))
         return wire.content_of(answer)
 

@@ -65,7 +65,7 @@ class SearchOperations:
     def facets(
         self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
     ) -> Flow[Facets]:
-        """How many documents have which values of these metadata fields. `POST …/facets`"""
+        """Count the documents with each value of these metadata fields. `POST …/facets`"""
         asked = {"fields": list(fields), "filter": filter, "limit": limit}
         answer = yield question(collection, "facets", asked)
         return wire.made(Facets, wire.content_of(answer))

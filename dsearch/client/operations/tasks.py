@@ -1,4 +1,4 @@
-"""Long work: training, tuning, evaluation, upkeep. Each call begins a task."""
+"""Long-running operations: training, tuning, evaluation, maintenance. Each call begins a task."""
 
 from __future__ import annotations
 

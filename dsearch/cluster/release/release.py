@@ -1,4 +1,4 @@
-"""What a split generation consists of, and the proof that it still does: release.json and shard.json.
+"""Manifests of a split generation, `release.json` and `shard.json`, and their verification.
 
     000012-5/release.json                    the shards with their digests; what every answer names
              000/shard.json                  every file of the shard with its size and SHA-256
@@ -7,7 +7,7 @@
                  frequencies.npy             df of each term in the whole generation
              001/…
 
-A shard has the documents at positions `offset` to `offset + documents − 1` of the generation, so that shards
+A shard has the documents at positions `offset` to `offset + documents − 1` of the generation, so the shards
 in their order are the generation in its order.
 """
 

@@ -1,8 +1,7 @@
 """Split a generation into shards: folders are written anew, nothing is encoded.
 
-A shard is self-contained: its documents with their metadata, their embeddings and keys, and their postings
-with the scores that they have in the whole generation. BM25's n and df are the generation's, so that every
-shard computes the logits that one machine would.
+A shard is self-contained: its documents with their metadata, embeddings, keys and postings. BM25's n and df
+are those of the whole generation, so that every shard computes the same logits as one machine would.
 """
 
 from __future__ import annotations

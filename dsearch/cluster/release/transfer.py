@@ -1,7 +1,7 @@
-"""Releases and shards travel as folders: from a disk, S3 or GCS, by pyarrow's file systems.
+"""Transfer of releases and shards as folders, from a disk, S3 or GCS, by pyarrow's file systems.
 
-What arrives is proven by the digests of its manifest before anything reads it, so where it comes from needs
-no trust. A folder that is there already is used again.
+Every file is verified against the digests of its manifest before anything reads it, so the source need not be
+trusted. A folder that exists already is used again.
 """
 
 from __future__ import annotations

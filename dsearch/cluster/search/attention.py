@@ -1,4 +1,4 @@
-"""`ShardedAttention`: queries attend to the documents of all shards as they would on one machine.
+"""`ShardedAttention`: attention over the documents of all shards, with the results of a single machine.
 
 queries → fold → every shard proposes → the best of all → logits, softmax, ranking
 and for a hop or a context:              (max, sum, Σ weight e_d) of every shard → merged
@@ -70,7 +70,7 @@ class Asking:
         return None if self.mode == "dense" else self.texts
 
     def question(self, folded: Float[Tensor, "batch heads encoder_dim"], head: Head) -> Question:
-        """What shards are asked for a head."""
+        """Build the question to the shards for a head."""
         return Question(
             folded=np.ascontiguousarray(folded.numpy(), np.float32),
             texts=self.texts,
@@ -89,13 +89,13 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What queries attend to.
+    """Result of attention over all shards.
 
     Attributes:
         output: weights, scores and positions; `context` is empty.
-        candidates: the same in the same order, with their shards.
-        mass: the share of the exact softmax that the candidates hold; None where it was not asked for.
-        shown: documents that came with them, by position.
+        candidates: the same candidates in the same order, with their shards.
+        mass: share of the exact softmax that the candidates hold; None if it was not requested.
+        shown: documents that came with the candidates, by position.
     """
 
     output: SearchOutput
@@ -126,19 +126,19 @@ class ShardedAttention:
         hops: int | None = None,
         hop_strength: float | None = None,
     ) -> Found:
-        """What query states attend to after the last hop; options as of `SearchLayer`.
+        """Attend with query states and return the result of the last hop; options as of `SearchLayer`.
 
         Args:
-            states: what the encoder gives for the queries.
-            head: projects them.
+            states: embeddings of the queries.
+            head: head that projects them.
             asking: the rest of the question.
-            lost: numbers of shards that are left out.
-            hops: reads; two where the head has learned a strength, when None.
+            lost: numbers of shards to leave out.
+            hops: rounds of search; when None, two if the head has learned a strength, else one.
             hop_strength: β; the head's own when None.
 
         Raises:
             InvalidRequest: fewer than one hop.
-            ShardsLost: a shard does not answer.
+            ShardsLost: a shard does not respond.
         """
         strength = head.hop_strength if hop_strength is None else hop_strength
         if hops is None:

@@ -1,4 +1,4 @@
-"""From attention over candidates to hits: documents come from the shards that have them."""
+"""Build hits from attention over candidates; the shards supply the documents."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Shows:
-    """What hits carry beside their documents.
+    """Fields that hits carry beside their documents.
 
     Attributes:
-        words: those of each query that are explained or highlighted; None without.
-        explain: whether hits carry the share of each word.
-        highlight: whether hits carry the pieces that show the words.
+        words: words of each query to explain or highlight; None without.
+        explain: whether hits carry the contribution of each word.
+        highlight: whether hits carry the fragments that contain the words.
     """
 
     words: Sequence[str] | None
@@ -51,17 +51,17 @@ class Shows:
 
 
 def foremost(page: Page, shows: Shows, shards: int) -> Foremost | None:
-    """What each of so many shards shows with its proposals; None where a second round is the cheaper.
+    """Decide how many documents each shard sends with its proposals; None if a second round is cheaper.
 
-    A message costs a shard more than ten documents do. Of few shards each shows twice its share of the page
-    and two more: that is not enough for two answers in a thousand of four shards where documents lie at
-    random (binomial), and for more where those of a topic lie together; the rest is asked for then. Many
-    shards would show most in vain.
+    A message costs a shard more than ten documents do. With few shards, each sends twice its share of the
+    page and two more. With four shards that is too few for two answers in a thousand if documents are
+    distributed at random (binomial), and for more answers if documents of a topic lie together; the missing
+    ones are then requested separately. With many shards most documents would be sent in vain.
 
     Args:
-        page: which hits are wanted; only of the first page a shard knows its own.
-        shows: what they carry.
-        shards: how many are asked.
+        page: requested range of hits; shards know their own hits only for the first page.
+        shows: fields of the hits.
+        shards: number of shards.
     """
     if page.offset or shards > _FEW_SHARDS:
         return None

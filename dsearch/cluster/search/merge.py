@@ -1,8 +1,8 @@
-"""From the proposals of shards to the ranking that one machine would have made.
+"""Merge the proposals of shards into the ranking that one machine would produce.
 
-Each shard proposes as many candidates as one machine would, of which those are kept that are among the best
-of all shards, leg by leg and head by head. Shards lie in the order of positions, so that ties break as they
-do on one machine. Nothing of a document travels but a position and the parts of its logits.
+Each shard proposes as many candidates as one machine would. Of these, the best of all shards are used, for
+each leg and each head. Shards are ordered by position, so ties break as on one machine. A proposal contains
+only positions and the parts of the logits, no documents.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _kept(
     documents: int,
     question: Question,
 ) -> Bool[np.ndarray, "batch every"]:
-    """Which are among the best of all shards in a leg of a head: what one machine would have proposed."""
+    """Mask the best of all shards in a leg of a head: the candidates that one machine would propose."""
     there, most = positions != NONE, question.candidates
     kept = np.zeros(positions.shape, bool)
     if question.mode != "keyword":
@@ -169,7 +169,7 @@ def ranked(
 
 
 def poolings(found: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, Pooling]:
-    """What each shard is asked to pool: the first `most` candidates of each query."""
+    """Build the pooling request of each shard: the first `most` candidates of each query."""
     shards, keys = candidates.shards[:, :most], candidates.keys[:, :, :most]
     logits = ((found.dense + found.keyword) / head.temperature)[:, :, :most].numpy()
     asked: dict[int, Pooling] = {}

@@ -1,6 +1,6 @@
-"""`ShardedSearch`: what a collection answers when its documents lie in shards.
+"""`ShardedSearch`: search of a collection whose documents lie in shards.
 
-    texts → query states → attention over all shards (attending.py) → hits, whose documents their shards show
+    texts → query states → attention over all shards (attention.py) → hits, whose documents their shards show
 
 One answer is of one release and one model from beginning to end.
 """
@@ -35,7 +35,7 @@ States = Callable[[Sequence[str], Mode, str], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What queries attend to, with the values that documents' embeddings are.
+    """Attention of queries, with the documents' embeddings as values.
 
     Attributes:
         context: Σ_d weight(q, d) W_V e_d.

@@ -1,7 +1,7 @@
-"""`ShardActor`: a copy of a shard in a process of its own, wherever Ray puts it.
+"""`ShardActor`: a replica of a shard in a process of its own, placed by Ray.
 
-Nothing that a caller made travels as code: it is made of names (a place, a digest) and asked with plain
-records (questions.py), which travel packed (packing.py).
+No code of a caller is transferred: the actor is created from names (a place, a digest), and requests are
+plain records (wire/messages.py), packed by wire/packing.py.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class ShardActor:
         return self._open().manifest.digest
 
     def cpu_s(self) -> float:
-        """What this process has computed."""
+        """CPU time of this process, in seconds."""
         return time.process_time()
 
     def answer(self, method: str, packed: bytes) -> bytes:
-        """What a method of `Shard` answers to a record; both packed (packing.py).
+        """Call a method of `Shard` with a record; argument and result are packed (wire/packing.py).
 
         Raises:
             NotOpen: the shard is not open yet.
-            DsearchError: what the shard raises on purpose.
+            DsearchError: raised by the shard on purpose.
         """
         if method not in ASKED:
             raise InvalidRequest(f"a shard answers {', '.join(ASKED)}; not {method!r}")

@@ -1,4 +1,4 @@
-"""The shards of a release in one process: what tests and tools ask, and what a machine has of its own."""
+"""The shards of a release in one process, for tests, tools, and a machine's own shards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`RayShards`: the shards of a live release, asked wherever they run; where a copy fails another is asked.
+"""`RayShards`: the shards of a live release, called wherever they run, with failover to another replica.
 
-A question changes nothing, so it is simply asked again. A copy that failed is left alone until it says that
-it is ready: Ray restarts it meanwhile.
+A request changes nothing, so it can be repeated. A failed replica is skipped until it reports that it is
+ready; Ray restarts it meanwhile.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RayShards:
         return answers
 
     def up(self) -> list[list[bool]]:
-        """Which copies of each shard answer, as far as is known."""
+        """Last known status of the replicas of each shard: True if it responds."""
         return [
             [self._is_up((shard, copy)) for copy in range(len(names))]
             for shard, names in enumerate(self._names)

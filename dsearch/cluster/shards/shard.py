@@ -1,7 +1,7 @@
 """`Shard`: part of a generation, opened from its folder, that answers for its documents.
 
-It knows no model: queries come projected and folded, so that one set of shards serves every head, and what it
-gives of a candidate (inner product, keyword score) is what one machine would compute for it.
+A shard has no model: queries arrive projected and folded, so one set of shards serves every head. The inner
+product and keyword score that it returns for a candidate equal those that one machine would compute.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Shard:
         self.store.close()
 
     def propose(self, question: Question) -> Proposal:
-        """What each leg finds here, with the parts of its logits."""
+        """Propose the candidates of each leg, with the parts of their logits."""
         with torch.inference_mode():
             state = self._narrowed.narrowed(self.state, question.filter).weighed(question.weighting)
             if question.required or question.excluded:

@@ -1,4 +1,4 @@
-"""What a shard computes for training: attention over all of its documents, and its share of the gradient."""
+"""A shard's part in training: attention over all of its documents, and its share of the gradient."""
 
 from __future__ import annotations
 

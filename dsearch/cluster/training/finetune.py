@@ -1,10 +1,10 @@
-"""`finetune` over shards: the same training, each step of which asks the shards.
+"""`finetune` over shards: the same training, with each step computed by the shards.
 
     finetune(examples, options, task=over(corpus))
 
-Queries, judgements and held-out rankings are of the home, where the generation lies that was split; the exact
-softmax and its gradients, which are nearly all of the work, come from the shards. Draws are those of one
-process, so the head is too, up to rounding.
+Queries, judgements and held-out rankings come from the home, which has the generation that was split. The
+shards compute the exact softmax and its gradients, which are nearly all of the work. Random draws are those
+of one process, so the head is the same too, up to rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dsearch.training.scopes.head import MakeTask, descend, head_groups
 
 
 def over(corpus: ShardedCorpus) -> MakeTask:
-    """What `finetune` and `train_student` take as `task` to learn over these shards."""
+    """Return the `task` with which `finetune` and `train_student` learn over these shards."""
 
     def make(examples: Examples, options: TrainingOptions, student: Student, device: str) -> ShardedDocuments:
         require_trainable(options)

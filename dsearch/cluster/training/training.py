@@ -1,10 +1,10 @@
-"""Training over shards: the exact softmax over all documents, whose embeddings stay where they are.
+"""Training over shards: the exact softmax over all documents, without moving their embeddings.
 
     shard s:     (C_s, Z_s) = attention of the queries over its documents, Z_s = log Σ_{d in s} exp(l_d)
     here:        Z = log Σ_s exp(Z_s)        C = Σ_s exp(Z_s − Z) C_s          (`dsearch.attention.merge`)
     backward:    ∂C_s, ∂Z_s come from that merge; each shard turns its own into ∂q, ∂w and ∂t, which add up
 
-So the gradient is that of one process over all documents, and what travels is of the size of the queries.
+The gradient is that of one process over all documents, and messages have the size of the queries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What shards are asked and what they answer: plain records of arrays, which travel packed (packing.py)."""
+"""Requests to shards and their replies: plain records of arrays, sent packed (packing.py)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Showing:
     """Hits of one shard to be shown, each with its query.
 
     Attributes:
-        positions: in the whole generation.
-        keys: the shard's number of the key that each was found by; None where documents have but one.
+        positions: positions in the whole generation.
+        keys: the shard's number of the key that found each hit; None if documents have only one.
         queries: for each hit the words of its query; None without.
-        explain: whether the share of each word is wanted.
-        highlight: whether the pieces that show the words are.
-        weighting: (k1, b) of what is explained; None for those of the generation.
+        explain: whether to return the contribution of each word.
+        highlight: whether to return the fragments that contain the words.
+        weighting: (k1, b) of the explained score; None for those of the generation.
     """
 
     positions: list[int]
@@ -44,11 +44,11 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Foremost:
-    """What a shard shows at once of the candidates that it finds best, so that it is seldom asked again.
+    """Request for documents of the best candidates together with the proposal, to avoid a second request.
 
     Attributes:
-        most: how many.
-        words: those of the query that are explained or highlighted; None without.
+        most: maximum number of documents.
+        words: words of the query to explain or highlight; None without.
         explain: as of `Showing`.
         highlight: as of `Showing`.
     """
@@ -67,15 +67,15 @@ class Question:
         folded: the queries of all heads, against stored embeddings.
         texts: the words of each query; None leaves the keyword leg out.
         mode: the legs.
-        candidates: how many each leg proposes for each head.
-        filter: what documents must meet; None for all.
-        required: phrases that documents must hold.
-        excluded: phrases that they must not hold.
-        partition: whether the partition function over all documents is wanted.
-        keyword_weight: w_h; None where keywords have no part.
-        temperature: t, for that.
+        candidates: number that each leg proposes for each head.
+        filter: condition on documents; None for all.
+        required: phrases that documents must contain.
+        excluded: phrases that documents must not contain.
+        partition: whether to compute the partition function over all documents.
+        keyword_weight: w_h; None without keywords.
+        temperature: t, for the partition function.
         weighting: (k1, b) of the keyword score; None for those of the generation.
-        foremost: what is shown at once, of a single query of a single head.
+        foremost: documents to return at once, for a single query of a single head.
     """
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -97,13 +97,13 @@ class Proposal:
     """The candidates of one shard.
 
     Attributes:
-        documents: how many the question lets through, proposed or not.
-        positions: in the whole generation, ascending, −1 behind them.
-        dense: folded query · embedding, of long documents that of the best passage.
+        documents: number of documents that the question admits, proposed or not.
+        positions: positions in the whole generation, ascending, −1 behind them.
+        dense: folded query · embedding; for long documents that of the best passage.
         keyword: b(q, d).
-        keys: the shard's number of the key that each head took; None where every document has but one.
-        partition: log Σ exp(logit) over all that the question lets through; None where it was not asked for.
-        shown: what was wanted at once, by position.
+        keys: the shard's number of the key that each head chose; None if every document has only one.
+        partition: log Σ exp(logit) over all admitted documents; None if it was not requested.
+        shown: documents that `foremost` requested, by position.
     """
 
     documents: int
@@ -150,7 +150,7 @@ class Attending:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What it gives: context and log partition function of this shard alone, 0 and −inf of an empty one."""
+    """Reply to `Attending`: context and log partition of this shard; 0 and −inf of an empty one."""
 
     context: Float32[np.ndarray, "batch heads encoder_dim"]
     log_partition: Float32[np.ndarray, "batch heads"]

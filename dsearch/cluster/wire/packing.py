@@ -1,7 +1,7 @@
-"""How records (messages.py) travel between the processes of a cluster: MessagePack, which holds data alone.
+"""Serialisation of records (messages.py) between the processes of a cluster, by MessagePack: data only.
 
-Ray takes bytes as they are. Left to it, its pickler goes through every object of a record in Python, which
-took as long as the search; and a pickle is a program. Here a record is its class' name and its values.
+Ray passes bytes through. Its own pickler walks through every object of a record in Python, which took as long
+as the search; and a pickle is a program. Here a record is the name of its class and its values.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def pack(record: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """What `pack` was given."""
+    """Restore the value that was given to `pack`."""
     return _unpackb(packed)
 
 
 def _described(value: Any) -> dict[None, list[Any]]:
-    """What MessagePack does not know: a name, and what it is made of. No JSON has the key null."""
+    """Describe a value of a type unknown to MessagePack by name and parts. No JSON has the key null."""
     kind = type(value)
     if kind in _FIELDS:
         return {None: [kind.__name__, *(getattr(value, field) for field in _FIELDS[kind])]}

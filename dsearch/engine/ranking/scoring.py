@@ -223,8 +223,8 @@ class Weighed(NamedTuple):
 class Weighing(NamedTuple):
     """Weighting of scores.
 
-    `raw` is t · l_h(d); `mask` is True where there is a candidate, and None if there is a candidate everywhere,
-    with a finite score.
+    `raw` is t · l_h(d); `mask` is True where there is a candidate, and None if there is one everywhere, with
+    a finite score.
 
     Attributes:
         head: head whose mixture and null slot are used.

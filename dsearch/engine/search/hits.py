@@ -35,7 +35,7 @@ class Page:
     weight_threshold: float | None = None
 
     def reached(self, found: SearchOutput) -> Int64[np.ndarray, " batch"]:
-        """Count the candidates of each query that reach the thresholds: the first ones, as they are sorted."""
+        """Count the candidates of each query that reach the thresholds; these are the first ones."""
         reach = found.positions != NONE
         if self.score_threshold is None and self.weight_threshold is None:
             return reach.sum(axis=1)
