@@ -1,4 +1,4 @@
-"""`Catalogue`: the engine's collections, held by requests, so that none is deleted under one's hands."""
+"""`Catalogue`: the engine's collections, held by requests, so that none is deleted while in use."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Catalogue:
             return sorted(self._used.intersection(self.names()))
 
     def describe(self, name: str) -> dict[str, Any]:
-        """What a collection is and holds."""
+        """Describe a collection."""
         with self.using(name) as collection:
             return collection.describe()
 

@@ -1,4 +1,4 @@
-"""Errors that only the service raises; the rest of the tree is in dsearch/errors.py."""
+"""Errors that only the service raises; all others are in dsearch/errors.py."""
 
 from __future__ import annotations
 

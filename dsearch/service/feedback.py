@@ -1,9 +1,8 @@
-"""Events into a collection's feedback: each gets its page, and a position that the page says.
+"""Feedback events: each is stored in its collection with the page it refers to and its position there.
 
-`Impressions`: the pages that were answered lately, in memory, for the feedback that may come.
-
-Queries are not written down. A page gets to the disk with the first event about it (routes_feedback.py); a
-page that nobody reacts to is forgotten when newer ones need its room.
+`Impressions` caches recently answered pages in memory, for feedback that may follow. Queries are not written
+to disk: a page is stored only with the first event about it (routes/feedback.py). A page without any event is
+evicted when newer ones need its room.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ class Feedback:
         key: str,
         now: float,
     ) -> Impression:
-        """What the event is about: this request's, remembered, stored, or made of the words it came with."""
+        """Find the event's page in this request, the cache or the store, or make one of its words."""
         query_id = one.query_id or "text-" + _digest([one.user_query])
         page = (
             pages.get(query_id)
@@ -185,7 +184,7 @@ class Impressions:
 
     @property
     def bytes(self) -> int:
-        """What the remembered pages take, about."""
+        """Approximate size of the cached pages."""
         return self._bytes
 
     def __len__(self) -> int:
@@ -207,5 +206,5 @@ def _size(page: Impression) -> int:
 
 
 def asker(request: Request) -> str:
-    """Who asks, by the API key; "" where none is needed."""
+    """Return the identity of the requester's API key; "" if none is needed."""
     return getattr(request.state, "key_id", None) or ""

@@ -1,8 +1,8 @@
-"""`run_server`: uvicorn with our limits, and an end at which nothing that was accepted is lost.
+"""`run_server`: uvicorn with this service's limits, and a shutdown that loses no accepted request.
 
-On SIGTERM or Ctrl-C: not ready any more; for a moment requests are still taken, each connection closed with
-its answer, so that those who were on their way arrive; then no new ones; at most 10 s for what was begun;
-what cannot be finished by then is cancelled. Exit code 0.
+On SIGTERM or Ctrl-C the service first reports that it is not ready. For a moment it still accepts requests
+and closes each connection with its answer, so that requests on their way arrive; then it accepts none.
+Running requests have at most 10 s to finish; the rest is cancelled. The exit code is 0.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class _Server(uvicorn.Server):
 
 
 async def _settle(service: Service) -> None:
-    """When all is loaded, take it out of what Python's search for cycles goes through.
+    """Exclude all loaded objects from Python's garbage collection, once loading has finished.
 
-    Libraries, indexes and the encoder are some hundred thousand objects that stay, and a look at all of them
+    Libraries, indexes and the encoder are some hundred thousand permanent objects. A pass over all of them
     stops every thread for a tenth of a second, several times a minute under load.
     """
     await service.warm()

@@ -1,6 +1,7 @@
-"""`Service`: what the routes share. One thread searches, one writes; neither is the event loop's.
+"""`Service`: the shared state of the routes, with one thread for searches and one for writes.
 
-What `/metrics` reads at the time of asking: queues, the query cache, and each open collection.
+It also supplies the values that `/metrics` reads on request: queues, the query cache, and each open
+collection.
 """
 
 from __future__ import annotations

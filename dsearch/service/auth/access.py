@@ -1,9 +1,9 @@
-"""`Access`: who may ask for what. Nothing is open but what is listed here.
+"""`Access`: authorisation of requests. Only the listed paths are open.
 
-Without keys everything is open: the service then answers on this machine alone. As soon as a key was made,
-every request needs one (`Authorization: Bearer ds_…`) except for `/healthz`, `/readyz` and the files of the
-page, which hold no data. What a route needs follows from its method and place; one that this file does not
-know needs "admin" to change and "read" to look.
+Without keys everything is open; the service then listens on this machine only. Once a key has been created,
+every request needs one (`Authorization: Bearer ds_…`) except `/healthz`, `/readyz` and the files of the page,
+which hold no data. The required scope follows from method and path. A route that this file does not list
+needs "admin" to change data and "read" to read it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _WRITING = re.compile(r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/
 
 
 def is_open(path: str) -> bool:
-    """Whether a path needs no key: liveness, readiness, the files of the page."""
+    """Return True if a path needs no key: liveness, readiness, the files of the page."""
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
 def needed_scope(method: str, path: str) -> KeyScope:
-    """What a key must hold for a request; a route that is new and unknown here needs the most."""
+    """Return the scope that a request needs; a route that is not listed here needs the highest."""
     if method in ("GET", "HEAD") or (method == "POST" and _ASKING.fullmatch(path)):
         return "read"
     return "write" if _WRITING.fullmatch(path) else "admin"

@@ -1,8 +1,8 @@
-"""`ApiKeys`: the keys of a home, in `keys.json`; made with `dsearch keys`, read by the service.
+"""`ApiKeys`: the keys of a home, in `keys.json`; created by `dsearch keys`, read by the service.
 
-A key is `ds_<id>_<secret>` with 256 random bits. Only its SHA-256 is kept: a slow hash protects words that
-people choose, and nobody can try 2^256. Secrets are compared in constant time. A revoked key stays listed
-without its hash, so that the file goes on saying that keys are required.
+A key is `ds_<id>_<secret>` with 256 random bits. Only its SHA-256 is stored: slow hashes protect passwords
+that people choose, and nobody can try 2^256 keys. Secrets are compared in constant time. A revoked key stays
+listed without its hash, so that the file continues to say that keys are required.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _NOBODY = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is kept of a key.
+    """Stored record of a key.
 
     Attributes:
-        id: names it in lists and logs; no secret.
-        name: whose it is, in words.
-        scope: "read" asks, "write" also changes documents, "admin" also collections, models and tasks.
-        created: when, in UTC.
-        sha256: of the whole key; empty once it is revoked.
-        revoked: when, or None.
+        id: name of the key in lists and logs; not secret.
+        name: owner of the key, in words.
+        scope: "read" reads, "write" also changes documents, "admin" also collections, models and tasks.
+        created: time of creation, in UTC.
+        sha256: hash of the whole key; empty once it is revoked.
+        revoked: time of revocation, or None.
     """
 
     id: str
@@ -52,7 +52,7 @@ class ApiKey:
     revoked: str | None = None
 
     def may(self, needed: Scope) -> bool:
-        """Whether its scope holds another."""
+        """Return True if the key's scope includes `needed`."""
         return SCOPES.index(self.scope) >= SCOPES.index(needed)
 
 
@@ -80,7 +80,7 @@ class ApiKeys:
 
     @property
     def made(self) -> bool:
-        """Whether any key was ever made; raises as `list`."""
+        """True if any key was ever created; raises as `list`."""
         return bool(self._read())
 
     def create(self, name: str, scope: str) -> tuple[str, ApiKey]:

@@ -1,4 +1,4 @@
-"""What the search worker computes of attention and its gradients, and how both are answered."""
+"""Attention and its gradients on the search worker, and the encoding of both answers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def attended_arrays(parts: AttentionParts) -> dict[str, np.ndarray]:
 
 
 def attended_facts(parts: AttentionParts) -> dict[str, Any]:
-    """What an answer says beside its arrays."""
+    """Return the fields of an answer that are not arrays."""
     facts: dict[str, Any] = {
         **stamped(parts.stamp),
         "hops": parts.hops,
@@ -81,7 +81,7 @@ def attended_json(parts: AttentionParts) -> dict[str, Any]:
 
 
 def certified(parts: AttentionParts, query: int) -> dict[str, Any]:
-    """What the certificate says of one query."""
+    """Return the certificate of one query."""
     assert parts.certificate is not None
     return {"proved": bool(parts.certificate.proved[query]), "reason": parts.certificate.reason}
 

@@ -1,6 +1,6 @@
-"""A stream of lines, each a JSON document, into a collection: block by block, a bad line costs itself alone.
+"""Ingest a stream of JSON lines into a collection, block by block; a bad line is refused alone.
 
-Every block is durable before the next is read, so that a stream is as large in memory as one block, and the
+Every block is durable before the next is read. A stream therefore needs only the memory of one block, and the
 sender is slowed to the pace of the encoder.
 """
 
@@ -31,7 +31,7 @@ Line = tuple[int, bytes]
 
 @dataclass(slots=True)
 class Ingest:
-    """What became of the lines of one stream so far."""
+    """Counts of the lines of one stream so far: stored and refused."""
 
     catalogue: Catalogue
     collection: str
@@ -65,7 +65,7 @@ class Ingest:
 
     @property
     def nothing_stored(self) -> bool:
-        """Whether every line was refused."""
+        """True if every line was refused."""
         return self.refused > 0 and self.inserted + self.updated + self.unchanged == 0
 
     def written(self) -> dict[str, Any]:

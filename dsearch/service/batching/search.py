@@ -1,4 +1,4 @@
-"""What the search worker computes: micro-batches of searches, and predictions."""
+"""Work of the search worker: micro-batches of searches, and predictions."""
 
 from __future__ import annotations
 

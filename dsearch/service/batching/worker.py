@@ -1,11 +1,11 @@
-"""`Worker`: one thread that computes what the event loop must not, many waiting requests at a time.
+"""`Worker`: one thread for work that must not block the event loop; it computes requests in batches.
 
     submit → bounded queue → the first job and all that can be computed with it → results
 
-A batch is as large as what waits when the thread becomes free: an idle worker starts when the event loop has
-handed over what arrived together, a busy one finds a larger batch each time. There is no timer. When the
-queue is full, by jobs or by characters, a request is refused at once. Jobs whose request has ended, by its
-deadline or its client, are dropped before they cost.
+A batch consists of the jobs that wait when the thread becomes free. An idle worker starts when the event loop
+has handed over all requests that arrived together; a busy one finds a larger batch each time. There is no
+timer. When the queue is full, by jobs or by characters, a request is rejected at once. Jobs whose request has
+ended, by its deadline or its client, are dropped before they cost anything.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Job:
 
 
 class Observer(Protocol):
-    """What a worker tells of its work; called in its thread, or where a job is refused."""
+    """Observer of a worker's jobs; called in the worker's thread, or where a job is refused."""
 
     def batch(self, worker: str, waited_s: Sequence[float], took_s: float) -> None:
         """Jobs were computed together: how long each had waited, and how long they took."""
@@ -141,7 +141,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether jobs are taken and computed."""
+        """True if jobs are accepted and computed."""
         return self._thread is not None and self._thread.is_alive() and not self._stopping
 
     @property
@@ -216,7 +216,7 @@ class Worker:
         return not waiting or self._characters + characters <= self.waiting_characters
 
     def _too_slow(self, waiting: int) -> bool:
-        """Whether one more would wait too long."""
+        """Return True if one more job would wait too long."""
         return (
             self.waiting_s is not None
             and waiting >= _ALWAYS_WAITING

@@ -1,8 +1,9 @@
-"""`Deadline`: how long a request may take, and that nobody computes for a client that has gone.
+"""`Deadline`: timeouts of requests, and cancellation of work for clients that have disconnected.
 
-`X-Timeout-Ms` says it; without it a search has 2 s, a request of many queries 30 s, a write 60 s. A read is
-answered within that time, if only with 504. A write is dropped when its time runs out before it was begun;
-once begun it is finished and acknowledged. What waits for a client that closes its connection is dropped.
+The header `X-Timeout-Ms` sets the timeout; the default is 2 s for a search, 30 s for a request of many
+queries and 60 s for a write. A read is answered within its timeout, if only with 504. A write is dropped if
+its timeout ends before it has begun; once begun it is finished and acknowledged. Waiting work is dropped if
+its client closes the connection.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _present: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
 def present() -> float | None:
-    """When the running request's time is over, by the event loop's clock; None outside of one."""
+    """Return the deadline of the running request by the event loop's clock; None outside of a request."""
     return _present.get()
 
 
@@ -46,7 +47,7 @@ def in_time(work: str) -> InTime:
 
 
 class InTime:
-    """What `in_time` returns: every search enters it, and a generator for it would cost twice as much."""
+    """Context manager of `in_time`. Every search enters it; a generator would cost twice as much."""
 
     def __init__(self, work: str):
         self._work = work

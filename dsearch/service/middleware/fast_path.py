@@ -1,8 +1,8 @@
-"""`PlainCall`: an endpoint that is given parts of the path, a body, the request and what hangs on it.
+"""`PlainCall`: calls an endpoint directly with path parameters, a body, the request and its dependencies.
 
-FastAPI looks through all that an endpoint could ask for, on every request; it takes more than a third of what
-a search costs the event loop. What ours ask for is known when their routes are made. A body is checked by the
-model that the API's description shows, and what is wrong with it is said in the same words.
+FastAPI examines everything that an endpoint could need on every request, which takes more than a third of
+what a search costs the event loop. The needs of our endpoints are known when their routes are made. A body is
+validated by the model that the API's description shows, with the same error messages.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ class PlainCall:
 
     @staticmethod
     def fits(route: APIRoute) -> bool:
-        """Whether a route's endpoint answers by itself, given strings of its path, a body, the request, and
-        what coroutines make of the request; and nothing else."""
+        """Return True if a route's endpoint can be called directly.
+
+        Its arguments may be strings of its path, a body, the request, and results of coroutines of the
+        request.
+        """
         try:
             return _is_plain(route)
         except AttributeError:  # another FastAPI names its parts otherwise: its own way works all the same
@@ -90,7 +93,7 @@ def _is_plain(route: APIRoute) -> bool:
 
 
 def _of_the_request(sub: Dependant) -> bool:
-    """Whether a dependency is a coroutine of the request alone."""
+    """Return True if a dependency is a coroutine of the request alone."""
     return (
         inspect.iscoroutinefunction(sub.call)
         and sub.request_param_name is not None

@@ -1,8 +1,11 @@
-"""`Guard`: what surrounds every request. Hosts and origins that are not ours, headers of every answer,
-request ids, errors that nobody expected, and the line in the log.
+"""`Guard`: checks and records around every request.
 
-A web page that a browser opens elsewhere can reach a service on this machine: by its own name pointed at
-127.0.0.1 (DNS rebinding; the Host header tells), or by a plain cross-site request (the Origin header tells).
+It rejects foreign hosts and origins, sets the headers of every answer, assigns request ids, handles
+unexpected errors and writes the log line.
+
+A web page from elsewhere, open in a browser, can reach a service on this machine in two ways: by its own host
+name pointed at 127.0.0.1 (DNS rebinding, detected by the Host header), or by a plain cross-site request
+(detected by the Origin header).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`OneWrite`: an answer's head and the beginning of its body leave in one piece.
+"""`OneWrite`: sends the head of an answer and the beginning of its body in one write.
 
-uvicorn writes them apart, and each write is a call of the system and, for a client that waits, a wake-up:
-together the dearest part of a small answer.
+uvicorn writes them separately. Each write is a system call and, for a waiting client, a wake-up; together
+they are the most expensive part of a small answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`Patience`: how long a server waits for a client that is slow, and what it then does.
+"""`Patience`: timeouts for slow clients, and the closing of their connections.
 
-A client that opens many connections and sends next to nothing (slow headers, slow bodies, an answer that is
-never read) would otherwise hold them all for ever. Time in which the server itself does not read, because it
-is still busy with what came before, is not held against anybody.
+A client that opens many connections and sends almost nothing (slow headers, slow bodies, an answer that is
+never read) would otherwise hold them all forever. Time in which the server itself does not read, because it
+is busy with earlier requests, does not count.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Patience:
 
     @property
     def look_every_s(self) -> float:
-        """How often connections are looked at."""
+        """Interval between checks of the connections."""
         return min(1.0, self.header_s / 4, self.window_s / 4)
 
 

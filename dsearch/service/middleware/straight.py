@@ -1,9 +1,9 @@
-"""`Straight`: requests that a route answers by itself go straight to it.
+"""`Straight`: direct dispatch of requests to routes that need nothing else of FastAPI.
 
-FastAPI and Starlette lead every request through a handler of errors, three stacks for what is to be closed
-later, a look at each router and two wrappers of the route: several times what most of our routes do
-themselves. What a route of ours needs is known when it is made (`plain_call.py`), so here a request is
-matched and its endpoint called. All else goes on to FastAPI: other routes and methods, unknown paths.
+FastAPI and Starlette pass every request through an error handler, three exit stacks, a look at each router
+and two wrappers of the route: several times the work of most of our routes. The needs of a route are known
+when it is made (fast_path.py), so a request is matched here and its endpoint is called. All other requests go
+to FastAPI: other routes and methods, unknown paths.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Straight:
 
 
 def _handler_of(route: APIRoute) -> Handler | None:
-    """What answers a request to the route without FastAPI; None where only FastAPI can."""
+    """Return the handler that answers the route without FastAPI; None if only FastAPI can."""
     if not PlainCall.fits(route):
         return None
     if route.body_field is None:

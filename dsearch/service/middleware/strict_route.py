@@ -1,4 +1,4 @@
-"""`StrictRoute`: bodies are read up to a limit, must be what they say, and are strict JSON."""
+"""`StrictRoute`: request bodies have a size limit, must match their declared type, and are strict JSON."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StrictRoute(APIRoute):
 
 
 def strict_handler(call: PlainCall) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-    """What reads a request's JSON and calls an endpoint with it."""
+    """Return a handler that reads a request's JSON and calls an endpoint with it."""
 
     async def strict(request: Request) -> Response:
         return await call(request, await read_json(request))

@@ -1,19 +1,18 @@
-"""`Admission`: whether a request is let in, asked before anything else is done for it.
+"""Admission control: `Admission` bounds the searches in progress, `Lag` measures the event loop's delay.
 
-The queue of searches is bounded where searches were parsed: a flood would be parsed to be refused, and cost
-half as much as if it were answered. Here a search costs a comparison. What is in a busy service, times its
-pace, is its latency (Little's law), so counting what is in there bounds how late answers are.
+`Admission` decides before anything else is done for a request. The queue of searches is bounded only after
+parsing: a flood would be parsed just to be rejected, at half the cost of an answer. Here a search costs a
+comparison. The number of requests in a busy service, times its pace, is its latency (Little's law), so
+bounding that number bounds the latency.
 
-A burst passes: it may wait. A load that stays above what can be answered does not pass, and waiting makes all
-of it late. So the bound is generous until it is met, and from then on tight: one batch that is computed and
-one that waits. It stays tight until nobody had to be refused for a second, a minute at most: then what would
-wait is given another chance, which under a load that stayed is over when the generous bound is met again.
+A burst is admitted, because it may wait. A load that stays above capacity is not, because waiting makes all
+of its answers late. So the bound is generous until it is reached, and tight from then on: one batch that is
+computed and one that waits. It stays tight until no request was rejected for a second, but for a minute at
+most. Then the generous bound applies again; under a persistent load it is soon reached again.
 
-`Lag`: how late the event loop is.
-
-A server can be overloaded before any request reaches a queue: by reading, routing and writing more of them
-than one thread can. A timer that fires late tells. A share of the new requests is then refused, where that
-costs least: the larger the later it is, but never all of them, so that what the thread can do it does.
+`Lag` detects an overload that occurs before any request reaches a queue: when reading, routing and writing
+requests exceeds the capacity of one thread. A late timer reveals an overloaded event loop. New requests are
+then rejected with a probability that grows with the delay and stays below 1, so the loop never goes idle.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Admission:
 
     @property
     def tight(self) -> bool:
-        """Whether searches had to be refused of late."""
+        """True if searches were rejected recently."""
         return self._clock() < self._tight_until
 
     @property
@@ -72,7 +71,7 @@ class Admission:
         return int(min(max(limit, most), least))
 
     def refuses(self, path: str) -> bool:
-        """Whether a request for `path` is to be refused."""
+        """Return True if a request for `path` is to be rejected."""
         if path in _ALWAYS_ANSWERED:
             return False
         if self.requests >= MAX_IN_FLIGHT or self._lag.refuses():
@@ -140,7 +139,7 @@ class Lag:
         self._task: asyncio.Task[None] | None = None
 
     def refuses(self) -> bool:
-        """Whether to refuse the request that is asked about: of many in a row the share that is due."""
+        """Return True if this request is to be rejected; over many calls the share of True is the one due."""
         late = (self.seconds - TOLERATED_S) / (FULL_S - TOLERATED_S)
         if late <= 0:
             self._owed = 0.0

@@ -1,8 +1,8 @@
-"""`Rounds`: while searches are refused, the event loop looks at what arrived in rounds, not at each arrival.
+"""`Rounds`: while searches are rejected, the event loop handles arrivals in rounds, not one by one.
 
-A refusal takes some forty microseconds of an idle server and several times that where it interrupts an
-encoder: the thread is switched to, finds the caches full of somebody else's numbers, and is switched from
-again. All that arrived within some milliseconds costs that once.
+A rejection takes some forty microseconds in an idle server, and several times that if it interrupts an
+encoder: the thread is switched to, finds the caches filled with other data, and is switched from again.
+Handling all arrivals of some milliseconds together pays that cost once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`Refusal`: the answer to who is refused at the door. Under overload most answers are this one.
+"""`Refusal`: the answer to a request that admission control rejects; most answers under overload.
 
-It is written down beforehand, since it has to cost next to nothing. Beside an encoder that empties the caches
-what counts is how much code and memory it touches: led through the layers of an ASGI application it cost
-several times what it costs in an idle server. So a connection writes it by itself (`patience.py`); where it
-cannot, the guard sends it as ASGI has it.
+It is prepared in advance, because it must cost almost nothing. Beside an encoder that empties the caches, the
+cost depends on the amount of code and memory touched: through the layers of an ASGI application a rejection
+cost several times as much as in an idle server. A connection therefore writes it directly
+(middleware/slow_clients.py); if that is not possible, the guard sends it by ASGI.
 """
 
 from __future__ import annotations

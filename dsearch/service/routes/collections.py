@@ -1,4 +1,4 @@
-"""Collections: list, make, inspect, delete."""
+"""Collections: list, create, inspect, delete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def list_collections(service: TheService) -> Response:
     responses=documented(CollectionNotFound, InvalidRequest),
 )
 async def get_collection(collection: str, service: TheService) -> Response:
-    """What a collection is and holds."""
+    """Describe a collection."""
     return json_answer(await service.read(partial(service.catalogue.describe, collection)))
 
 

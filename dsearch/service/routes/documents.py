@@ -1,6 +1,6 @@
-"""Documents of a collection: write, read, list, delete.
+"""Documents of a collection: write, read, list, delete, and change in place.
 
-Documents changed where they are: metadata in part, and deletions of many.
+Metadata can be changed in part, and documents deleted by a filter.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _BODY = {
 
 
 class ListParameters(Given):
-    """Which documents to list."""
+    """Options of a list of documents."""
 
     limit: Limit = 100
     cursor: Annotated[str, Field(max_length=1024), allowed("the `next` of an answer")] | None = Field(

@@ -1,4 +1,4 @@
-"""What values the metadata has."""
+"""Facets: counts of metadata values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FacetsParameters(Given):
     responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType),
 )
 async def count_facets(collection: str, asked: FacetsRequest, service: TheService) -> Response:
-    """How many documents have which values of the metadata's fields, among those that meet a filter."""
+    """Count the documents with each value of the metadata's fields, among those that match a filter."""
     count = partial(_facets, service.catalogue, collection, asked.fields, asked.tree(), asked.limit)
     return json_answer(await service.read(count))
 

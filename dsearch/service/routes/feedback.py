@@ -1,4 +1,4 @@
-"""Feedback: what people did with what was found."""
+"""Feedback: clicks and judgements of users on search results."""
 
 from __future__ import annotations
 

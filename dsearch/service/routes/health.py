@@ -1,4 +1,4 @@
-"""Liveness, readiness, numbers."""
+"""Liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", response_model=Health)
 async def healthz() -> Response:
-    """Whether the process lives."""
+    """Report that the process lives."""
     return json_answer({"status": "ok"})
 
 
 @router.get("/readyz", response_model=Health, responses=problems.documented(NotReady, EncoderUnavailable))
 async def readyz(service: TheService) -> Response:
-    """Whether searches are answered now, and in how many open collections they are not, for damage."""
+    """Report readiness for searches, and the number of open collections that damage has stopped."""
     service.require_ready()
     return json_answer({"status": "ready", "damaged": len(service.catalogue.damaged())})
 
@@ -42,5 +42,5 @@ async def metrics(service: TheService) -> Response:
 
 @router.get("/problems/{code}", responses=problems.documented(NotFound))
 async def describe_problem(code: str) -> dict[str, Any]:
-    """What a problem's `type` leads to: its code, status and title."""
+    """Describe a problem `type`: its code, status and title."""
     return problems.describe(code)

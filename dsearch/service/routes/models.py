@@ -1,7 +1,4 @@
-"""Models of a collection: the versions, and which answers.
-
-Heads of models, as tensors: to read them, and to hand in one that was trained elsewhere.
-"""
+"""Models of a collection: list, promote, delete; heads as tensors, to read and to add."""
 
 from __future__ import annotations
 
@@ -116,7 +113,7 @@ _BYTES: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "bina
 
 
 class AddParameters(Given):
-    """Where a head comes from."""
+    """Origin of a head."""
 
     parent: Version | None = Field(
         None, description="the version that it was trained from; the live one if not given"

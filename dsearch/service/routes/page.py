@@ -1,4 +1,4 @@
-"""The page at `/`, the API's description at `/docs`: static files of ours, nothing from another host."""
+"""The page at `/` and the API's description at `/docs`: static files of this package, no other host's."""
 
 from __future__ import annotations
 

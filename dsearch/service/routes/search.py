@@ -1,7 +1,4 @@
-"""Search, and what the documents found say of a field.
-
-More like these documents.
-"""
+"""Search, search by example, and predictions of metadata fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a collection costs: its generations, what has changed since, bytes."""
+"""Statistics of a collection: its generations, the changes since, bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks: training, evaluation and the upkeep of collections, which take longer than a request should."""
+"""Tasks: training, evaluation and maintenance of collections, which take longer than a request should."""
 
 from __future__ import annotations
 
@@ -166,9 +166,9 @@ async def watch_task(
     service: TheService,
     last_event_id: Annotated[str | None, Header(description="go on after this event")] = None,
 ) -> Response:
-    """What a task says, as server-sent events: `progress`, `metric`, `headroom`, and at last `end`.
+    """Stream the events of a task as server-sent events: `progress`, `metric`, `headroom`, and at last `end`.
 
-    A connection that was cut goes on with the header `Last-Event-ID`.
+    After a broken connection the header `Last-Event-ID` resumes the stream.
     """
     after = _after(last_event_id)
     await service.read(partial(service.tasks.store.get, id))

@@ -1,7 +1,4 @@
-"""What clients send to attend, and to differentiate what attended.
-
-What attention, its gradients and predictions answer, as the OpenAPI document shows it.
-"""
+"""Requests and answers of attention, its gradients and predictions, as the OpenAPI document shows them."""
 
 from __future__ import annotations
 
@@ -76,7 +73,7 @@ class Differentiable(Attending):
 
 
 class AttendRequest(Differentiable):
-    """What to answer of the attention."""
+    """Options of an attention request."""
 
     model_config = ConfigDict(
         strict=True,
@@ -144,7 +141,7 @@ def matrix(name: str, rows: list[list[float]], dimension: int) -> np.ndarray:
 
 
 class Certificate(BaseModel):
-    """Whether the first places are provably those that scoring every document would give."""
+    """Certificate that the first hits are exactly those of scoring every document."""
 
     proved: bool
     reason: str = Field(description="what the proof rests on, or what it lacks")
@@ -207,7 +204,7 @@ class AttendAnswer(Stamped):
 
 
 class VjpAnswer(Stamped):
-    """What a loss says to the query states and the head."""
+    """Gradients of a loss with respect to the query states and the head."""
 
     model_config = example(
         {
@@ -241,7 +238,7 @@ class LabelShare(BaseModel):
 
 
 class Prediction(BaseModel):
-    """What one query predicts; all null when no candidate has the field."""
+    """Prediction for one query; all null if no candidate has the field."""
 
     kind: Literal["number", "vector", "label"] | None
     mean: float | list[float] | None

@@ -1,7 +1,4 @@
-"""What collections, their models and the health of the process look like to clients.
-
-What the statistics of a collection look like to clients.
-"""
+"""Answers about collections, their models and statistics, and the health of the process."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _COLLECTION = {
 
 
 class CollectionDescribed(Stamped):
-    """What a collection is and holds."""
+    """Description of a collection."""
 
     model_config = example(_COLLECTION)
 
@@ -71,7 +68,7 @@ class AliasList(BaseModel):
 
 
 class AliasSet(BaseModel):
-    """What an alias stands for now, and stood for before."""
+    """Target of an alias, and its previous one."""
 
     model_config = example({"alias": "papers", "collection": "papers-v2", "previous": "papers-v1"})
 
@@ -127,7 +124,7 @@ class Promoted(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the process lives, or is ready."""
+    """Liveness or readiness of the process."""
 
     model_config = example({"status": "ok"})
 
@@ -155,7 +152,7 @@ _STATISTICS = {
 
 
 class Delta(BaseModel):
-    """What was written or deleted since the index was built."""
+    """Documents written or deleted since the index was built."""
 
     documents: int
     share: float = Field(description="of the documents that the index was built of")
@@ -172,7 +169,7 @@ class GenerationDescribed(BaseModel):
 
 
 class StatisticsAnswer(BaseModel):
-    """What a collection holds and costs."""
+    """Statistics of a collection: contents and costs."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_STATISTICS]})
 

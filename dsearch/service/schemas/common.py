@@ -1,6 +1,6 @@
-"""What every kind of answer is made of: its stamp, and the example that the OpenAPI document shows.
+"""Parts of every answer: its stamp, and the example that the OpenAPI document shows.
 
-Answers are written from plain objects (that is the quicker way); tests hold every answer against its model.
+Answers are written from plain objects, which is faster; tests compare every answer with its model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def example(example: Any, *others: Any) -> ConfigDict:
 
 
 class Stamped(BaseModel):
-    """What an answer was computed from; equal stamps give equal answers."""
+    """State from which an answer was computed; equal stamps give equal answers."""
 
     generation: int
     model: str

@@ -1,8 +1,7 @@
-"""What clients send to find documents otherwise than by words, and to change many or in part.
+"""Requests and answers about documents, as the OpenAPI document shows them.
 
-What reading and writing documents answers, as the OpenAPI document shows it.
-
-What clients get when they count values, delete by filter or change metadata.
+They cover writing and reading, search by example, counts of values, deletion by filter and changes of
+metadata.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class DeleteRequest(Filtered):
 
 
 class CutRequest(Given):
-    """How a new collection cuts documents that are longer than a passage."""
+    """Passages of a new collection: splitting of documents that are longer than a passage."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"tokens": 128, "overlap": 16}]})
 
@@ -112,7 +111,7 @@ class CutRequest(Given):
 
 
 class CreateRequest(Given):
-    """What a new collection is for."""
+    """Options of a new collection."""
 
     model_config = ConfigDict(
         strict=True,
@@ -140,7 +139,7 @@ class CreateRequest(Given):
 
 
 class AliasRequest(Given):
-    """What an alias is to stand for."""
+    """Target of an alias."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"collection": "papers-v2"}]})
 
@@ -148,7 +147,7 @@ class AliasRequest(Given):
 
 
 class PatchRequest(Given):
-    """What to change of a document's metadata."""
+    """Changes to a document's metadata."""
 
     model_config = ConfigDict(
         strict=True, json_schema_extra={"examples": [{"metadata": {"year": 2018, "draft": None}}]}

@@ -1,4 +1,4 @@
-"""What clients send as feedback: events with the names of Search UBI."""
+"""Feedback requests: events with the names of Search UBI."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Moment = Annotated[
 
 
 class Position(Given):
-    """Where a document stood."""
+    """Position of a document on its page."""
 
     model_config = ConfigDict(strict=True)
 

@@ -1,4 +1,4 @@
-"""What a search found, in the shape of `answers.SearchAnswer`."""
+"""Hits of a search, in the shape of `answers.SearchAnswer`."""
 
 from __future__ import annotations
 

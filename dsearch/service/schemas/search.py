@@ -1,6 +1,6 @@
-"""What clients send: checked field by field, each with what is allowed; unknown names are refused.
+"""Requests and answers of searches, as the OpenAPI document shows them.
 
-What a search answers, as the OpenAPI document shows it.
+Requests are checked field by field, and errors say what is allowed; unknown names are rejected.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ Vector = Annotated[list[Number], Field(min_length=1, max_length=16_384)]
 
 
 class Filtered(Given):
-    """Which documents count."""
+    """Filter on documents."""
 
     filter: FilterGiven | None = Field(
         None,
@@ -106,7 +106,7 @@ class Filtered(Given):
 
 
 class SearchOptions(Filtered):
-    """How to search."""
+    """Options of a search."""
 
     limit: Limit = Field(10, description="hits wanted; fewer come when there are fewer documents")
     offset: Offset = Field(0, description="hits left out before the first")
@@ -304,7 +304,7 @@ class Lesson(BaseModel):
 
 
 class Learned(BaseModel):
-    """What training changed: the parent model's view of the same candidates, and which queries pulled."""
+    """Effect of training: the parent model's view of the same candidates, and the queries that pulled."""
 
     parent: str = Field(description="the version that training started from")
     score: float = Field(description="by the parent")
@@ -374,7 +374,7 @@ class Hit(BaseModel):
 
 
 class Attention(BaseModel):
-    """How the attention was spread."""
+    """Spread of the attention."""
 
     candidates: int = Field(description="documents that were weighed")
     entropy: float = Field(

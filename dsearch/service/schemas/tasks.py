@@ -70,7 +70,7 @@ class Learning(Judged):
 
 @options_from(TrainingJob)
 class TrainRequest(Learning):
-    """What to learn from, and how."""
+    """Training data, and options of the training."""
 
     model_config = ConfigDict(
         strict=True,
@@ -110,7 +110,7 @@ class TuneRequest(Learning):
 
 
 class RefreshRequest(Given):
-    """How keys are kept from now on; what is not given stays as it was."""
+    """Storage options of keys from now on; omitted ones keep their values."""
 
     model_config = ConfigDict(
         strict=True, json_schema_extra={"examples": [{"kind": "HNSW", "recall_target": 0.95}, {}]}
@@ -141,7 +141,7 @@ class RefreshRequest(Given):
 
 
 class MigrateRequest(Given):
-    """What is expected of a migration."""
+    """Expected encoder of a migration."""
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"encoder": "all-mpnet-base-v2"}]})
 
@@ -199,7 +199,7 @@ class EvaluateRequest(Judged):
 
 
 class TaskParameters(Given):
-    """Which tasks to list."""
+    """Filter on the list of tasks."""
 
     limit: Limit = 50
     cursor: Annotated[str, Field(pattern=r"^[0-9]{1,15}$"), allowed("the `next` of an answer")] | None = (
@@ -227,7 +227,7 @@ _TASK = {
 
 
 class TaskProgress(BaseModel):
-    """How far a step is."""
+    """Progress of a step."""
 
     stage: str
     done: int

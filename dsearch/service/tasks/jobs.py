@@ -1,6 +1,7 @@
-"""What tasks compute, in a process of their own (`run_spawned`).
+"""Work of tasks, in a process of their own (`run_spawned`).
 
-It opens the home readonly and writes what it made into a folder, from which the serving process takes it.
+The process opens the home readonly and writes its results into a folder, from which the serving process takes
+them.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def _observer(report: Report) -> Observer:
 
 
 def be_first_to_go() -> None:
-    """When the machine's memory is short, this process is ended rather than the one that serves (Linux)."""
+    """Let Linux end this process, not the serving one, when the machine's memory is short."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 

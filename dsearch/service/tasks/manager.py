@@ -1,12 +1,10 @@
-"""`Tasks`: one thread that takes what was asked for, one task after the other (task_work.py does them).
+"""`Tasks` runs requested tasks in one thread, one after the other; `TaskWork` implements each kind of task.
 
-A task that the server's end stops is begun again when the server is: training goes on from its last
-checkpoint. One that was running when the server died is tried once more, and then left.
+A task that a server shutdown stops is started again with the server: training continues from its last
+checkpoint. A task that was running when the server died is tried once more, and then abandoned.
 
-`TaskWork`: how each kind of task is done.
-
-Training, tuning, evaluation and encoding anew run in a process of their own with a bound on its memory, and
-indexes are built in one; here only what came of it is registered and shown.
+Training, tuning, evaluation and re-encoding run in a process of their own with a bound on its memory, and
+indexes are built in one; this process only registers and shows the results.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ class Tasks:
 
     @property
     def store(self) -> TaskStore:
-        """Where they are kept.
+        """Store of the tasks.
 
         Raises:
             Conflict: the home was opened readonly.
@@ -221,7 +219,7 @@ class Tasks:
 
 
 def has_ended(task: Task) -> bool:
-    """Whether nothing more will become of it."""
+    """Return True if the task will not change any more."""
     return task.state in ENDED
 
 
@@ -288,10 +286,10 @@ class TaskWork:
         self._memory_bytes, self._device = memory_bytes, device
 
     def result(self, job: Job) -> dict[str, Any]:
-        """What came of it, as JSON.
+        """Run a job and return its result, as JSON.
 
         Raises:
-            DsearchError: whatever the work raises on purpose; Cancelled when `job.cancelled` said so.
+            DsearchError: raised by the work on purpose; Cancelled after `job.cancelled`.
         """
         kinds = {
             "train": self._train,

@@ -1,6 +1,6 @@
-"""A home as processes open it that only read: tasks, replicas of a cluster, bulk encoding.
+"""A home opened readonly in another process: by tasks, replicas of a cluster, bulk encoding.
 
-What opens it is sent to them, so it is a function with its arguments bound, and nothing is loaded before.
+The function that opens it is sent to that process with its arguments bound; nothing is loaded before.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What a training made, on its way in a run's folder from its process to the one that serves.
+"""Transfer of training results from the training process to the serving process, in a run's folder.
 
-Documents that a training of scope `full` encoded, on their way from its process to the one that serves.
-
-By row, not by position: the collection may have changed meanwhile. What was written since is encoded when a
-search first sees it, and what is gone is left out.
+The results include the documents that a training of scope `full` encoded. These are stored by row, not by
+position, because the collection may have changed meanwhile. Documents written since are encoded when a search
+first sees them; deleted ones are left out.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ def write_made(folder: Path, trained: Trained | TrainedValues | Tuned) -> dict[s
 
 
 def read_made(folder: Path, told: dict[str, Any], collection: Collection) -> Made:
-    """What `write_made` wrote; of documents those that are still there.
+    """Read the output of `write_made`; of documents only those that still exist.
 
     Args:
-        folder: the run's.
-        told: what `write_made` gave.
-        collection: that the model is for.
+        folder: folder of the run.
+        told: return value of `write_made`.
+        collection: collection that the model is for.
     """
     head, _ = head_from_bytes((folder / _HEAD).read_bytes(), collection.store.dimension)
     change = None
@@ -99,11 +98,11 @@ def write_encoded(folder: Path, documents: EncodedDocuments) -> None:
 
 
 def read_encoded(folder: Path, present: Snapshot) -> EncodedDocuments:
-    """What `write_encoded` wrote, of the documents that are still there.
+    """Read the output of `write_encoded`, for the documents that still exist.
 
     Args:
-        folder: the run's.
-        present: the collection's state.
+        folder: folder of the run.
+        present: current state of the collection.
     """
     tensors = load_file(folder / DOCUMENTS_NAME)
     rows = tensors["rows"]

@@ -1,7 +1,7 @@
-"""`TaskStore`: long work that was asked for, in `tasks.db` of the home: what survives a restart.
+"""`TaskStore`: long-running tasks in `tasks.db` of the home, which survive a restart.
 
-A task is queued → running → done, failed, cancelled or interrupted. What it was asked with is kept until it
-ends, and then forgotten: queries are not kept longer than they are needed.
+A task is queued → running → done, failed, cancelled or interrupted. Its request is stored until it ends and
+then deleted: queries are not stored longer than they are needed.
 """
 
 from __future__ import annotations
@@ -150,19 +150,19 @@ class TaskStore:
         return [_task(row) for row in self._rows(query, *values, limit)]
 
     def request(self, task: Task) -> dict[str, Any]:
-        """What it was asked with; empty once it has ended."""
+        """Return the task's request; empty once the task has ended."""
         found = self._rows("SELECT request FROM tasks WHERE number = ?", task.number)
         return json.loads(found[0][0]) if found and found[0][0] else {}
 
     def events(self, task: Task, after: int, limit: int = 100) -> list[Event]:
-        """What it said after its event `after`."""
+        """Return the task's events after number `after`."""
         query = "SELECT number, kind, data FROM events WHERE task = ? AND number > ? ORDER BY number LIMIT ?"
         return [
             Event(n, kind, json.loads(data)) for n, kind, data in self._rows(query, task.number, after, limit)
         ]
 
     def count(self, *states: TaskState) -> int:
-        """How many tasks are in one of these states."""
+        """Count the tasks that are in one of these states."""
         marks = ", ".join("?" * len(states))
         return self._rows(f"SELECT count(*) FROM tasks WHERE state IN ({marks})", *states)[0][0]
 

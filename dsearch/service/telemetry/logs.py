@@ -1,7 +1,6 @@
-"""Logs: one JSON object a line, each with the id of the request that it belongs to.
+"""Logs: one JSON object a line, each with the id of its request.
 
-What is asked is not logged: neither queries nor addresses, which hold both queries and ids, but the declared
-route.
+Queries are never logged. Addresses contain queries and ids, so the log holds the declared route instead.
 """
 
 from __future__ import annotations

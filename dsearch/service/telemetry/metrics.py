@@ -1,6 +1,6 @@
-"""`Metrics`: what `/metrics` shows (Prometheus). Each application has a registry of its own.
+"""`Metrics`: the metrics of `/metrics` (Prometheus). Each application has a registry of its own.
 
-Labels are bounded: routes as they are declared, never addresses; collections that are open; no query, no id.
+Labels are bounded: routes as declared, never addresses; open collections; no query, no id.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Metrics:
                 self._of(self._mass, collection).observe(result.attention.covered_mass)
 
     def _of(self, metric: AnyMetric, *labels: str) -> AnyMetric:
-        """What counts under these labels; kept, since finding it takes longer than counting."""
+        """Return the metric for these labels; cached, because the lookup takes longer than counting."""
         found: Any = self._labelled.get((metric, labels))
         if found is None:
             found = self._labelled[metric, labels] = metric.labels(*labels)

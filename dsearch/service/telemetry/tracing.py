@@ -1,6 +1,6 @@
-"""OpenTelemetry, where it is installed: one span for each request, a child of the caller's.
+"""OpenTelemetry spans, if it is installed: one for each request, a child of the caller's.
 
-Nothing is set up or exported here: that is the business of the program that installs a provider, such as
+Nothing is set up or exported here. The program that installs a provider does so, such as
 `opentelemetry-instrument dsearch serve`. Without the package, or without a provider, nothing happens.
 """
 
@@ -54,7 +54,7 @@ class Spans:
 
     @property
     def seen(self) -> bool:
-        """Whether somebody would see a span: a tracer may stand for whatever is installed later."""
+        """True if a span would be recorded; a proxy tracer counts once a real provider is installed."""
         if self._tracer is None:
             return False
         from opentelemetry import trace

@@ -1,4 +1,4 @@
-"""What the models of requests share: fields that say what is allowed, objects that refuse unknown names."""
+"""Base of request models: fields that say what is allowed, objects that reject unknown names."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Answers: JSON (orjson writes plain objects and numpy arrays without a copy), or tensors as they are.
+"""JSON on the wire: encoding of answers, parsing of requests, random ids.
 
-Ids of requests and of shown pages: random, and not to be guessed.
+Answers are JSON (orjson writes plain objects and numpy arrays without a copy), or tensors in safetensors.
 
-The operating system is asked for many at a time. Each time it is asked the thread lets go of Python's lock,
-and where a search computes it waits until it has that again; that was twice a request.
+Requests are the safe part of RFC 8259 (I-JSON, RFC 7493), by the rules that also apply to files.
 
-The JSON of requests: the safe part of RFC 8259 (I-JSON, RFC 7493), by the rules that files are read by.
+Ids of requests and of shown pages are random and cannot be guessed. Random bytes are requested from the
+operating system for many ids at a time: each request releases Python's lock, and while a search computes the
+thread waits to acquire it again. That happened twice a request.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None 
 
 
 def wants_tensors(request: Request) -> bool:
-    """Whether the client accepts an answer as safetensors, which it has to name."""
+    """Return True if the client accepts an answer as safetensors, which it must name explicitly."""
     return TENSORS in request.headers.get("accept", "").lower()
 
 

@@ -1,9 +1,9 @@
-"""Errors as RFC 9457 problem documents: `{type, title, status, code, detail, …}`.
+"""Errors as RFC 9457 problem documents, `{type, title, status, code, detail, …}`; headers of all answers.
 
 `code` is stable and names the kind; `detail` says what was given, what is allowed and what to do. `type` is a
-relative URL that leads to the kind's description. An unexpected error shows a request id and nothing else.
+relative URL of the kind's description. An unexpected error shows a request id and nothing else.
 
-Headers of every answer: what browsers must not do with it, and the request's id.
+The headers forbid browsers some uses of an answer, and carry the request's id.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _tree(root: type[DsearchError]) -> Iterator[type[DsearchError]]:
 
 
 def describe(code: str) -> dict[str, Any]:
-    """What `type` of a problem leads to.
+    """Describe a problem code, for the URL of its `type`.
 
     Raises:
         NotFound: no such code.
