@@ -72,7 +72,7 @@ def test_self_supervised_training(dsearch: Terminal, tmp_path: Path) -> None:
     assert report["live"] == (report["gate"]["verdict"] == "passed")
     assert report["examples"] == 60
     assert report["options"]["keywords"] is False
-    assert dsearch("train")[2].startswith("dsearch: give either --data")
+    assert dsearch("train")[2].startswith("dsearch: give one of: --data")
 
 
 def test_folds_train_without_each_fold(dsearch: Terminal, beir: Path, tmp_path: Path) -> None:
