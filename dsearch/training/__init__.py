@@ -1,4 +1,4 @@
-"""Fine-tuning: judgements or the corpus itself → a head that is live at once, if the gate lets it."""
+"""Fine-tuning: train a head on judgements or on the corpus itself, and promote it if it passes the gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be chosen about a training run of a head."""
+"""Options of a training run of a head."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ SCOPES = ("head", "query")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOptions:
-    """What every training of a head has, whatever it learns from.
+    """Options common to all trainings of a head.
 
     Attributes:
-        epochs: passes over the examples; fewer are kept where held-out ones say so clearly.
-        batch_size: examples a step.
-        learning_rate: of the projections, Adam; the scalars learn three times as fast.
-        retention: weight of the term that keeps the ranking of stored documents taken as queries.
-        retention_batch: such documents a step.
+        epochs: passes over the examples; held-out examples may clearly select fewer.
+        batch_size: examples per step.
+        learning_rate: Adam's learning rate of the projections; the scalars learn three times as fast.
+        retention: weight of the term that preserves the ranking of stored documents used as queries.
+        retention_batch: number of such documents per step.
         decay: weight of Σ |Δ|²: pulls projections towards the identity, never towards zero.
-        heads: query heads.
-        query_side: what moves queries: "linear", "low-rank" or "mlp", see head.py; None: linear for one head,
-            low-rank for several.
-        train_keys: learn the key projection too; without it only the query side moves.
-        keywords: whether shared words have a part: without, the keyword weight stays as it is.
-        folds: the examples are held out in so many parts to judge by, one part after the other until that is
-            enough; 0 holds none out.
-        seed: of every random choice.
+        heads: number of query heads.
+        query_side: form of the query projection: "linear", "low-rank" or "mlp", see head.py; None: linear for
+            one head, low-rank for several.
+        train_keys: True to learn the key projection too; otherwise only the query side learns.
+        keywords: True to include the keyword score; otherwise the keyword weight is not trained.
+        folds: number of folds, held out one after the other until enough examples were held out; 0 holds none
+            out.
+        seed: random seed.
     """
 
     epochs: int = 30
@@ -58,19 +58,18 @@ class HeadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions(HeadOptions):
-    """How a head, and perhaps the query encoder, learns to rank; and what every training of a head has.
+    """Options for training a head, and optionally the query encoder, to rank.
 
     The defaults were fixed by cross-validation within SciFact's training split (`dsearch guide decisions`).
 
     Attributes:
-        objective: what is trained for; see objectives.py.
+        objective: training objective; see objectives.py.
         scope: "head", or "query": the query encoder learns too.
-        encoder_method: how it learns: "lora", or "all" of its weights.
-        lora_rank: rank of what is learned beside each layer; α is twice that.
-        encoder_learning_rate: of the encoder.
-        tune: choose keyword weight, k1 and b, and hop strength first, without the queries that are held out,
-            and train from there; after training, which learns without a hop, choose the hop strength once
-            more.
+        encoder_method: method of the encoder: "lora", or "all" of its weights.
+        lora_rank: rank of the product learned beside each layer; α is twice that.
+        encoder_learning_rate: learning rate of the encoder.
+        tune: tune keyword weight, k1 and b, and hop strength first, without the held-out queries, and train
+            from there. Training learns without a hop, so the hop strength is tuned again afterwards.
     """
 
     objective: str = DEFAULT_OBJECTIVE
@@ -92,14 +91,15 @@ class TrainingOptions(HeadOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueOptions(HeadOptions):
-    """How a head learns to predict a field, see values.py; and what every training of a head has.
+    """Options for training a head to predict a field, see values.py.
 
-    Its examples are documents. `retention` 0 gives the metric up to the field, more keeps search as it was.
-    Keywords have a part as they have when texts are predicted for, and none where a collection's embeddings
-    are given.
+    Its examples are documents. `retention` 0 fits the metric to the field alone, more preserves the ranking
+    of searches. Keywords count as in a prediction for a text, and not at all in a collection with embeddings
+    of its own.
 
     Attributes:
-        most_examples: documents asked about, drawn where there are more; the evidence is always all.
+        most_examples: largest number of documents to predict, sampled if there are more; all documents are
+            evidence.
     """
 
     epochs: int = 60

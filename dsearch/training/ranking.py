@@ -1,10 +1,9 @@
-"""How a head ranks the whole corpus for known queries: what headroom, gate and tuning are computed from.
+"""Rank the whole corpus for known queries by a head; basis of headroom, gate and tuning.
 
-Exact, not by candidates, and with everything that a head does not change kept between heads.
+The ranking is exact, without candidate generation. Everything that does not depend on the head is cached.
 
-Relevant positions of many queries as matrices, and nDCG@10 of rankings of positions.
-
-`dsearch.evaluation` measures runs of ids; here nothing has an id, and a ranking is one row of positions.
+The module also has the relevant positions of many queries as matrices, and nDCG@10 of rankings of positions.
+`dsearch.evaluation` measures runs of ids; here a ranking is one row of positions.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ DEPTH = 10
 
 
 class Relevant:
-    """The documents that answer some queries, by which rankings are scored again and again.
+    """Relevant documents of some queries, prepared for scoring many rankings.
 
     Args:
         relevant: for each query, positions and grades; a query may have none.
@@ -91,11 +90,11 @@ Row = Float32[np.ndarray, " documents"]
 
 
 class Ranking:
-    """The corpus of some examples, ranked for their queries by any head.
+    """Ranking of the examples' corpus for their queries by any head.
 
     Args:
         examples: queries and their documents.
-        keywords: whether the keyword head has a part.
+        keywords: True to include the keyword score.
     """
 
     def __init__(self, examples: Examples, *, keywords: bool = True):
@@ -246,7 +245,7 @@ class Ranking:
         further: FurtherPassages | None,
         taken: Int64[Tensor, "batch heads documents"] | None,
     ) -> Float[Tensor, "batch heads key_dim"]:
-        """What the attention found, as one key for each head."""
+        """Attention-weighted mean of the keys, one for each head."""
         if taken is None or further is None:
             return head.keys(torch.einsum("bhf,bfk->bhk", weights, corpus[found]))  # linear: pooled first
         best = taken.gather(2, found[:, None].expand(-1, head.heads, -1)).cpu()
@@ -259,7 +258,7 @@ class Ranking:
         logits: Float[Tensor, "batch heads documents"],
         which: Int64[Tensor, " batch"],
     ) -> Float[Tensor, "batch documents"]:
-        """What orders documents: log Σ_h m_h softmax(l_h); of a single head the logits, which order alike."""
+        """Ranking score log Σ_h m_h softmax(l_h); for a single head its logits, which give the same order."""
         if head.heads == 1:
             mixed = logits[:, 0]
         else:
@@ -275,7 +274,7 @@ class Ranking:
 
 
 class _Hop:
-    """Queries turned towards what they found, `dsearch.attention.retrieval.hops.refine`, at any strength.
+    """Queries refined by their pooled keys (`dsearch.attention.retrieval.hops.refine`), at any strength.
 
     The turned query is a combination of the query q and the pooled key c, and scores are linear in it:
     |q| · unit(unit(q) + g · unit(c)) · k = (q · k + g |q| · unit(c) · k) / |unit(q) + g · unit(c)|. So one
@@ -308,9 +307,9 @@ class _Hop:
 
 
 class KeywordScores:
-    """b(q, d) of examples' queries over the corpus, kept when they fit into memory.
+    """Keyword scores b(q, d) of examples' queries over the corpus, cached if they fit into memory.
 
-    Examples that remember have those of a query computed once, whichever part of them it is asked for.
+    If the examples have a cache, each query's scores are computed once for all parts of the examples.
     """
 
     def __init__(self, examples: Examples, device: str = "cpu"):

@@ -1,4 +1,4 @@
-"""Where a training starts, and what becomes of it: a version, which answers if the gate lets it."""
+"""Register trained versions: the version to start from, and promotion of the result if it passes the gate."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What became of a training.
+    """Outcome of registering a training.
 
     Attributes:
-        version: what was trained.
-        live: the version that answers from now on: that one, or the tuned search that training started from;
-            None: what answered before still does.
-        parent: the version that training started from.
-        reason: why, in words.
+        version: registered version.
+        live: promoted version: that one, or the tuned search that training started from; None if the live
+            version did not change.
+        parent: version that training started from.
+        reason: reason of the decision, in words.
     """
 
     version: str
@@ -51,9 +51,9 @@ class Registered:
 
 
 def starting_version(collection: Collection) -> str:
-    """What training starts from: the live model where that was tuned, else the untrained one.
+    """Version that training starts from: the live model if it was tuned, else the untrained one.
 
-    A trained one is none: it knows the queries that would be held out.
+    A trained model is no start, because it has learned from the queries that would be held out.
     """
     live = collection.live_model
     if live == UNTRAINED or collection.store.model(live).record.get("scope") != SCOPE:

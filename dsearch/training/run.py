@@ -1,6 +1,6 @@
-"""Run a `TrainingJob` or a `TuningJob` on a collection: the one way in for command line, server and Python.
+"""Run a `TrainingJob` or a `TuningJob` on a collection, for command line, server and Python alike.
 
-    job → examples → training from the live tuned search → gate → `Learned`; `register` keeps and promotes it
+    job → examples → training from the live tuned search → gate → `Learned`; `register` stores and promotes it
 
 A run's identity, by which an interrupted one is resumed: the digest of its data, the state of the documents,
 its options and its parent version.

@@ -1,9 +1,9 @@
-"""`tune`: the few numbers of a search without any projection: keyword weight, k1 and b, hop strength.
+"""`tune`: fit the four scalars of a search without projections: keyword weight, k1, b, hop strength.
 
-A few dozen judged queries suffice. Every setting of a grid is scored by exact ranking; what is told of the
-chosen one is cross-validated: each fold is scored with what the other folds would choose. The grid holds
-dense search alone (weight 0) and, but for ties, keyword search alone (the largest weight); where what is
-chosen on other folds ends below the better of the two, that one is taken.
+A few dozen judged queries suffice. Every setting of a grid is scored by exact ranking. The scores of the
+chosen setting are cross-validated: each fold is scored with the choice of the other folds. The grid includes
+dense search alone (weight 0) and, but for ties, keyword search alone (the largest weight). If the
+cross-validated choice scores below the better of the two, that one is used.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ Values = Mapping[Setting, Float[np.ndarray, " queries"]]
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Chosen settings as a head, and what is known of them.
+    """Chosen settings as a head, and their evaluation.
 
     Attributes:
-        head: untrained but for the setting.
-        setting: what was chosen.
+        head: untrained head with the setting.
+        setting: chosen setting.
         scores: mean nDCG@10 on the tuning queries of untuned, dense and keyword search, of the setting, and
             of settings chosen on other folds ("cross-validated").
-        gate: the cross-validated answers against those of untuned search.
-        seconds: it took.
+        gate: gate report of the cross-validated answers against those of untuned search.
+        seconds: duration.
         record: all of this as JSON, for the model's file.
     """
 
@@ -119,15 +119,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Every setting of the grid, scored on judged queries; of any part of them one can be chosen.
+    """Every setting of the grid, scored on judged queries; a choice may use any part of these queries.
 
     Attributes:
-        examples: the judged queries.
-        drawn: which of them were scored, ascending.
+        examples: judged queries.
+        drawn: places of the scored queries, ascending.
         values: nDCG@10 of each setting on those.
-        start: what stays where nothing does better.
-        seed: of the draw and of folds.
-        seconds: it took.
+        start: setting to keep if none is better.
+        seed: random seed of the draw and of the folds.
+        seconds: duration.
     """
 
     examples: Examples
@@ -182,7 +182,7 @@ class Trials:
         return Choice(setting, crossed)
 
     def judged(self, choice: Choice, gate: Gate | None = None) -> GateReport:
-        """What the gate says of a choice by all queries: the cross-validated values against the start's."""
+        """Gate report of a choice by all queries: the cross-validated values against those of the start."""
         return judge(_answers(self.values[self.start]), _answers(choice.crossed), gate, seed=self.seed)
 
     def tuned(self, choice: Choice, gate: GateReport) -> Tuned:
@@ -236,7 +236,7 @@ def recorded(setting: Setting) -> dict[str, Any]:
 
 
 def setting_from(record: Mapping[str, Any]) -> Setting:
-    """What `recorded` wrote."""
+    """Read a setting that `recorded` wrote."""
     k1, b = record.get("k1"), record.get("b")  # records of before they could be chosen have neither
     bm25 = None if k1 is None or b is None else (k1, b)
     return Setting(record["keyword_weight"], record["hop_strength"], bm25)

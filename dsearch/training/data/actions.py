@@ -1,12 +1,12 @@
-"""What the actions of feedback mean to training: `ACTIONS`, by their Search UBI names.
+"""Meaning of feedback actions for training: `ACTIONS`, by their Search UBI names.
 
-A click says that a document looked worth a look from where it stood; what follows a click says more of the
-same. A thumb says what somebody thinks, wherever the document stood: it needs no correction for its place.
+A click shows that a document looked relevant at its position; later actions confirm it. A thumb is an
+explicit opinion and does not depend on the position: it needs no position correction.
 
-How much any one contributor may count for: caps on the shares of API keys, and who stands apart.
+The weight of each contributor is limited: caps on the shares of API keys, and outliers are left out.
 
-A contributor is an API key, or a client where there are none; whoever gives neither is one contributor with
-all the others who do so. Somebody who can make keys at will is not held by this: keys are what is trusted.
+A contributor is an API key, or a client if there are no keys; events without either form one contributor. The
+caps do not stop anyone who can create keys at will: keys are trusted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Action:
     """One action.
 
     Attributes:
-        grade: how relevant the document is taken to be; 0: not at all.
-        explicit: whether somebody said so, rather than only acting so.
-        meaning: in words.
+        grade: relevance grade of the document; 0: not relevant.
+        explicit: True for a stated opinion, False for behaviour.
+        meaning: description in words.
     """
 
     grade: float
@@ -49,14 +49,14 @@ _APART = 0.5  # of the median key's agreement
 
 
 def factors_of(amounts: Mapping[str, float], share: float) -> dict[str, float]:
-    """What to multiply each contributor's amount by, so that nobody's is more than a share of the sum.
+    """Factor of each contributor's amount, so that none has more than a share of the sum.
 
-    The share is at least 2 / contributors: one of two may give everything, one of ten a fifth. Largest
-    amounts are cut to one common cap c, the largest that holds: c ≤ share · Σ min(amount, c).
+    The share is at least 2 / contributors: one of two may give everything, one of ten a fifth. The largest
+    amounts are cut to one common cap c, the largest that satisfies c ≤ share · Σ min(amount, c).
 
     Args:
-        amounts: contributor → what it gave, ≥ 0.
-        share: the largest share that one may have.
+        amounts: contributor → amount, ≥ 0.
+        share: largest share of one contributor.
     """
     if not amounts:
         return {}

@@ -1,22 +1,20 @@
-"""From pages and events to graded examples: clicks weighted by where they fell, thumbs above clicks.
+"""Convert pages and events to graded examples: clicks weighted by position, thumbs above clicks.
 
     grade(q, d) = Σ clicks of d for q, each with weight min(1 / θ_position, clip) · its action's grade
                   as a share of the best document's
 
-Inverse propensity scoring makes that sum, over many pages, proportional to how often d attracts those who
-look at it, wherever it stood (Joachims, Swaminathan and Schnabel, WSDM 2017, eq. 6). The clip bounds its
-variance, and what a click from the depths can do.
+Inverse propensity scoring makes that sum, over many pages, proportional to the probability that a user who
+examines d clicks it, at any position (Joachims, Swaminathan and Schnabel, WSDM 2017, eq. 6). The clip bounds
+its variance, and the effect of a click on a low position.
 
-**Nobody counts for much.** Within a query a key has at most twice as many clicks as the median key there;
-over all queries at most a share of all clicks (contributors.py). With `MANY_KEYS` contributors or more a
-document counts for a query only when two of them agree, and then none for more than the others together:
-whatever a single key sends makes nothing relevant alone. A key that clicks what hardly anybody else does is
-left out altogether.
+**Each contributor's weight is limited.** Within a query a key has at most twice as many clicks as the median
+key there; over all queries at most a share of all clicks (actions.py). With `MANY_KEYS` contributors or more
+a document counts for a query only if two of them agree, and then none counts more than the others together: a
+single key cannot make a document relevant alone. A key whose clicks hardly agree with any other is left out.
 
-**What people say outweighs what they click.** The newest thumb of a client counts. As many keys as are asked
-to agree make a document relevant above any click (more thumbs up than down), or take it out of the query
-(more down than up). Fewer: a thumb up is a click on the first position, a thumb down takes that key's own
-clicks back.
+**Thumbs outweigh clicks.** The newest thumb of a client counts. A quorum of keys makes a document relevant
+above any click (more thumbs up than down), or takes it out of the query (more down than up). Below the
+quorum, a thumb up counts as a click on the first position, and a thumb down revokes that key's own clicks.
 """
 
 from __future__ import annotations
@@ -40,14 +38,14 @@ _MOST_WEIGHT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ClickOptions:
-    """How clicks become grades.
+    """Options for converting clicks to grades.
 
     Attributes:
-        clip: the largest weight of a click, in clicks on the first position.
-        key_share: the largest share of all clicks that one key may have.
-        quorum: keys that have to agree on a document of a query; 2 where there are `MANY_KEYS`, else 1, when
-            None.
-        floor: documents with less than this share of the best one's clicks are taken for noise.
+        clip: largest weight of a click, in clicks on the first position.
+        key_share: largest share of all clicks for one key.
+        quorum: number of keys that have to agree on a document of a query; None: 2 with `MANY_KEYS` or more,
+            else 1.
+        floor: smallest share of the best document's clicks; documents below it are treated as noise.
     """
 
     clip: float = 10.0
@@ -67,18 +65,17 @@ class ClickOptions:
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """What the pages say.
+    """Grades derived from pages and events.
 
     Attributes:
-        texts: query → its words as they were first written; queries are one when they differ in case or
-            spaces alone.
+        texts: query → its text as first written; queries that differ only in case or spaces are equal.
         grades: query → document → grade: up to 1 by clicks, 2 by thumbs.
-        weights: query → how much evidence there is, at most twice the median's.
-        shown: query → documents that pages with a reaction had.
-        clicks: that were counted.
-        keys: contributors.
-        quorum: as it was applied.
-        left_out: how much was not, by reason.
+        weights: query → amount of evidence, at most twice the median's.
+        shown: query → documents on its pages with a reaction.
+        clicks: number of clicks counted.
+        keys: number of contributors.
+        quorum: quorum that was applied.
+        left_out: number of clicks, thumbs or documents left out, by reason.
     """
 
     texts: dict[str, str]
@@ -93,7 +90,7 @@ class Graded:
 
 @dataclass(slots=True)
 class _Given:
-    """What one key did with one document of one query."""
+    """Actions of one key on one document of one query."""
 
     mass: float = 0.0
     clicks: int = 0
@@ -158,7 +155,7 @@ def graded_pages(
 
 
 def query_name(text: str) -> str:
-    """What queries have in common that differ in case and spaces alone."""
+    """Normalise a query: queries that differ only in case and spaces get the same name."""
     return " ".join(text.casefold().split())
 
 

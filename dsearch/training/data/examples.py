@@ -1,29 +1,29 @@
-"""`Examples`: queries with the documents that answer them, as the trainer takes them.
+"""`Examples`: training queries with their relevant documents, the input of every trainer.
 
-Hard negatives: documents that stand near a query and do not answer it, as far as anybody can tell.
+Hard negatives are documents that score high for a query and are presumably not relevant.
 
-Most of what ranks high beside the known answer and was never judged answers, too. So a candidate counts as a
-negative only where the untrained encoder scores it below `margin` times the query's best known answer
+Most unjudged documents that rank high beside a known answer are relevant too. So a candidate counts as a
+negative only if the untrained encoder scores it below `margin` times the query's best known answer
 (positive-aware mining, "TopK-PercPos": Moreira et al. 2024, NV-Retriever, arXiv:2407.15831, section 4.2).
 
-Training queries as further keys of their answers: who asks alike finds what was found.
+Query keys are training queries as further keys of their answers, found by similar queries.
 
     score(q, d) = max( max_p q · k_p,  γ max_i q · q_i )    p: passages of d, i: training queries it answers
 
-A document is found by its best key, as a long one by its best passage (maxp.py), so these keys
-are searched, weighed and kept as passages are. They raise a document only for queries that are nearer to one
-that it is known to answer than to its own text: other queries are hardly touched, whereas a projection moves
-all keys for all of them. Document expansion (Nogueira et al. 2019, arXiv:1904.08375), with queries that were
-judged in place of predicted ones, and embedded in place of indexed.
+A document is scored by its best key, as a long one by its best passage (maxp.py), so these keys are searched,
+weighed and stored like passages. They raise a document only for queries that are nearer to one of its
+training queries than to its own text: other queries hardly change, whereas a projection moves all keys for
+all queries. This is document expansion (Nogueira et al. 2019, arXiv:1904.08375), with judged instead of
+predicted queries, embedded instead of indexed.
 
-Held-out queries choose γ: by the untrained encoder, .95 raised seen documents of SciFact from .721 to .921
+Held-out queries choose γ: with the untrained encoder, .95 raised seen documents of SciFact from .721 to .921
 and cost unseen ones .002; on SQuAD's single sentences it cost those .024, where .8 cost .003.
 
-Learning from the corpus alone: sentences of a document as queries for it (inverse cloze task).
+Self-supervision uses sentences of a document as queries for it (inverse cloze task).
 
 Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering" (arXiv:1906.00300),
-section 4. The sentence stays in its document here, since embeddings are stored once; so keywords have to be
-left out, or training would learn that a query's words always stand in its answer.
+section 4. The sentence stays in its document here, since embeddings are stored once. So keywords have to be
+left out, or training would learn that the answer always contains the query's words.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ class Examples:
     """Training queries over the documents of one snapshot.
 
     Attributes:
-        snapshot: the documents.
-        texts: the words of each query.
+        snapshot: snapshot with the documents.
+        texts: text of each query.
         states: the encoder's embedding of each query.
         relevant: for each query, positions in the snapshot and grades > 0.
-        left_out: how many queries or judgements were not usable, by reason.
-        digest: SHA-256 over queries and judgements: what the model was trained on.
+        left_out: number of unusable queries or judgements, by reason.
+        digest: SHA-256 of queries and judgements, to identify the training data.
         teacher: for each query, positions in the snapshot and a teacher's scores of them; None without one.
-        weights: how much each query counts, 1 on average; all alike when None. The listwise objectives and
-            in-batch take them into account.
-        hidden: for each query, positions that have no part in its ranking; None where there are none.
-        reward: what showing documents at positions [queries, samples] to these queries is worth, for the
-            objective `reinforce`; the grades when None.
-        source: where they come from; of judgements alone a model keeps the queries' words.
-        known: what was worked out of the snapshot and is the same for every part of these examples, see
-            `once`; None where nothing is kept.
+        weights: weight of each query, 1 on average; None for equal weights. Used by the listwise objectives
+            and in-batch.
+        hidden: for each query, positions excluded from its ranking; None if there are none.
+        reward: reward of showing documents at positions [queries, samples] to these queries, for the
+            objective `reinforce`; None for the grades.
+        source: origin of the examples; a model stores the queries' texts only for judgements.
+        known: cache of results derived from the snapshot, shared by all parts of these examples, see `once`;
+            None disables it.
     """
 
     snapshot: Snapshot
@@ -92,11 +92,11 @@ class Examples:
         return len(self.texts)
 
     def remembering(self) -> Examples:
-        """These, and what is worked out for any part of them is kept as long as they are."""
+        """Return these examples with a cache of results, shared by all their parts."""
         return self if self.known is not None else replace(self, known={})
 
     def once(self, name: Hashable, make: Callable[[], _Made]) -> _Made:
-        """What `make` gives, made once for these examples and all parts of them, if they remember."""
+        """Return `make()`, cached for these examples and all their parts if they have a cache."""
         if self.known is None:
             return make()
         if name not in self.known:

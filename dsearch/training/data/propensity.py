@@ -1,12 +1,12 @@
-"""How likely each position is to be looked at, from pages on which two positions were left to a coin.
+"""Estimate the examination probability of each position from pages with a randomly swapped pair.
 
-The position-based model (Richardson, Dominowska and Ragno, WWW 2007): a click at position k needs that k is
-looked at, with probability θ_k, and that the document attracts, whatever its position:
+The position-based model (Richardson, Dominowska and Ragno, WWW 2007): a click at position k requires that k
+is examined, with probability θ_k, and that the document attracts, independently of its position:
 
-    E[clicks at k] = θ_k · attraction of what stands there
+    E[clicks at k] = θ_k · attraction of the document at k
 
-On a page whose pair (a, b) was drawn a coin decided which of two documents stands at a, so both positions
-have the same attraction on average, and of the clicks on such a pair the share θ_a / (θ_a + θ_b) falls on a.
+On a page with a drawn pair (a, b) a coin decided which of two documents is at a, so both positions have the
+same attraction on average, and the share θ_a / (θ_a + θ_b) of the clicks on such a pair falls on a.
 That is the model of paired comparisons of Bradley and Terry (1952), with positions for players and clicks for
 games won; all pairs that were drawn are used at once (Agarwal et al., WSDM 2019, do the same with the swaps
 that differ between rankers). Only clicks are counted, never pages without any: those are not stored.
@@ -37,13 +37,13 @@ _STEPS = 50
 
 @dataclass(frozen=True, slots=True)
 class Propensities:
-    """The probability that a position is looked at, as a share of the first position's.
+    """Examination probability of each position, relative to the first position's.
 
     Attributes:
-        values: of positions 1, 2, …; the first is 1.
-        steepness: η of the power law that they scatter about, and that holds for positions below.
-        clicks: on pairs that a coin had decided, what they come from.
-        source: "swaps"; "assumed" where there are too few of these clicks to tell; "none" without correction.
+        values: probabilities of positions 1, 2, …; the first is 1.
+        steepness: η of the power law that they scatter about; it extrapolates to lower positions.
+        clicks: number of clicks on randomly swapped pairs, the data of the estimate.
+        source: "swaps"; "assumed" if there are too few of these clicks; "none" without correction.
     """
 
     values: Float[np.ndarray, " positions"]

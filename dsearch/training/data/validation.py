@@ -1,11 +1,11 @@
-"""Training data looked at before it is used: every line that cannot be learned from is named and counted.
+"""Validate training data before use: every unusable line is named and counted.
 
 duplicate pairs               the same judgement twice; counts once
-contradictions                the same pair with two grades; left out, for nobody knows which holds
+contradictions                the same pair with two grades; left out, because the right one is unknown
 unknown documents             judged, but not in the collection; left out
 queries without text          judged, but not in the file of queries, or empty there; left out
-queries without a positive    nothing that is in the collection answers them; left out
-unreadable queries            lines of the file of queries that are none, or whose id was there before
+queries without a positive    no relevant document in the collection; left out
+unreadable queries            malformed lines of the file of queries, or repeated ids
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNREADABLE = "unreadable queries"
 
 @dataclass
 class DataReport:
-    """What is wrong with training data: how often by kind, and the first places, as "file:line: what"."""
+    """Problems of training data: counts by kind, and the first places, as "file:line: what"."""
 
     counts: Counter[str] = field(default_factory=Counter)
     places: list[str] = field(default_factory=list)

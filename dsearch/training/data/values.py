@@ -1,4 +1,4 @@
-"""`ValueExamples`: what is asked about, the values wanted for it, and the documents they are pooled from."""
+"""`ValueExamples`: queries, their target values, and the documents that the values are pooled from."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class ValueExamples:
 
     Attributes:
         snapshot: the collection's state.
-        field: whose values.
+        field: name of the field.
         kind: number, vector or label.
-        positions: the documents that have the field, ascending: the evidence.
-        values: theirs, in units of their standard deviation around their mean, or one-hot.
-        labels: what the columns of one-hot values are; empty for numbers.
-        scale: one standard deviation of each number, in the field's own units; empty for labels.
-        states: embeddings of what is asked about.
-        texts: its words; empty where the collection's embeddings are given and there are none.
-        wanted: the values that should come out.
-        own: the place in `positions` of what is asked about; −1 for a query that is no document.
-        left_out: documents that were not usable, by reason.
-        digest: SHA-256 over field and values: what the model was trained on.
+        positions: documents that have the field, ascending: the evidence.
+        values: their values, in units of their standard deviation around their mean, or one-hot.
+        labels: labels of the columns of one-hot values; empty for numbers.
+        scale: standard deviation of each number, in the field's own units; empty for labels.
+        states: embeddings of the queries.
+        texts: texts of the queries; empty if the collection stores given embeddings without texts.
+        wanted: target values of the queries.
+        own: place of each query in `positions`; −1 for a query that is no document.
+        left_out: number of unusable documents, by reason.
+        digest: SHA-256 of field and values, to identify the training data.
     """
 
     snapshot: Snapshot
@@ -206,7 +206,7 @@ def _wanted(
 
 
 def described(examples: ValueExamples) -> Mapping[str, Any]:
-    """What was learned from, for the record."""
+    """Description of the training data, for the record."""
     return {
         "field": examples.field,
         "kind": examples.kind,

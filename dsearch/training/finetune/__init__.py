@@ -1,1 +1,1 @@
-"""Fine-tuning, one module a kind."""
+"""Fine-tuning, one module per kind."""

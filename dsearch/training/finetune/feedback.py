@@ -1,8 +1,8 @@
-"""Learning from feedback: `examples_from_feedback`, and `finetune_from_feedback` behind a trusted gate.
+"""Learn from feedback: `examples_from_feedback`, and `finetune_from_feedback` behind a trusted gate.
 
-Whoever can click can poison, and poison sits in held-out clicks as well as in those that are trained on. So a
-head that learned from clicks is judged by a slice that nobody else wrote: judgements, or the clicks of keys
-that are named as trusted (which are then not trained on). Without one the gate cannot tell.
+Anyone who can click can poison the data, and poison affects held-out clicks as well as training clicks. So a
+head that learned from clicks is evaluated on a trusted slice: judgements, or the clicks of keys that are
+named as trusted (they are not trained on then). Without one the gate cannot decide.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _CONDENSED_FROM = 100  # of a ranking, less what was never shown
 
 @dataclass(frozen=True, slots=True)
 class FromFeedback:
-    """Examples from feedback, and what they came from.
+    """Examples from feedback, and their sources.
 
     Attributes:
-        examples: graded and weighted.
-        propensities: that clicks were weighted by.
-        graded: what the pages said.
-        options: how.
-        rows: document → row in the store, of all that was shown.
+        examples: graded and weighted examples.
+        propensities: propensities that clicks were weighted by.
+        graded: grades derived from the pages.
+        options: options of the conversion.
+        rows: document → row in the store, of all documents shown.
     """
 
     examples: Examples

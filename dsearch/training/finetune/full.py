@@ -1,8 +1,8 @@
-"""`finetune_full`: train both encoders without a part of the queries, and say by that part whether it helped.
+"""`finetune_full`: train both encoders without a part of the queries, and evaluate them on that part.
 
-A training of the encoders costs minutes to hours, so it is done once: a part of the queries is held out, the
-model is trained on the rest, every document is encoded by it, and the gate judges this very model, exactly as
-it would be served. (A head costs seconds: `finetune` trains one for each fold, and one on all queries.)
+A training of the encoders takes minutes to hours, so it runs once: a part of the queries is held out, the
+model is trained on the rest, every document is encoded by it, and the gate evaluates this very model, exactly
+as it would be served. (A head takes seconds: `finetune` trains one per fold, and one on all queries.)
 """
 
 from __future__ import annotations
@@ -196,17 +196,17 @@ def _served(
     keyed: Callable[[float], EncodedDocuments],
     options: FullOptions,
 ) -> CrossFitted:
-    """How much to weigh keywords and training queries, by the queries held out: each half by the other.
+    """Choose the weights of keywords and query keys by the held-out queries: each half by the other.
 
-    The encoder came to know the answers to the training queries, so that training trusts keywords too little
-    for other documents; see shrinkage.py. There is no way back to where it began: it is one checkpoint.
+    The encoder has learned the answers to the training queries, so training underestimates keywords for other
+    documents; see selection.py. Interpolation with the start is not possible: there is only one checkpoint.
 
     Args:
-        held_out: the queries.
-        before: by what answers now.
-        student: what was trained.
-        keyed: the documents by it, with query keys of this strength.
-        options: how.
+        held_out: held-out queries.
+        before: answers of the live model.
+        student: trained model.
+        keyed: function of a strength: the documents by it, with query keys of this strength.
+        options: options of the training.
     """
     head, hop = student.head, student.head.hop_strength.item()
     factors = KEYWORD_FACTORS if options.keywords else (1.0,)

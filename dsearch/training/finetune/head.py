@@ -1,6 +1,6 @@
-"""`finetune`: see on held-out queries how training goes, train on all, and say whether it helped.
+"""`finetune`: cross-validate a training on held-out queries, train on all, and evaluate the gain.
 
-`lessons_of`: what each training query pulled at, kept with the model for `explain` (engine/lessons.py).
+`lessons_of`: influence of each training query, stored with the model for `explain` (engine/lessons.py).
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from dsearch.training.tune import MIN_QUERIES, Choice, Trials, Tuned, head_of, s
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A trained head and what is known of it.
+    """A trained head and its evaluation.
 
     Attributes:
-        head: trained on all examples.
-        epochs: how many were kept.
-        headroom: what was left to gain.
-        gate: what held-out queries say.
-        seconds: of all trainings.
+        head: head trained on all examples.
+        epochs: number of epochs selected.
+        headroom: estimate of the possible gain.
+        gate: the gate's report on held-out queries.
+        seconds: duration of all trainings.
         record: all of this as JSON, for the model's file.
-        encoder: what was changed of the encoder, in the scopes query and full.
-        documents: encoded by it, in scope full.
-        tuned: the untrained search that training started from, where it is another one than answers now: a
-            candidate of its own, with what the gate says of it.
-        lessons: in scope head, what each training query pulled at, for `explain`.
-        share: of what was learned, that the head has (shrinkage.py).
-        keyword_factor: of the keyword weight that was learned, that the head has.
+        encoder: change of the encoder, in the scopes query and full.
+        documents: documents encoded by it, in scope full.
+        tuned: the untrained search that training started from, if it is not the live one: a candidate of its
+            own, with its gate report.
+        lessons: in scope head, the influence of each training query, for `explain`.
+        share: share of the learned change that the head has (selection.py).
+        keyword_factor: factor of the learned keyword weight that the head has.
     """
 
     head: Head
@@ -71,14 +71,14 @@ class Trained:
 
     @property
     def goes_live(self) -> Literal["head", "tuned"] | None:
-        """What should answer from now on; None: what answers now."""
+        """Candidate to promote; None keeps the live model."""
         if self.gate.passed:
             return "head"
         return "tuned" if self.tuned is not None and self.tuned.gate.passed else None
 
     @property
     def verdict(self) -> tuple[bool, str]:
-        """Whether it should go live, and why in words."""
+        """Verdict: True if it should go live, and the reason in words."""
         return self.gate.passed, self.gate.reason
 
 
@@ -192,7 +192,7 @@ def finetune(
 
 
 def _as_served(head: Head, beginning: Head, served: Served) -> Head:
-    """What was trained from `beginning`, as held-out queries would have it."""
+    """Head trained from `beginning`, with the settings that held-out queries chose."""
     head = reweighed(part_of_the_way(beginning, head, served.share), served.keywords)
     with torch.no_grad():
         head.hop_strength.fill_(served.hop)

@@ -1,17 +1,16 @@
-"""Learning "nothing fits" from judged queries that no document answers.
+"""Learn the null slot ("no document fits") from judged queries that no document answers.
 
-The slot's two numbers are fitted to a head that has been trained already, by the evidence Z of the served
-search itself: the ranking is untouched, and the fit has one optimum. A head knows the queries it was trained
-on, and finds more for them than for others. So Z of those is taken from heads that
-were trained without them, fold by fold; queries that nothing answers were in no training.
+The slot's two numbers are fitted to an already trained head, by the evidence Z of the served search itself:
+the ranking does not change, and the fit has one optimum. A head has learned the answers to its training
+queries, so their evidence is higher than that of other queries. So Z of those is taken from heads that were
+trained without them, fold by fold; unanswerable queries were in no training.
 
-What is told of the slot is cross-fitted once more: each fold by the slot that the others would give. One that
-tells no more than the share of unanswerable queries does is not opened.
+The report on the slot is cross-fitted once more: each fold by the slot fitted to the others. A slot that
+predicts no better than the share of unanswerable queries is not used.
 
-A head trained once more as another was, without some of its examples.
-
-What is fitted to a head's scores (a null slot) is fitted and judged on queries that the head did
-not learn from; the one that answers learned from all of them.
+`trained_without` trains a head again, like another one but without some of its examples: a null slot is
+fitted and evaluated on queries that the head did not learn from, while the served head learned from all of
+them.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ TrainWithout = Callable[[list[int]], Head]
 
 @dataclass(frozen=True, slots=True)
 class NullSlot:
-    """A slot, and what cross-fitting says of it.
+    """Null slot with its cross-fitted evaluation.
 
     Attributes:
         level: n; the slot's logit against a Z of 0.
         slope: s.
         told: calibration and ranking of unanswerable queries, each fold by the slot of the others.
-        gain: mean log likelihood, in nats a query, over always saying the share of unanswerable queries.
-        opened: whether it says more than that share.
+        gain: gain in mean log likelihood, in nats per query, over predicting the share of unanswerable ones.
+        opened: True if it predicts better than that share.
     """
 
     level: float
@@ -177,16 +176,16 @@ def with_null_slot(
     device: str = "cpu",
     observer: Observer | None = None,
 ) -> tuple[Trained, NullSlot]:
-    """What was trained, with a slot where that says anything; the record says what is known of it.
+    """Fit a null slot and add it to the trained head if it is informative; the record has its evaluation.
 
     Args:
-        trained: by scope head.
-        examples: what it was trained on.
-        options: how.
-        unanswerable: texts of queries that nothing answers.
-        encoder: the collection's.
-        device: where the arithmetic of training runs.
-        observer: stops it before a step of the trainings without a fold.
+        trained: result of scope head.
+        examples: its training examples.
+        options: its options.
+        unanswerable: texts of queries that no document answers.
+        encoder: the collection's encoder.
+        device: device of the training.
+        observer: receives progress; may stop it before a step of the trainings without a fold.
 
     Raises:
         InvalidRequest: another scope; too few queries of one of the two kinds.

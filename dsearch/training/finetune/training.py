@@ -1,7 +1,7 @@
-"""The trainings that one run is made of: without each fold, whose queries then say how it goes, and on all.
+"""Trainings of one run: one without each fold, evaluated on that fold, and one on all examples.
 
-Every held-out query is answered at each checkpoint, and after the last in each way that the head may be
-served (selection.py): only `finetune` sees those answers together and chooses.
+Every held-out query is answered at each checkpoint, and after the last one in each way that the head may be
+served (selection.py). `finetune` chooses from all those answers together.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Trainings:
 
     Attributes:
         examples: queries and their documents.
-        options: how.
-        start: what answers now.
-        encoder: learns too where it is given.
-        device: where the arithmetic runs.
-        run: where checkpoints, answers and metrics go; a run that was killed goes on from there.
-        observer: receives epochs and progress; stops it.
-        task: makes the steps, over documents that lie elsewhere.
+        options: options of the training.
+        start: head of the live model.
+        encoder: encoder to train too; None for a frozen one.
+        device: device of the training.
+        run: folder of checkpoints, answers and metrics; an interrupted run resumes from it.
+        observer: receives epochs and progress; may stop it.
+        task: function that creates the task, over documents that are stored elsewhere.
     """
 
     examples: Examples
@@ -61,11 +61,11 @@ class Trainings:
     task: MakeTask | None = None
 
     def held_out_folds(self, checkpoints: list[int], trials: Trials | None) -> list[FoldAnswers]:
-        """How each fold is answered by trainings without it, until enough queries were held out once.
+        """Answers of each fold by trainings without it, until enough queries were held out once.
 
         Args:
-            checkpoints: epochs after which it is ranked.
-            trials: settings to start from, chosen without the fold; `start` when None.
+            checkpoints: epochs after which the fold is ranked.
+            trials: initial settings, chosen without the fold; None for `start`.
         """
         examples, options = self.examples, self.options
         if options.folds == 0 or len(examples) < MIN_HELD_OUT:
@@ -78,7 +78,7 @@ class Trainings:
         return folds
 
     def on_all(self, epochs: int, start: Head) -> Student:
-        """What is trained on all examples, for so many epochs of the schedule."""
+        """Train on all examples, for this number of epochs of the schedule."""
         stage = None if self.run is None else self.run.stage("train")
 
         def told(epoch: Epoch, student: Student) -> bool:

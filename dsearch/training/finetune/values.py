@@ -1,8 +1,7 @@
-"""`finetune_values`: learn to predict a field, see on held-out documents whether it helped, and say so.
+"""`finetune_values`: train a head to predict a field, and evaluate it on held-out documents.
 
-A held-out document is no evidence either, for training or for the others: it is asked about as a new one
-would be, and what it is predicted from are the documents that were trained on. What is asked of the head by
-them is in value_gate.py.
+A held-out document is no evidence either, neither in training nor for the others: it is predicted like a new
+document, from the documents that were trained on. The criteria of the gate are in gate/values.py.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ _CHECKPOINTS = 10
 
 @dataclass(frozen=True, slots=True)
 class TrainedValues:
-    """A head that predicts a field, and what is known of it.
+    """A head that predicts a field, and its evaluation.
 
     Attributes:
-        head: trained on all documents.
-        epochs: how many were kept.
-        gate: what held-out documents say.
-        before: accuracy and log loss, or R² and root mean squared error, of what answers now.
-        after: the same of the trained head; both cross-fitted, None where nothing was held out.
-        seconds: of all trainings.
+        head: head trained on all documents.
+        epochs: number of epochs selected.
+        gate: the gate's report on held-out documents.
+        before: accuracy and log loss, or R² and root mean squared error, of the live model.
+        after: the same of the trained head; both cross-fitted, None if nothing was held out.
+        seconds: duration of all trainings.
         record: all of this as JSON, for the model's file.
     """
 

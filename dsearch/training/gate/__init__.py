@@ -1,1 +1,1 @@
-"""The gate: held-out comparison of a candidate with the live version."""
+"""Gate: held-out comparison of a candidate with the live version."""

@@ -1,4 +1,4 @@
-"""Two models on the same queries: who wins where, and whether the difference is more than chance."""
+"""Compare two models on the same queries: wins per query, and significance of the difference."""
 
 from __future__ import annotations
 

@@ -1,22 +1,21 @@
-"""The gate: whether a trained head may answer, by queries that it was not trained on.
+"""Gate: decide by held-out queries whether a trained head may go live.
 
-It may when both hold:
+It may if both hold:
     gain        nDCG@10 over all held-out queries rises, significantly at `alpha` (one-sided, paired)
     no loss     on no slice (seen, unseen documents) does the mean fall by more than `margin`
 
 Significance is the larger of two p-values: the bootstrap's (Efron 1979; Sakai, SIGIR 2006) and that of random
-sign flips (Fisher 1935; Smucker, Allan and Carterette, CIKM 2007). A head that moves hardly anything changes
-three or four queries; when all of them happen to rise, the bootstrap alone calls that significant.
+sign flips (Fisher 1935; Smucker, Allan and Carterette, CIKM 2007). A head with a small effect changes three
+or four queries; if all of them happen to rise, the bootstrap alone calls that significant.
 
-Two candidates before the gate: the tuned search, and the head that was trained from it.
+There may be two candidates: the tuned search, and the head that was trained from it.
 
-Both must beat what answers now. Two chances to pass would make α twice what it says, so they are tested
-together by Hochberg's procedure (Biometrika 75:800, 1988; both are held against the same answers, so their
-p-values rise and fall together, for which it holds: Sarkar and Chang 1997): at α where both reach it, else at
-α / 2 each.
+Both must beat the live model. Two chances to pass would double α, so they are tested together by Hochberg's
+procedure (Biometrika 75:800, 1988; both are compared with the same answers, so their p-values are positively
+dependent, for which it holds: Sarkar and Chang 1997): at α if both reach it, else at α / 2 each.
 
-Where both pass, the tuned search goes live unless the head beats it too: it costs nothing and moves no
-document.
+If both pass, the tuned search goes live unless the head beats it too: it costs nothing and changes no
+embedding.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ Verdict = Literal["passed", "refused", "cannot tell"]
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What is asked of a head before it may answer.
+    """Requirements on a head before it may go live.
 
     Attributes:
-        alpha: the largest p-value that counts as a gain.
-        margin: the largest fall of a slice's mean nDCG@10 that is let pass.
-        min_queries: with fewer held-out queries in a slice, nothing can be told.
+        alpha: largest p-value that counts as a gain.
+        margin: largest tolerated fall of a slice's mean nDCG@10.
+        min_queries: smallest number of held-out queries in a slice for a decision.
     """
 
     alpha: float = ALPHA
@@ -81,7 +80,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """What the gate found: the slices, the canaries, the verdict and the reason for it in words.
+    """Report of the gate: the slices, the canaries, the verdict and the reason for it in words.
 
     `canary_overlap` is the mean share of the ten nearest documents of a stored document that stay its ten
     nearest; `p_value` the larger of the two.
@@ -97,11 +96,11 @@ class GateReport:
 
     @property
     def passed(self) -> bool:
-        """Whether the head may answer without being accepted by hand."""
+        """True if the head may go live without manual acceptance."""
         return self.verdict == "passed"
 
     def before(self, gate: Gate) -> GateReport:
-        """What another gate says of the same evidence, every slice judged."""
+        """Evaluate the same evidence by another gate, with every slice judged."""
         if self.p_value is None:
             return replace(self, gate=gate)
         verdict, reason = _verdict(gate, self.slices, self.p_value, measure=self.measure)
@@ -248,7 +247,7 @@ def sign_flip_p_value(
 def overlap_of_canaries(
     snapshot: Snapshot, before: Head, after: Head, *, count: int = CANARIES, seed: int = 0
 ) -> float | None:
-    """How much of a stored document's ten nearest others stays when the head changes; None without others."""
+    """Mean share of a stored document's ten nearest others that the new head keeps; None without others."""
     visible = snapshot.visible()
     if len(visible) < 2:
         return None
@@ -296,16 +295,16 @@ def judge_candidates(
     canary_overlap: float | None = None,
     seed: int = 0,
 ) -> tuple[GateReport, GateReport]:
-    """What the gate says of the tuned search, and of the head.
+    """Evaluate the tuned search and the head together; return the report on each.
 
     Args:
-        of_tuned: what it would say of the tuned search alone.
-        now: held-out answers of what answers now; None when nothing was held out.
-        tuned: those of the tuned search.
-        trained: those of the trained head.
-        gate: what is asked, of both together.
-        canary_overlap: of the head; it is stated and decides nothing.
-        seed: of the resampling.
+        of_tuned: report on the tuned search alone.
+        now: held-out answers of the live model; None if nothing was held out.
+        tuned: held-out answers of the tuned search.
+        trained: held-out answers of the trained head.
+        gate: requirements on both together.
+        canary_overlap: canary overlap of the head; reported, without effect on the verdict.
+        seed: random seed of the resampling.
     """
     whole = gate or Gate()
     of_head = judge(now, trained, whole, canary_overlap=canary_overlap, seed=seed)

@@ -1,13 +1,13 @@
-"""Held-out queries: how they are chosen, and how a head answers them, seen and unseen documents apart.
+"""Held-out queries: their choice, and a head's answers to them, separately for seen and unseen documents.
 
 Small collections cannot spare many queries, so they are cross-fitted (Stone 1974): a head is trained without
 each fold and answers that fold, until enough queries have been held out once.
 
-Headroom: what is left to gain, before anything is trained. An indication, not a bound.
+Headroom estimates the possible gain before training. It is an indication, not a bound.
 
-Training moves relevant documents up, and mostly those that are found already. So what lies between the
-recall of the first hundred and that of the first ten is within easy reach; what is not among the hundred at
-all is not, though training fetches some of it (SciFact: recall@100 from .955 to .978).
+Training moves relevant documents up, mostly those that rank high already. So the difference between
+recall@100 and recall@10 is within easy reach. Documents below the first hundred are not, though training
+raises some of them (SciFact: recall@100 from .955 to .978).
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ class Answers:
     """nDCG@10 of one head on held-out queries.
 
     Attributes:
-        all: of every query.
-        seen: whether a document that answers it was also relevant to a training query.
-        unseen: of the documents that were not: those that were are taken out of ranking and judgements
-            (the residual collection); NaN where nothing is left. For a query none of whose documents was
-            seen this is `all`.
+        all: nDCG@10 of every query.
+        seen: True if a relevant document was also relevant to a training query.
+        unseen: nDCG@10 over unseen documents alone: seen ones are removed from ranking and judgements (the
+            residual collection); NaN if none is left. For a query without seen documents this is `all`.
     """
 
     all: Float[np.ndarray, " queries"]
@@ -72,9 +71,9 @@ class HeldOut:
     """Held-out examples over the whole corpus, ranked exactly.
 
     Args:
-        held_out: the queries.
-        training: those trained on; a document relevant to one of them is *seen*.
-        keywords: whether the keyword head has a part in the ranking.
+        held_out: held-out queries.
+        training: training queries; a document relevant to one of them is *seen*.
+        keywords: True to include the keyword score in the ranking.
     """
 
     def __init__(self, held_out: Examples, training: Examples, *, keywords: bool = True):
@@ -95,12 +94,12 @@ class HeldOut:
         states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
         corpus: Float[Tensor, "documents encoder_dim"] | None = None,
     ) -> Answers:
-        """What this head gives, with a second hop where it has a hop strength.
+        """Answers of this head, with a second hop if it has a hop strength.
 
         Args:
-            head: of the model.
-            states: the query embeddings where another encoder than the collection's gave them.
-            corpus: those of the documents where another encoder did.
+            head: head to evaluate.
+            states: query embeddings of another encoder; None for the collection's.
+            corpus: document embeddings of another encoder; None for the collection's.
         """
         strength = head.hop_strength.item()
         return self.answers_of_alike([head], [strength], states, corpus)[0][strength]
@@ -113,7 +112,7 @@ class HeldOut:
         corpus: Float[Tensor, "documents encoder_dim"] | None = None,
         further: FurtherPassages | None = None,
     ) -> list[dict[float, Answers]]:
-        """What each head gives at each hop strength; the heads differ in their keyword weight at most."""
+        """Answers of each head at each hop strength; the heads may differ only in their keyword weight."""
         ranked = self._ranking.tops_of_alike(
             heads, hop_strengths, self._depth, states=states, corpus=corpus, further=further
         )
@@ -182,14 +181,14 @@ _SHALLOW, _DEEP = 10, 100
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """The present search on the queries that are to be trained on.
+    """Quality of the present search on the training queries.
 
     Attributes:
-        queries: how many.
-        judgements: relevant documents over all of them.
-        recall_at_10: the share of the relevant documents among the first ten.
-        recall_at_100: among the first hundred.
-        answered_first: the share of queries whose first hit is relevant.
+        queries: number of queries.
+        judgements: number of relevant documents over all of them.
+        recall_at_10: share of the relevant documents among the first ten.
+        recall_at_100: share of the relevant documents among the first hundred.
+        answered_first: share of queries whose first hit is relevant.
     """
 
     queries: int
@@ -228,7 +227,7 @@ class Headroom:
 
 
 def headroom(examples: Examples, head: Head | None = None, *, keywords: bool = True) -> Headroom:
-    """How well `head` (untrained when None) answers the examples now."""
+    """Quality of `head` (None: untrained) on the examples."""
     head = head or Head(examples.states.shape[1])
     top = Ranking(examples, keywords=keywords).top(head, _DEEP, hop_strength=head.hop_strength.item())
     positions, grades = padded(examples.relevant)

@@ -1,15 +1,15 @@
-"""What held-out queries choose: the checkpoint of a training to keep, and how its head is served.
+"""Select by held-out queries the checkpoint of a training, and the settings that serve its head.
 
-A trained head as it is served: what it learned of judged documents, without as much harm to others.
+A head is served with the gain on judged documents and less harm to others:
 
     θ(s) = (1 − s) θ₀ + s θ        θ₀: before training, θ: after it, s: the share
     w(f) = f · w                   w: the keyword weight of θ(s), f: the factor
 
-Between the two ends of a fine-tuning lie models that keep most of its gain and lose less of what was known
-before: Wortsman et al. 2022, "Robust fine-tuning of zero-shot models" (arXiv:2109.01903), eq. 1. And for
-training queries the projections come to know the answers, so that training trusts keywords less than queries
-about other documents should: weighing keywords higher again gives those back what they lost. Held-out queries
-say how much of both (selection.py); it costs rankings of them, and no further training.
+Models interpolated between the start and the end of a fine-tuning keep most of its gain and lose less of the
+previous quality: Wortsman et al. 2022, "Robust fine-tuning of zero-shot models" (arXiv:2109.01903), eq. 1.
+Also, the projections learn the answers to training queries, so training underestimates keywords for queries
+about other documents; a higher keyword weight restores their quality. Held-out queries choose s and f, which
+costs rankings of them and no further training.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ MIN_SLICE = 20  # with fewer queries, a slice says too little to choose epochs b
 
 
 class Served(NamedTuple):
-    """How a trained head is served: the share of what it learned, its hop strength, how keywords are weighed.
+    """Settings to serve a head: share of the learned change, hop strength, keyword factor, query keys.
 
-    `keywords` is a factor of the keyword weight that was learned, see shrinkage.py; `query_keys` how strong
-    the keys of documents are that training queries became, see query_keys.py.
+    `keywords` is the factor f of the learned keyword weight; `query_keys` is the strength of training queries
+    as further keys of their answers, see data/examples.py.
     """
 
     share: float
@@ -44,9 +44,9 @@ class Served(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoldAnswers:
-    """One fold's answers: of what answers now, of where training starts, and after each checkpoint.
+    """Answers of one fold: by the live model, by the start of training, and after each checkpoint.
 
-    `served`: after the last one, in each way that the head may be served; empty where none is chosen.
+    `served`: after the last one, for each setting that may serve the head; empty if none is to be chosen.
     """
 
     now: Answers
@@ -71,16 +71,16 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class CrossFitted:
-    """What held-out queries choose, and how each is answered by what the others choose.
+    """Choice by held-out queries, with cross-fitted answers.
 
-    What is chosen on the queries that it is judged by looks better than it is: so `after` has each fold's
-    answers by the choice of the *other* folds (of a single fold, each half's by that of the other half).
+    A choice evaluated on the queries that made it looks better than it is. So `after` has each fold's answers
+    by the choice of the *other* folds (of a single fold, each half's by that of the other half).
 
     Attributes:
-        kept: the choice of all of them together; the last checkpoint where none was held out.
-        now: by what answers now; None where none was held out, as the next two.
-        before: by what training started from.
-        after: by what training made.
+        kept: choice by all of them together; the last checkpoint if none was held out.
+        now: answers of the live model; None if none was held out, like the next two.
+        before: answers of the start of training.
+        after: answers of the trained model.
     """
 
     kept: Kept

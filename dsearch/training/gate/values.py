@@ -1,14 +1,13 @@
-"""The gate of a head that predicts a field: held-out documents, and what becomes of search.
+"""Gate of a head that predicts a field: held-out documents, and the effect on search.
 
-It asks for a significant gain in R² (numbers) or in the mean log share of the right label, whose
-accuracy must not fall by more than the margin. The gain must be one over knowing nothing as well, that is
-over the mean of all values or the frequencies of the labels: with a temperature that is too low an untrained
-head is worse than that, and one that has only learned to say nothing would look like a gain.
+It requires a significant gain in R² (numbers) or in the mean log share of the right label, whose accuracy
+must not fall by more than the margin. The head must also beat the constant prediction, that is the mean of
+all values or the frequencies of the labels: with too low a temperature an untrained head is worse than that,
+and a head that has only learned the constant would look like a gain.
 
-A metric that is bent for a field may rank a search worse. So it is held against judgements too, where they
-are given: nDCG@10 must not fall by more than the margin. Where none are, and stored documents keep less than
-half of their ten nearest, the gate says that it cannot tell. Such a version is of use all the same:
-`predict(…, model="v3")`.
+A metric trained for a field may rank a search worse. So it is compared on judgements too, if there are any:
+nDCG@10 must not fall by more than the margin. If there are none, and stored documents keep less than half of
+their ten nearest, the gate cannot decide. Such a version is still useful: `predict(…, model="v3")`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LEAST_OVERLAP = 0.5  # of canaries: below, somebody has to look before search ch
 
 @dataclass(frozen=True, slots=True)
 class ValueScores:
-    """Of each held-out document: by what answers now, by the trained head, and by knowing nothing of it."""
+    """Scores of each held-out document: by the live model, the trained head, and the constant prediction."""
 
     before: Float[np.ndarray, " asked"]
     after: Float[np.ndarray, " asked"]

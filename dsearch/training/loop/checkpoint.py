@@ -1,10 +1,10 @@
-"""A file that a training run can go on from after it was killed: tensors and numbers, nothing pickled.
+"""Checkpoint file from which an interrupted training run resumes: tensors and numbers, nothing pickled.
 
-    tensors    what learns, Adam's moments, the order of the present epoch, the random generator
+    tensors    learned parameters, Adam's moments, the order of the present epoch, the random generator
     numbers    epoch, step, loss sums, seconds
 
-Together they decide everything that is still to come, so a run that goes on ends, bit for bit, where one that
-was never interrupted does (on one thread; sums over threads come in any order).
+Together they determine the rest of the run, so a resumed run ends, bit for bit, like an uninterrupted one (on
+one thread; the order of sums over threads varies).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], numbers: dict[str, 
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """What was written last; None when nothing was.
+    """Read the last checkpoint; None if there is none.
 
     Raises:
         CorruptData: the file is damaged.

@@ -1,8 +1,8 @@
-"""Several processes that train one model: who encodes what, and how it comes together again.
+"""Several processes that train one model: sharing of the encoding, and gathering of its results.
 
-Every process knows every embedding of a batch and computes the same loss from them (cross-device negatives);
-it encodes, and takes gradients through, a share of the texts alone. So the sum of the processes' gradients is
-that of one process, whatever their number. Started by `torchrun`; on CPUs over gloo, on GPUs over NCCL.
+Every process gathers all embeddings of a batch and computes the same loss from them (cross-device negatives).
+It encodes, and backpropagates through, only its share of the texts. So the sum of the processes' gradients is
+that of one process, for any number of them. Started by `torchrun`; on CPUs over gloo, on GPUs over NCCL.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import Tensor, distributed, nn
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """This process among those that train together.
+    """This process within a group that trains together.
 
     Attributes:
-        rank: of this one, from 0.
-        count: of all.
+        rank: rank of this process, from 0.
+        count: number of processes.
     """
 
     rank: int = 0
@@ -31,11 +31,11 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes and tells."""
+        """True for the process that writes files and reports progress."""
         return self.rank == 0
 
     def share(self, texts: int) -> slice:
-        """Which of so many texts this process encodes."""
+        """Slice of the texts that this process encodes."""
         return self._share_of(self.rank, texts)
 
     def gathered(
@@ -71,7 +71,7 @@ class Processes:
             at += parameter.numel()
 
     def agree(self, value: bool) -> bool:
-        """Whether any process says so: all stop together, or none does."""
+        """Agree on stopping: True if any process wants to, so that all stop together or none does."""
         if self.count == 1:
             return value
         said = torch.tensor([float(value)], device="cuda" if distributed.get_backend() == "nccl" else "cpu")
@@ -84,7 +84,7 @@ class Processes:
 
 
 def asked_for() -> bool:
-    """Whether `torchrun` started this process beside others."""
+    """True if `torchrun` started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 

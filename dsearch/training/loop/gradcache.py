@@ -1,12 +1,12 @@
-"""The gradient of a loss over many texts with the memory of few: gradient caching.
+"""Gradient caching: the gradient of a loss over many texts with the memory of few.
 
     1  encode all texts, chunk by chunk, without a graph                 E = f(x; θ)
     2  the loss as a function of the embeddings alone                    G = ∂L/∂E
     3  encode each chunk again, with a graph, and pass its part of G     ∂L/∂θ = Σ_c (∂E_c/∂θ)ᵀ G_c
 
-Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
-(arXiv:2101.06983), section 3.2, eq. 5–8. Exact: the chain rule, not an approximation, for one more forward.
-Where one process has no more texts of each list than a chunk holds, there is nothing to save: one pass does.
+Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (arXiv:2101.06983),
+section 3.2, eq. 5–8. It is exact, by the chain rule, and costs one more forward pass. If a process has no
+more texts of each list than a chunk holds, a single pass is used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The loop that every scope trains by: batches, Adam, a schedule, checkpoints; it stops at NaN and when told.
+"""Training loop of every scope: batches, Adam, a schedule, checkpoints; it stops at NaN and on request.
 
-It knows neither queries nor documents: a `Task` does a step, and says what learns.
+It is independent of queries and documents: a `Task` computes a step and names the parameters to learn.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class TrainingDiverged(DsearchError):
     """The loss, a gradient or a weight became NaN or infinite: training stopped there.
 
     Attributes:
-        epoch: in which.
-        step: of the epoch, from 1.
-        kept: the epoch whose end what was trained was put back to; 0 for the start.
-        student: what was trained, as it was then; None where it travelled from another process.
+        epoch: epoch in which it happened.
+        step: step of the epoch, from 1.
+        kept: epoch to whose end the model was reset; 0 for the start.
+        student: the reset model; None if the error comes from another process.
     """
 
     code = "training_diverged"
@@ -46,7 +46,7 @@ class TrainingDiverged(DsearchError):
 
 @runtime_checkable
 class Keeper(Protocol):
-    """Where checkpoints are kept."""
+    """Storage of checkpoints."""
 
     def checkpoint(self) -> Checkpoint | None:
         """The last one; None at the start."""
@@ -59,12 +59,12 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """The surroundings of one run of the loop.
+    """Environment of one run of the loop.
 
     Attributes:
         stage: its name in progress: "validate", "train".
-        observer: receives progress; asked before each step whether to stop.
-        keeper: reads and writes checkpoints; None for none.
+        observer: receives progress; checked before each step for a request to stop.
+        keeper: reads and writes checkpoints; None disables them.
     """
 
     stage: str = "train"
@@ -74,15 +74,15 @@ class Watch:
 
 @runtime_checkable
 class Task(Protocol):
-    """What is trained, and one step of it."""
+    """Model to train, and one step of its training."""
 
     @property
     def trained(self) -> nn.Module:
-        """What learns is part of it."""
+        """Module that contains all learned parameters."""
         ...
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What learns, and how fast: Adam's groups."""
+        """Learned parameters with their learning rates: Adam's groups."""
         ...
 
     def step(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, 3]:
@@ -94,7 +94,7 @@ class Task(Protocol):
         ...
 
     def more_state(self) -> dict[str, Tensor]:
-        """What a checkpoint holds beside the parameters that learn."""
+        """State of a checkpoint beside the learned parameters."""
         ...
 
     def load_more_state(self, state: dict[str, Tensor]) -> None:
@@ -103,7 +103,7 @@ class Task(Protocol):
 
 
 class NothingFurther:
-    """Of a `Task` whose checkpoints hold what learns, and nothing beside: what is frozen is found again."""
+    """Mixin for a `Task` whose checkpoints have only the learned parameters; frozen ones are loaded again."""
 
     def lessen(self) -> None:
         """Nothing to halve."""
@@ -118,14 +118,14 @@ class NothingFurther:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How long, in what order, on what schedule.
+    """Length, order and schedule of a training.
 
     Attributes:
-        examples: how many there are.
-        batch_size: of them a step.
-        epochs: of the schedule: the rate rises over the first tenth and falls to zero at the end.
-        seed: of the order.
-        until: the last epoch that is trained; all of them when None.
+        examples: number of examples.
+        batch_size: examples per step.
+        epochs: epochs of the schedule: the rate rises over the first tenth and falls to zero at the end.
+        seed: random seed of the order.
+        until: last epoch to train; None for all.
     """
 
     examples: int

@@ -1,9 +1,9 @@
-"""The index of documents whose embeddings move while they are trained: searched, and re-encoded as it goes.
+"""Index of documents whose embeddings change during training; they are re-encoded step by step.
 
-Re-encoding everything at once would stop training for long, and never doing it would mine yesterday's
-negatives (ANCE, Xiong et al. 2021, arXiv:2007.00808, section 3). So every step re-encodes a slice, one after
-the other: after `steps_a_round` steps no embedding is older than that. Nothing waits, and a seed decides
-everything, which a refresh beside the training could not have.
+Re-encoding everything at once would stop training for long, and never doing it would mine stale negatives
+(ANCE, Xiong et al. 2021, arXiv:2007.00808, section 3). So every step re-encodes the next slice: after
+`steps_a_round` steps no embedding is older than that. Training never waits, and a seed determines everything,
+which a concurrent refresh could not guarantee.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class MovingIndex:
     """Exact search over embeddings of different ages.
 
     Args:
-        embeddings: of every position, as they are stored.
-        visible: the positions that can be found, ascending.
-        contents: gives their texts.
-        steps_a_round: after so many steps everything was encoded again; 0 leaves the stored embeddings.
-        chunk: texts encoded at a time.
-        processes: those that share the encoding.
+        embeddings: stored embedding of every position.
+        visible: searchable positions, ascending.
+        contents: function that returns the texts of positions.
+        steps_a_round: number of steps to encode everything again; 0 keeps the stored embeddings.
+        chunk: number of texts encoded at a time.
+        processes: group of processes that share the encoding.
     """
 
     def __init__(

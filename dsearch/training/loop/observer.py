@@ -1,4 +1,4 @@
-"""`Observer`: how a running job reports, and how it is stopped."""
+"""`Observer`: receives the progress of a running job, and may stop it."""
 
 from __future__ import annotations
 

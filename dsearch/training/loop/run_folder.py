@@ -1,9 +1,9 @@
-"""`RunFolder`: what a training run leaves behind while it goes on, and what it goes on from.
+"""`RunFolder`: files that a training run writes, and from which it resumes.
 
-run.json           what is trained, on what data, by which options; whether it is finished
+run.json           model, data and options of the run; whether it is finished
 metrics.jsonl      a line for each epoch of each stage
-tensorboard/       the same, where TensorBoard is installed
-fold-0/, train/    a stage's checkpoint, and its answers to held-out queries; gone when the run is finished
+tensorboard/       the same, if TensorBoard is installed
+fold-0/, train/    a stage's checkpoint, and its answers to held-out queries; deleted when the run is finished
 last-good.safetensors   the head of the last epoch before the loss became NaN
 """
 
@@ -39,9 +39,9 @@ class RunFolder:
     """One run.
 
     Args:
-        path: its folder, made when it is not there.
-        described: everything that decides the run, as JSON: scope, options, digest of the data.
-        resume: go on with the run that lies there.
+        path: its folder, created if missing.
+        described: everything that determines the run, as JSON: scope, options, digest of the data.
+        resume: continue the run in the folder.
 
     Raises:
         InvalidRequest: a run lies there and `resume` was not asked for; none does and it was; another run
@@ -173,7 +173,7 @@ class Stage:
         self.run.forget_metrics_after(self.name, 0 if found is None else found[1]["epoch"] - 1)
 
     def checkpoint(self) -> Checkpoint | None:
-        """What to go on from; None at the start."""
+        """Checkpoint to resume from; None at the start."""
         return read_checkpoint(self.folder / _CHECKPOINT)
 
     def keep_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -226,7 +226,7 @@ class ReadingStage:
         self._stage = stage
 
     def checkpoint(self) -> Checkpoint | None:
-        """What to go on from."""
+        """Checkpoint to resume from."""
         return self._stage.checkpoint()
 
     def keep_checkpoint(self, checkpoint: Checkpoint) -> None:

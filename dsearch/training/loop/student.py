@@ -1,4 +1,4 @@
-"""`Student`: what is trained and answers held-out queries: a head, and an encoder if it learns."""
+"""`Student`: the trained model that answers held-out queries: a head, and an encoder if it learns."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Student(nn.Module):
     """A head and, in the scopes `query` and `full`, a copy of the encoder that learns with it.
 
     Args:
-        head: of the model.
-        encoder: None where documents and queries keep the embeddings they have.
+        head: head of the model.
+        encoder: encoder to train; None if the stored embeddings of documents and queries are used.
     """
 
     def __init__(self, head: Head, encoder: LearningEncoder | None = None):
@@ -29,7 +29,7 @@ class Student(nn.Module):
 
     @property
     def change(self) -> EncoderChange | None:
-        """What was changed of the encoder."""
+        """Change of the encoder."""
         return None if self.encoder is None else self.encoder.change()
 
     def states(self, examples: Examples) -> Float32[np.ndarray, "queries encoder_dim"]:

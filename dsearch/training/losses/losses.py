@@ -1,4 +1,4 @@
-"""Losses on logits: what a ranking of given documents should look like. Each cites where it comes from.
+"""Losses on logits, which compare a ranking of given documents with a target. Each cites its source.
 
 All take log weights over documents: logits up to a constant for each query, which no loss here depends on.
 The target p is above 0 exactly on the relevant documents and sums to 1 for each query.

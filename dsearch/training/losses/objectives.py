@@ -1,15 +1,15 @@
-"""What a head is trained to do: `OBJECTIVES` by name, each a function of a `Batch`, and retention.
+"""Training objectives of a head: `OBJECTIVES` by name, each a function of a `Batch`, and retention.
 
-Which documents stand in the denominator decides what happens to those that nobody judged:
+The documents in the denominator determine the effect on unjudged documents:
 
-    listwise      graded cross-entropy over the whole corpus: the most for judged documents
-    judged        the same over the documents that any training query has: leaves the others alone
+    listwise      graded cross-entropy over the whole corpus: the largest gain for judged documents
+    judged        the same over the judged documents of all training queries: hardly changes the others
     in-batch      InfoNCE over the documents of the batch's queries, known positives not against each other
     marginal      marginal likelihood over the whole corpus: one relevant document is enough
     approx-ndcg   smooth nDCG over the whole corpus
     teacher       listwise divergence from a teacher's scores, over the documents that it scored
     margin        squared error of their differences (margin-MSE), over the same
-    reinforce     reward of documents drawn from the attention over the whole corpus; the reward is anybody's
+    reinforce     reward of documents drawn from the attention over the whole corpus; any reward function
 
 The losses themselves are in losses.py. No negatives are sampled. For the whole corpus, with l the logits,
 Z = log Σ_d exp(l_d), and p the target distribution:
@@ -18,9 +18,9 @@ Z = log Σ_d exp(l_d), and p the target distribution:
     retention                  KL(π₀ ‖ π) = Σ_d π₀_d (log π₀_d − log π_d)          π₀ frozen, π trained
 
 Cao et al. 2007, "Learning to Rank: From Pairwise Approach to Listwise Approach", with graded targets in place
-of their permutation model. A full softmax also pushes down every document that nobody judged; the retention
-term, with stored documents as queries, holds the ranking of those in place (distillation from the untrained
-model: Hinton et al. 2015, arXiv:1503.02531; to keep what was known: Li and Hoiem 2016, arXiv:1606.09282).
+of their permutation model. A full softmax also pushes down every unjudged document; the retention term, with
+stored documents as queries, preserves their ranking (distillation from the untrained model: Hinton et al.
+2015, arXiv:1503.02531; against forgetting: Li and Hoiem 2016, arXiv:1606.09282).
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ REWARD_SAMPLES = 32  # documents drawn for a query and step; the noise falls lik
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some training queries, as every objective takes them.
+    """Batch of training queries, the input of every objective.
 
     Attributes:
-        head: what is trained.
+        head: head to train.
         states: query embeddings.
         keyword: b(q, d) for every document, or None for a dense search.
         corpus: the stored embeddings.
         relevant: positions of each query's positives; padding may point anywhere.
-        target: the grades' shares, rows summing to 1; 0 at padding.
-        judged: every document that is relevant to some training query, ascending.
+        target: shares of the grades, rows summing to 1; 0 at padding.
+        judged: all documents that are relevant to some training query, ascending.
         scored: positions of the documents that a teacher scored; padding may point anywhere.
-        teacher: its scores.
-        mask: where they are, not padding.
-        further: the further passages of long documents; None when no document is long.
-        reward: what showing documents [batch, samples] to the batch's queries is worth; the grades' shares
-            when None.
-        generator: draws the documents that are shown.
+        teacher: scores of the teacher.
+        mask: True for teacher scores, False for padding.
+        further: further passages of long documents; None if no document is long.
+        reward: reward of showing documents [batch, samples] to the batch's queries; None for the shares of
+            the grades.
+        generator: random generator of the documents shown.
     """
 
     head: Head
@@ -197,11 +197,11 @@ def _log_heads_of_best(
 
 
 class FrozenAttention:
-    """The untrained attention π₀ of stored documents over the corpus: contexts and log partitions.
+    """Untrained attention π₀ of stored documents over the corpus: contexts and log partitions.
 
     Args:
-        corpus: the stored embeddings.
-        draws: how many documents will be asked for; from the size of the corpus on, each is computed once.
+        corpus: stored embeddings.
+        draws: number of documents to be requested; from the size of the corpus on, results are cached.
     """
 
     def __init__(self, corpus: Float[Tensor, "documents encoder_dim"], draws: int):

@@ -1,14 +1,14 @@
-"""log Σ_d exp(l_d) over the whole corpus with its gradient, worked out in the same pass as the value.
+"""Compute log Σ_d exp(l_d) over the whole corpus, with its gradient in the same pass.
 
     l_d = q · e_d / t + (w / t) b_d      p = softmax(l)      c = Σ_d p_d e_d      m = Σ_d p_d b_d
 
     ∂Z/∂q = c / t        ∂Z/∂w = m / t        ∂Z/∂t = −(q · c + w m) / t²
 
-The gradient needs c and m alone, so nothing of the size of the corpus outlives the forward pass: one buffer
-holds logits, then weights. Left to autograd, the same numbers took half as long again, in passes over
-matrices that each say one thing of them. Where the logits are too many for one buffer, sums over parts of
-the corpus are merged, each with its largest logit taken out, as in flash attention (Dao et al. 2022,
-algorithm 1); but nothing is computed again for the gradient.
+The gradient needs only c and m, so nothing of the size of the corpus outlives the forward pass: one buffer
+holds logits, then weights. With autograd, the same numbers took half as long again, because it makes a
+separate pass over the matrices for each operation. If the logits are too many for one buffer, sums over parts
+of the corpus are merged, each relative to its largest logit, as in flash attention (Dao et al. 2022,
+algorithm 1); but nothing is recomputed for the gradient.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Long documents in training: every score over the corpus is that of a document's best passage.
 
-Which passage that is depends on query and head and is chosen anew in every step, as in a search; gradients
-are those of the passage chosen (attention/retrieval/maxp.py). No passage is left out and none is sampled.
+The best passage depends on query and head and is chosen again in every step, as in a search; gradients are
+those of the best passage (attention/retrieval/maxp.py). No passage is left out and none is sampled.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dsearch.products import product
 
 @dataclass(frozen=True, slots=True)
 class FurtherPassages:
-    """The further passages of a corpus whose documents' first ones stand elsewhere, by position.
+    """Further passages of a corpus; the first passages are stored separately, by position.
 
     Attributes:
-        embeddings: of them.
-        owners: the place of each one's document in the corpus, ascending.
-        every: first and further ones, one behind the other, where somebody keeps them.
+        embeddings: embedding of each further passage.
+        owners: position of each passage's document in the corpus, ascending.
+        every: embeddings of first and further passages, concatenated; None if not kept.
     """
 
     embeddings: Float[Tensor, "further encoder_dim"]

@@ -1,9 +1,9 @@
-"""Learning from values: a number, vector or label of a document, pooled from those of its neighbours.
+"""Losses on values: a number, vector or label of a document, pooled from those of its neighbours.
 
     v̂(q) = Σ_{d ≠ q} a(q, d) v_d          a: the head's attention among all documents but q itself
 
-(Nadaraya 1964, "On Estimating Regression", eq. 1; Watson 1964, "Smooth Regression Analysis"; with a kernel
-that is learned.) What is minimised over the head's projections and temperature is
+(Nadaraya 1964, "On Estimating Regression", eq. 1; Watson 1964, "Smooth Regression Analysis"; with a learned
+kernel.) Minimised over the head's projections and temperature is
 
     numbers, vectors    |v_q − v̂(q)|² / value_dim, of values in units of their standard deviation
     labels              −log p̃(y_q), p̃ = (1 − s) Σ_{d ≠ q} a(q, d) [y_d = y_q] + s / labels
@@ -12,8 +12,8 @@ The second is neighbourhood components analysis (Goldberger, Roweis, Hinton and 
 the objective g(A) = Σ log p_i that they give beside eq. 3), with an inner product in place of −|A x − A y|².
 The share s keeps the loss, and so the gradient, bounded where no neighbour has the label.
 
-**Leaving itself out** is what makes it a lesson: every stored document is its own nearest neighbour, and with
-it among the evidence the loss falls to zero as the temperature does, whatever the metric is.
+**Each document leaves itself out.** Every stored document is its own nearest neighbour, and with it among the
+evidence the loss falls to zero as the temperature does, for any metric.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _candidates(
     keyword: Float[Tensor, "batch documents"] | None,
     nearest: int,
 ) -> Tensor:
-    """Which documents a search would pool: what any head, or any word, proposes."""
+    """Mask of the documents that a search would pool: the candidates of any head, or of any keyword."""
     count = min(nearest, scores.shape[-1])
     near = torch.zeros_like(scores, dtype=torch.bool)
     near.scatter_(-1, scores.topk(count, -1).indices, True)

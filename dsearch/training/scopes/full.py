@@ -1,16 +1,16 @@
-"""Scope `full`: one encoder of queries and documents learns; documents are encoded anew within each step.
+"""Scope `full`: train the encoder of queries and documents; documents are encoded again within each step.
 
     pool      the batch's known answers and hard negatives of each query, if any; each document once
     logits    q_h · k_d / t over the pool, by the model's own head
     loss      InfoNCE without false negatives (losses.py): known answers never stand against each other
 
-Keywords have no part in it, though they have in what is served: beside them the encoder learns only what they
-leave open, and comes to rank worse by itself and no better with them (SciFact's training queries, a fold held
-out: dense .680 → .658 with keywords in the logits, → .695 without; hybrid then .761 and .770). How much they
-weigh is chosen afterwards, by queries held out (finetune_full.py).
+Keywords are left out of training, though not of serving: with them the encoder learns only the remainder, and
+ranks worse by itself and no better with them (SciFact's training queries, a fold held out: dense .680 → .658
+with keywords in the logits, → .695 without; hybrid then .761 and .770). Their weight is chosen afterwards by
+held-out queries (finetune/full.py).
 
 The gradient of the whole batch is exact at the memory of a chunk (gradcache.py), and the same for any number
-of processes (processes.py). Negatives come from an index that moves with the encoder (moving_index.py).
+of processes (distributed.py). Negatives come from an index that moves with the encoder (moving_index.py).
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ _STALENESS_QUERIES = 16  # each asks for fifty documents to be encoded again
 
 @dataclass(frozen=True, slots=True)
 class FullOptions:
-    """How both encoders are trained.
+    """Options for training both encoders.
 
-    The defaults are those of sentence-transformers' trainer, for one epoch: few queries a step, since small
-    data make few steps.
+    The defaults are those of sentence-transformers' trainer, for one epoch: few queries per step, since small
+    data sets have few steps.
 
     Attributes:
         epochs: passes over the queries.
-        batch_size: queries a step; memory does not depend on it.
+        batch_size: queries per step; memory does not depend on it.
         chunk: texts encoded with a graph at a time; memory depends on it.
-        encoder_learning_rate: Adam.
-        learning_rate: of the temperature.
-        negatives: hard ones of each query; each costs as much as an answer.
-        depth: hard negatives are drawn from so many nearest documents.
-        margin: see negatives.py.
-        steps_a_round: the index is encoded anew once in so many steps; 0 leaves it as it is.
+        encoder_learning_rate: Adam's learning rate of the encoder.
+        learning_rate: Adam's learning rate of the temperature.
+        negatives: number of hard negatives per query; each costs as much as an answer.
+        depth: number of nearest documents that hard negatives are drawn from.
+        margin: see data/examples.py.
+        steps_a_round: number of steps in which the whole index is encoded again; 0 leaves it unchanged.
         encoder_method: "all" weights, or "lora".
         lora_rank: see `TrainingOptions`.
-        keywords: whether keywords have a part in what is judged and served.
-        query_keys: whether training queries may become further keys of their answers: how strong, the
-            queries held out choose; see query_keys.py.
-        held_out: a part of one in so many queries is held out to judge by; 0 for none.
+        keywords: True to include the keyword score in evaluation and serving.
+        query_keys: True to allow training queries as further keys of their answers; held-out queries choose
+            their strength, see data/examples.py.
+        held_out: one in this number of queries is held out for evaluation; 0 for none.
         precision: "float32", or "bfloat16" for autocast.
-        compiled: run the transformer through torch.compile.
-        seed: of every random choice.
+        compiled: True to run the transformer through torch.compile.
+        seed: random seed.
     """
 
     epochs: int = 1
@@ -105,11 +105,11 @@ class FullOptions:
 
 @dataclass(frozen=True, slots=True)
 class FullyTrained:
-    """What came out: head and encoder, and every document encoded by it.
+    """Result of a full training: head and encoder, and every document encoded by it.
 
     Attributes:
         student: head and encoder.
-        index: the documents; `renew` was not called yet.
+        index: index of the documents; `renew` was not called yet.
     """
 
     student: Student
@@ -274,7 +274,7 @@ class FullTask:
         return cached_backward(self._encoder, texts, loss, chunk=self._chunk, processes=self._processes)
 
     def staleness(self) -> float:
-        """Of the index, by some of the queries."""
+        """Staleness of the index, measured with some of the queries."""
         with self._precision():
             queries = encoded_by_all(
                 self._encoder,

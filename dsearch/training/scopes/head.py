@@ -1,7 +1,7 @@
-"""Training with frozen documents: a head, and in scope `query` the query encoder with it.
+"""Train a head with frozen documents, and in scope `query` the query encoder with it.
 
 Every step has the exact softmax over the stored embeddings (objectives.py) and the retention term; the loop
-is in loop.py. It knows neither qrels nor models on disk.
+is in loop.py. It is independent of qrels and of models on disk.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def descend(
 
 
 def head_groups(head: Head, options: HeadOptions) -> list[dict[str, Any]]:
-    """What learns, and how fast; values and hops have no part in this objective."""
+    """Learned parameters with their learning rates; values and hops do not affect this objective."""
     fusion: list[nn.Parameter] = [head.log_temperature]
     if options.keywords:
         fusion.append(head.keyword_weight)

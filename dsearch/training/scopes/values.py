@@ -1,4 +1,4 @@
-"""Training a head on values: the `Task` of loop.py, and how well a head predicts what was held out."""
+"""Train a head on values: the `Task` of loop.py, and measures of its predictions on held-out documents."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ValueData:
     """Examples as tensors, once, for all folds.
 
     Args:
-        examples: what is asked about, and the evidence.
-        keywords: whether shared words have a part.
-        device: where the arithmetic runs.
+        examples: queries and evidence.
+        keywords: True to include the keyword score.
+        device: device of the training.
     """
 
     def __init__(self, examples: ValueExamples, *, keywords: bool, device: str = "cpu"):
@@ -67,8 +67,8 @@ class Evidence:
     """Some of the documents, from which values are pooled.
 
     Args:
-        data: all of them.
-        which: places among the evidence, ascending; all when None.
+        data: all documents.
+        which: places among the evidence, ascending; None for all.
     """
 
     def __init__(self, data: ValueData, which: Int64[np.ndarray, " documents"] | None = None):
@@ -109,7 +109,7 @@ class Evidence:
     def served(
         self, head: Head, asked: Int64[np.ndarray, " asked"]
     ) -> Float32[np.ndarray, "asked value_dim"]:
-        """What `predict` of a collection would answer, from as many candidates."""
+        """Predictions as `predict` of a collection would return them, from the same number of candidates."""
         parts = torch.as_tensor(asked).split(_AT_A_TIME)
         found = [self.predict(head, part, nearest=CANDIDATES).cpu() for part in parts]
         return torch.cat([*found, torch.zeros(0, self.values.shape[1])]).numpy()
@@ -132,7 +132,7 @@ def measures_of_values(
     asked: Int64[np.ndarray, " asked"],
     predicted: Float32[np.ndarray, "asked value_dim"],
 ) -> dict[str, float]:
-    """What people look at: R² and root mean squared error in the field's units; accuracy and log loss."""
+    """Reported measures: R² and root mean squared error in the field's units; accuracy and log loss."""
     wanted = examples.wanted[asked]
     if examples.kind == "label":
         loss = log_loss(torch.as_tensor(predicted), torch.as_tensor(wanted))
