@@ -143,7 +143,7 @@ class LearningJob:
         """Refuse options that exclude each other, before anything is opened.
 
         Args:
-            spell: how the names of options are written in messages.
+            spell: function that spells the names of options in messages.
 
         Raises:
             InvalidRequest: the message says what to give, or to leave out.

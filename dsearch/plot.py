@@ -30,10 +30,10 @@ def heatmap(
         weights: tensor or array `[rows, columns, queries, keys]`, one panel a row and column (layers × heads,
             say); `[columns, queries, keys]` is one row of panels and `[queries, keys]` one panel.
         titles: one a panel, row by row; or one a column, which stands above the first row.
-        query_label: of the vertical axes.
-        key_label: of the horizontal axes.
-        query_names: what to print at each query, in place of its number.
-        key_names: what to print at each key.
+        query_label: label of the vertical axes.
+        key_label: label of the horizontal axes.
+        query_names: label of each query, in place of its number.
+        key_names: label of each key.
         panel_size: width and height of a panel in inches.
         colours: a colour map of matplotlib; the darkest is the largest weight of all panels, the lightest 0.
 

@@ -63,7 +63,7 @@ def run_spawned(
     Args:
         target: a function of an importable module, not of `__main__`; its first argument is a function that
             takes `Progress`.
-        args: what it is called with.
+        args: arguments of the function.
         on_progress: called here, in the calling thread, with what the process reports.
         cancelled: asked every tenth of a second; once true, the process is told to stop (SIGTERM, in Python
             a `SystemExit`), and killed when it has not stopped after 3 s.

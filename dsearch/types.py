@@ -93,8 +93,8 @@ class Explanation:
         head_weights: the weight of the document by each head.
         terms: for each (stemmed) query term that the document holds its part of `keyword`, by head: the
             terms' parts of a head add up to that head's keyword part.
-        shares: how much of the document's weight comes from each head; they sum to 1.
-        mixing: what comparing several heads adds to the score; see `engine/explaining.py`.
+        shares: share of the document's weight by each head; they sum to 1.
+        mixing: term of the score from the comparison of several heads; see `engine/explaining.py`.
         null_weight: weight of the null slot, not given to any document; None if the model has no slot.
         learned: effect of training; None for the untrained model, and if it is unknown (models with document
             embeddings of their own, shards).
@@ -134,7 +134,7 @@ class Passage:
     """The part of a long document that its similarity to the query comes from: the best of its passages.
 
     Attributes:
-        ordinal: which of the document's passages, from 0.
+        ordinal: number of the passage in the document, from 0.
         start: its first character in the document's text; offsets count characters (code points).
         end: the one behind its last.
         text: `document.text[start:end]`.

@@ -26,7 +26,7 @@ class MultiHeadAttention(nn.Module):
         heads: must divide `dim`; each head works in `dim / heads` dimensions.
         key_dim: size of the keys; None is `dim`.
         value_dim: size of the values; None is the size of the keys.
-        bias: whether the four projections have one.
+        bias: True to give the four projections a bias.
 
     Raises:
         InvalidRequest: `heads` does not divide `dim`.

@@ -84,7 +84,7 @@ def read(
         problems: gathers the records that were skipped. Without it the first problem raises: nothing is ever
             skipped unnoticed. Of documents with one id the first is kept, the others are problems.
         fields: the names of the fields that hold id, title and text in JSON lines and tables.
-        stdin: what `-` reads; the process's standard input when not given.
+        stdin: stream for `-`; None for the process's standard input.
         refuse: says why a document is not wanted, which then is a problem of the record that it came from.
 
     Raises:

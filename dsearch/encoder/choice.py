@@ -112,8 +112,8 @@ def choose(
         cache: folder of exports and choices.
         weights_sha256: the encoder's.
         dtype: as for `candidates`.
-        load: gives the encoder as a back end runs it, or raises.
-        tell: is told what goes on.
+        load: function that loads the encoder on a back end, or raises.
+        tell: callback for progress messages.
     """
     tell = tell or (lambda _: None)
     encoders: dict[Backend, TextEncoder] = {}

@@ -33,11 +33,11 @@ def load_encoder(
         backend: "torch", "onnx", "openvino"; "auto" for the fastest that agrees with torch, measured on the
             first use; None for what that found before, else torch: nothing is measured.
         dtype: "float32", "bfloat16" or "int8"; what the back end does best when None, close to float32.
-        device: where it runs; anything but "cpu" is for torch alone.
+        device: device of the encoder; only torch supports others than "cpu".
         cache: folder of exported models and of what was chosen; needed for every back end but torch.
         max_tokens: cut longer texts; the model's own limit when None.
         batch_size: texts encoded at a time.
-        tell: is told of measuring.
+        tell: callback for messages about measuring.
 
     Raises:
         EncoderUnavailable: no weights, or embeddings that are not those of torch.

@@ -49,7 +49,7 @@ class QueryCache:
         """The embeddings of texts; those that are not kept are encoded, each text once, in one call.
 
         Args:
-            encoder: what tells one encoder's embeddings from another's: its identity and its version.
+            encoder: key of the encoder: its identity and its version.
             texts: the queries.
             encode: the encoder.
         """

@@ -166,8 +166,8 @@ def tuned(encoder: TextEncoder, change: EncoderChange, identity: EncoderIdentity
 
     Args:
         encoder: the one that the change was learned on.
-        change: from `LearningEncoder.change`.
-        identity: of what comes out; see `tuned_identity`.
+        change: result of `LearningEncoder.change`.
+        identity: identity of the result; see `tuned_identity`.
 
     Raises:
         CorruptData: a change that does not fit the encoder.
@@ -207,7 +207,7 @@ def tuned_identity(base: EncoderIdentity, change_sha256: str) -> EncoderIdentity
     """The identity of an encoder with a change in it.
 
     Args:
-        base: of the encoder that it started from.
+        base: identity of the encoder that it started from.
         change_sha256: digest of the file that holds the change.
     """
     digest = hashlib.sha256(f"{base.weights_sha256}{change_sha256}".encode()).hexdigest()

@@ -100,7 +100,7 @@ def build_report(
             value are passed over, groups without any value are not shown.
         left_out: judged queries without a relevant document, to be told in the report.
         samples: bootstrap samples.
-        seed: of the bootstrap.
+        seed: random seed of the bootstrap.
 
     Raises:
         InvalidRequest: no systems, an unknown baseline, or systems that differ in measures or queries.

@@ -123,7 +123,7 @@ def _left_out(folder: str, names: list[str]) -> set[str]:
 
 
 def _check(folder: Path, copy: Path) -> None:
-    """Hold the database of a folder that nobody else uses against its watermark and its digests."""
+    """Check the database of an unused folder against its watermark and its digests."""
     readers = ReaderPool(folder)
     try:
         marks = read_watermark(folder)

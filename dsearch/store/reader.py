@@ -138,7 +138,7 @@ class Reader:
     def embeddings(self, rows: Rows, *, check: bool = True) -> Float32[np.ndarray, "rows dimension"]:
         """Embeddings in the order of `rows`, deleted ones too; raises NotFound for a row without one.
 
-        Each is held against its digest (CorruptData) unless `check` is False.
+        Each is checked against its digest (CorruptData) unless `check` is False.
         """
         with self._readers.reading() as connection:
             return read.embeddings(connection, rows, self.dimension, check=check)

@@ -58,7 +58,7 @@ class Passages:
 
     Attributes:
         spans: [start, end) of each in characters of its text, by start, the first included.
-        embeddings: of the passages after the first, whose embedding is the document's own.
+        embeddings: embeddings of the passages after the first, whose embedding is the document's own.
     """
 
     spans: Int64[np.ndarray, "passages 2"]

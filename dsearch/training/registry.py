@@ -102,17 +102,17 @@ def register(
     """Register what was trained; let it answer if it may, else the tuned search of its record if that may.
 
     Args:
-        collection: of the model.
-        head: what was trained.
-        record: what is known of it, as JSON.
-        passed: whether the gate lets it answer.
-        reason: what the gate says.
+        collection: collection of the model.
+        head: trained head.
+        record: training metadata, as JSON.
+        passed: True if it passed the gate.
+        reason: verdict of the gate, in words.
         promote: False: nothing answers that did not before.
-        accept: it answers, whatever the gate says.
+        accept: True to promote it even if it failed the gate.
         parent: the version that training started from.
-        encoder: what was changed of the encoder.
+        encoder: change of the encoder.
         documents: encoded by it.
-        lessons: what it was taught, for `explain`.
+        lessons: which training queries moved which documents, for `explain`.
     """
     record = {**record, "verdict": reason, "accepted": accept}
     version = collection.add_model(

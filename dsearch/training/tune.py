@@ -95,10 +95,11 @@ def tune(
     """Choose keyword weight, k1 and b, and hop strength on judged queries; nothing is published.
 
     Args:
-        examples: judged queries; of more than `MOST_QUERIES`, so many are drawn.
-        gate: what is asked. Four numbers remember no document, so all queries count as unseen.
-        start: what is untuned: what the gate compares with, and what stays where nothing does better.
-        seed: of the draw and of the folds.
+        examples: judged queries; if there are more than `MOST_QUERIES`, that many are sampled.
+        gate: requirements of the gate. Four scalars cannot memorise a document, so all queries count as
+            unseen.
+        start: untuned head: the baseline of the gate, kept if no setting is better.
+        seed: random seed of the sample and of the folds.
         observer: receives the number of settings that are scored (stage "settings").
 
     Raises:

@@ -4,7 +4,7 @@ A fused operator gives a block's context and log Z, which are its triple (`Parti
 merge is that of the written-out path. Backward, given the context and log Z of the *whole* corpus and their
 gradients G and z, it recomputes p_bj = exp(l_bj − log Z_b), this block's share of the global softmax, and
 δ_b = G_b · context_b. The wanted δ_b is G_b · context_b − z_b; a column of 1 beside G, of 0 beside the values
-and of −z beside the context makes it that, and adds nothing to any gradient that is asked for.
+and of −z beside the context has this effect, and adds nothing to any required gradient.
 
 | device | operator | float types | bias |
 |---|---|---|---|
@@ -53,9 +53,9 @@ def fused_block(
     """Triple of one block, or None if no fused operator supports its device, types or sizes.
 
     Args:
-        queries: of the type of keys, values and bias.
-        keys: of one block.
-        values: of one block; the keys themselves where those are pooled.
+        queries: queries, of the same type as keys, values and bias.
+        keys: keys of one block.
+        values: values of one block; the keys themselves if those are pooled.
         bias: logits to add; −inf leaves a document out.
         scale: factor of q·k, 1 / temperature.
 
@@ -98,7 +98,7 @@ def fused_block_backward(
         bias: logits to add.
         scale: 1 / temperature.
         result: context and log Z over the **whole** corpus.
-        gradient: of the loss with respect to those two.
+        gradient: gradient of the loss with respect to those two.
     """
     columns = values.shape[1]
     laid = _lay_out(queries, keys, values, bias, value_columns=columns + 1, operators=("efficient",))

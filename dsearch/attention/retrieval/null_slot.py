@@ -33,7 +33,7 @@ def slot_evidence(
 
     Args:
         raw: scores, t · l_h(d).
-        mask: where there are candidates.
+        mask: True for candidates, False for padding.
         temperature: t.
         mixture: m_h.
     """
@@ -57,7 +57,7 @@ def null_weights(
     Args:
         slot: (n, s).
         raw: scores, t · l_h(d).
-        mask: where there are candidates.
+        mask: True for candidates, False for padding.
         temperature: t.
         mixture: m_h.
     """

@@ -104,7 +104,7 @@ def top_k_attention(
 
     Args:
         queries: one row a query.
-        keys: of the whole corpus; gradients reach the rows used.
+        keys: keys of the whole corpus; gradients reach the rows used.
         values: likewise; None pools the keys.
         k: candidates per query.
         samples: rows drawn uniformly, with replacement, from those that are no candidates; 0 leaves the rest

@@ -105,7 +105,7 @@ def write_beir(
     Args:
         folder: made when it is not there.
         documents: the corpus; `value` is written where a document has one.
-        queries: of all splits.
+        queries: queries of all splits.
         qrels: split → query id → {document id: grade}. Whole grades are written without a point.
 
     Raises:

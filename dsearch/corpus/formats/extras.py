@@ -14,7 +14,7 @@ def optional(module: str, *, extra: str, what: str) -> ModuleType:
     Args:
         module: its import name.
         extra: the extra of dsearch that brings it.
-        what: what cannot be read without it, for the message.
+        what: input that needs the package, for the message.
 
     Raises:
         MissingExtra: it is not installed.

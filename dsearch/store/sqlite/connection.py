@@ -137,9 +137,9 @@ def translate(error: sqlite3.Error, place: Path, damaged: Damaged | None = None)
     """The dsearch error that says what an SQLite error means.
 
     Args:
-        error: what SQLite says.
-        place: of what it says it: a file, or a collection's folder.
-        damaged: of a damaged file; the collection's documents when None.
+        error: SQLite's error.
+        place: file or collection folder of the error.
+        damaged: function that creates the error of a damaged file; None: of the collection's documents.
 
     Raises:
         sqlite3.Error: the error itself, where it means none of these: a mistake of ours.

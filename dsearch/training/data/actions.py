@@ -78,7 +78,7 @@ def outsiders(clicked: Mapping[str, Mapping[str, Collection[str]]]) -> set[str]:
 
     Agreement is the share of the others of a query who clicked the same document, on average over what one
     clicked. Users who look for the same things differ little in it, since it averages their luck; somebody
-    who clicks what nobody likes is far below, and has to spend clicks on what everybody likes to be not.
+    who clicks unpopular documents is far below, and has to spend clicks on popular ones to hide it.
 
     Args:
         clicked: query → document → contributors.

@@ -242,7 +242,7 @@ def mined_negatives(
         answer_scores: the untrained encoder's score of the best of those.
         count: wanted.
         margin: a candidate above `margin · answer_score` is left out.
-        generator: of the draw.
+        generator: random generator of the draw.
     """
     found: list[np.ndarray] = []
     for row, answers in enumerate(relevant):
@@ -269,12 +269,12 @@ def with_query_keys(
     """The documents with the queries that they answer among their keys.
 
     Args:
-        documents: by the encoder that gave the states.
-        store: theirs; says how long a text is.
-        examples: whose queries; each becomes a key of its best answers, not of those graded lower.
-        states: their embeddings.
+        documents: documents encoded by the encoder of the states.
+        store: store of the documents, for the lengths of their texts.
+        examples: training queries; each becomes a key of its best answers, not of those graded lower.
+        states: embeddings of the queries.
         strength: γ; 0 leaves the documents as they are.
-        seed: of the draw where a document answers more than `MOST` queries.
+        seed: random seed of the draw if a document answers more than `MOST` queries.
     """
     if strength == 0:
         return documents
@@ -311,10 +311,10 @@ def examples_from_corpus(
     """Random sentences of the collection's documents, each an example for its own document.
 
     Args:
-        collection: whose documents.
+        collection: collection of the documents.
         per_document: sentences of each; fewer where it has fewer.
         limit: documents drawn at most; all when None.
-        seed: of the choice of documents and sentences.
+        seed: random seed of the choice of documents and sentences.
 
     Raises:
         InvalidRequest: no document has a sentence of its own.

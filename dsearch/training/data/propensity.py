@@ -108,7 +108,7 @@ def propensities_from_wins(wins: Float[np.ndarray, "positions positions"], click
 
     Args:
         wins: clicks at a on pages whose drawn pair was {a, b}, at [a, b].
-        clicks: how many they are, before any were weighted down.
+        clicks: number of clicks, before weighting.
     """
     if clicks < MIN_CLICKS:
         return assumed_propensities()

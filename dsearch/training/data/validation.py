@@ -62,9 +62,9 @@ def checked_judgements(
     """Read the judgements of a BEIR folder's split and hold them against the collection.
 
     Args:
-        collection: whose documents are judged.
+        collection: collection of the judged documents.
         folder: with queries.jsonl and qrels/SPLIT.tsv.
-        split: of the judgements.
+        split: split of the judgements.
         strict: refuse data with anything wrong in it.
 
     Raises:

@@ -68,7 +68,7 @@ def value_examples(
     """The documents of a collection that have a field, each asked about by its own embedding.
 
     Args:
-        collection: whose documents.
+        collection: collection of the documents.
         field: metadata by a dotted path, or "value" for `Document.value`.
         queries: texts with the value that is wanted for them, to learn from in place of the documents;
             the documents then are the evidence alone.

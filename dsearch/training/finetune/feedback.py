@@ -105,9 +105,9 @@ def examples_from_feedback(
     """Queries that people reacted to, their documents graded by clicks and thumbs.
 
     Args:
-        collection: whose feedback.
-        options: how clicks become grades.
-        propensities: of positions; estimated from all of the feedback when None.
+        collection: collection of the feedback.
+        options: options for converting clicks to grades.
+        propensities: propensities of positions; None estimates them from all feedback.
         correct: False: every click weighs the same (naive).
         only: keys whose events count; all when None.
         without: keys whose events do not.
@@ -159,12 +159,12 @@ def finetune_from_feedback(
         source: what to learn from; without the trusted keys' events.
         trusted: judgements, or the feedback of trusted keys alone.
         options: how (`feedback_options` when None); nothing of the feedback is held out.
-        gate: what is asked.
-        start: what training starts from, as for `finetune`.
-        live: what answers now and is to be beaten; `start` when None.
-        device: where the arithmetic runs.
+        gate: requirements of the gate.
+        start: initial head, as for `finetune`.
+        live: head of the live model, to be beaten; None for `start`.
+        device: device of the training.
         observer: receives headroom, epochs and progress; stops it.
-        run: checkpoints and metrics; a run that was interrupted goes on from there.
+        run: folder of checkpoints and metrics; an interrupted run resumes from it.
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss.

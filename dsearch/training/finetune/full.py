@@ -60,16 +60,16 @@ def finetune_full(
     """Train a copy of the collection's encoder, of queries and documents; nothing is published.
 
     Args:
-        collection: whose encoder and documents.
+        collection: collection with the encoder and the documents.
         examples: queries and their documents.
-        options: how.
-        gate: what is asked of the model.
+        options: options of the training.
+        gate: requirements on the model.
         start: an untrained head with a tuned keyword weight and hop strength, to start from and to be
             compared with; the untrained one when None.
         processes: those that train together.
         observer: receives headroom, epochs (of the stage "train") and progress ("train", then "encode");
             stops it. Of several processes only the first one's receives anything.
-        run: where checkpoints and metrics go; a run that was killed goes on from there.
+        run: folder of checkpoints and metrics; an interrupted run resumes from it.
 
     Raises:
         TrainingDiverged, Cancelled: as for `finetune`.

@@ -110,14 +110,14 @@ def finetune(
 
     Args:
         examples: queries and their documents.
-        options: how.
-        gate: what is asked of the head.
+        options: options of the training.
+        gate: requirements on the head.
         start: an untrained head with a keyword weight and a hop strength: what answers now, to start from
             and to be compared with; the untrained one when None.
         encoder: the collection's, for scope query; a copy of it learns.
-        device: where the arithmetic runs.
+        device: device of the training.
         observer: receives headroom, epochs (of the stages "validate" and "train") and progress; stops it.
-        run: where checkpoints and metrics go; a run that was killed goes on from there.
+        run: folder of checkpoints and metrics; an interrupted run resumes from it.
         task: makes the steps, over documents that lie elsewhere (dsearch.cluster.training.finetune).
 
     Raises:
@@ -252,9 +252,9 @@ def lessons_of(examples: Examples, start: Head, options: TrainingOptions) -> Les
     and in-batch objectives pull alike at the first step, though not by the same amounts.
 
     Args:
-        examples: what was trained on.
-        start: where from.
-        options: how.
+        examples: training examples.
+        start: head at the start of training.
+        options: options of the training.
     """
     if len(examples) > MOST:
         drawn = np.random.default_rng(options.seed).choice(len(examples), MOST, replace=False)

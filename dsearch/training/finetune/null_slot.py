@@ -107,10 +107,10 @@ def learn_null_slot(
         head: as it will answer.
         examples: answerable queries.
         unanswerable: texts of queries that nothing answers.
-        states: their embeddings.
+        states: embeddings of the unanswerable queries.
         train_without: trains a head like this one without some of the examples; None where it was not
             trained on them.
-        seed: of the folds.
+        seed: random seed of the folds.
 
     Raises:
         InvalidRequest: fewer than `MIN_UNANSWERABLE` queries of one of the two kinds.
@@ -233,12 +233,12 @@ def trained_without(
     """Train a head of the same keyword start, hop, epochs, share and keyword factor.
 
     Args:
-        trained: by scope head.
-        examples: what it was trained on.
+        trained: result of scope head.
+        examples: its training examples.
         held_out: indices of those to leave out.
-        options: how it was trained.
-        device: where the arithmetic runs.
-        watch: who follows.
+        options: options of its training.
+        device: device of the training.
+        watch: observer and checkpoints of the run.
     """
     rest = examples.subset(sorted(set(range(len(examples))) - set(held_out)))
     start = reweighed(trained.head, 1 / trained.keyword_factor)

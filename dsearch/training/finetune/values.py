@@ -92,14 +92,14 @@ def finetune_values(
 
     Args:
         examples: documents with their values.
-        options: how.
-        gate: what is asked of the head.
+        options: options of the training.
+        gate: requirements on the head.
         start: what answers now, an untrained head perhaps with a tuned keyword weight; the untrained one
             when None.
         judged: queries that say what becomes of search; not learned from.
-        device: where the arithmetic runs.
+        device: device of the training.
         observer: receives epochs (of the stages "validate" and "train") and progress; stops it.
-        run: where checkpoints and metrics go; a run that was killed goes on from there.
+        run: folder of checkpoints and metrics; an interrupted run resumes from it.
 
     Raises:
         TrainingDiverged: NaN or infinity in the loss.

@@ -78,7 +78,7 @@ def compare_values(
         first: query id → value.
         second: the other model's, for the same queries.
         groups: further groups beside "all": name → query ids; groups without a query are left out.
-        seed: of the resampling.
+        seed: random seed of the resampling.
 
     Raises:
         InvalidRequest: different queries, or none.

@@ -166,12 +166,12 @@ def judge(
     Args:
         before: the answers now; None when nothing was held out.
         after: the trained head's, for the same queries in the same order.
-        gate: what is asked.
-        canary_overlap: see `overlap_of_canaries`; it is stated and decides nothing.
+        gate: requirements of the gate.
+        canary_overlap: see `overlap_of_canaries`; reported, without effect on the verdict.
         need_slices: False: a slice of too few queries is not judged, so long as there are enough in all.
-        measure: what the answers are values of, for the report; more is better.
-        samples: of each resampling.
-        seed: of the resampling.
+        measure: name of the measure, for the report; more is better.
+        samples: number of resamplings.
+        seed: random seed of the resampling.
     """
     gate = gate or Gate()
     if before is None or after is None or len(before) == 0:

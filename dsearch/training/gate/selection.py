@@ -94,8 +94,8 @@ def cross_fitted(folds: list[FoldAnswers], *, checkpoints: int, seed: int) -> Cr
 
     Args:
         folds: perhaps none.
-        checkpoints: how many there are of a training.
-        seed: of the halves of a single fold.
+        checkpoints: number of checkpoints of a training.
+        seed: random seed of the halves of a single fold.
     """
     if not folds:
         return CrossFitted(Kept(checkpoints))

@@ -49,12 +49,12 @@ def judge_values(
 
     Args:
         scores: None when nothing was held out.
-        gate: what is asked.
+        gate: requirements of the gate.
         measures: accuracy and log loss, or R² and root mean squared error, before and after.
         searched: nDCG@10 before and after; None without judgements.
         canary_overlap: see `overlap_of_canaries`.
-        measure: what the scores are, for the report.
-        seed: of the resampling.
+        measure: name of the measure, for the report.
+        seed: random seed of the resampling.
     """
     before, after = (None, None) if scores is None else map(unseen_answers, (scores.before, scores.after))
     report = judge(before, after, gate, canary_overlap=canary_overlap, measure=measure, seed=seed)

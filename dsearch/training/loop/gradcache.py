@@ -36,9 +36,9 @@ def cached_backward(
     """Leave the gradients of a loss in the encoder's parameters, and in whatever else the loss depends on.
 
     Args:
-        encoder: what encodes.
+        encoder: encoder to train.
         texts: lists of texts, each with its role; the same in every process.
-        loss: of the embeddings of each list, [texts, encoder_dim].
+        loss: function of the embeddings of each list, [texts, encoder_dim].
         chunk: texts of a list encoded with a graph at a time: what memory depends on.
         processes: those that share the work.
 

@@ -157,9 +157,9 @@ def run_course(
     """Train, from the last checkpoint where there is one.
 
     Args:
-        task: what.
-        course: how long.
-        watch: who follows.
+        task: model and its training step.
+        course: length, order and schedule.
+        watch: observer and checkpoints of the run.
         on_epoch: told after each epoch, before its checkpoint is kept; training stops when it returns False.
 
     Raises:

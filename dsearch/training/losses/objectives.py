@@ -147,7 +147,7 @@ def listwise_cross_entropy(
     """Mean over the batch of −Σ_d p_d log Σ_h m_h softmax(l_h)_d; exact over the corpus.
 
     Args:
-        head: what is trained.
+        head: head to train.
         states: query embeddings.
         keyword: b(q, d) for every document, or None for a dense search.
         corpus: the stored embeddings.

@@ -52,7 +52,7 @@ def pooled_values(
     """Σ_h m_h Σ_{d ≠ own} softmax(l_h)_d v_d: exact over all documents, or over what a search would pool.
 
     Args:
-        head: of the model.
+        head: head of the model.
         states: of what is asked about.
         corpus: the embeddings of the evidence.
         values: theirs.

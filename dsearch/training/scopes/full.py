@@ -134,9 +134,9 @@ def train_full(
 
     Args:
         examples: queries and their documents.
-        contents: gives the documents' texts.
-        options: how.
-        encoder: of the collection; it stays as it is.
+        contents: function that returns the documents' texts.
+        options: options of the training.
+        encoder: encoder of the collection; it is not changed.
         start: keyword weight, k1, b and hop strength are taken from it; both projections stay the identity.
         watch: who follows, and where checkpoints are kept; in every process the same.
         processes: those that train together.

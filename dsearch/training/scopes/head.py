@@ -59,7 +59,7 @@ def train_head(
 
     Args:
         examples: queries and their documents.
-        options: how.
+        options: options of the training.
         start: keyword weight, k1 and b, and hop strength are taken from it; only the first learns.
         epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.
         device: where the arithmetic runs; the corpus' embeddings are moved there.
@@ -92,7 +92,7 @@ def train_student(
 
     Args:
         examples: queries and their documents.
-        options: how.
+        options: options of the training.
         encoder: of the queries; it stays as it is. The stored query embeddings are used when None.
         start: keyword weight, k1 and b, and hop strength are taken from it; only the first learns.
         epochs: stop after so many, on the schedule of `options.epochs`; all of them when None.

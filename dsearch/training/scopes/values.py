@@ -158,7 +158,7 @@ def train_on_values(
 
     Args:
         data: documents and values.
-        options: how.
+        options: options of the training.
         asked: the examples to learn from; all, or as many as `most_examples`, when None.
         evidence: places of the documents that have a part at all; all when None.
         start: its keyword weight is taken.
