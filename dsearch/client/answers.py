@@ -195,7 +195,7 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One version, what it was trained from, and what is known of it; `problem`: why it cannot be asked."""
+    """One version, its parent and its record; `problem` is the reason why it cannot be used."""
 
     version: str
     parent: str | None

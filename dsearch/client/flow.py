@@ -84,7 +84,7 @@ class Awaits(Protocol):
 
 
 class operation(Generic[P, T]):  # it is read as a decorator
-    """A method made of a flow: of whoever runs it, its result or a coroutine of it."""
+    """Turn a flow into a method that returns its result, or a coroutine of it."""
 
     def __init__(self, flow: Callable[Concatenate[Any, P], Flow[T]]):
         self._flow = flow

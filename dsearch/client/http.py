@@ -129,7 +129,7 @@ def _answer(response: httpx2.Response) -> Answer:
 
 
 def _pause_s(attempt: int) -> float:
-    """A growing while, drawn by chance, so that those who were refused together do not come back together."""
+    """Return a growing, random delay, so that clients refused together do not return together."""
     return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
 
 
@@ -157,7 +157,7 @@ class Client(_Connection, Operations):
     """
 
     def run(self, flow: Flow[T]) -> T:
-        """The result of a call that is described in operations.py."""
+        """Run a call described in client/operations and return its result."""
         try:
             request = next(flow)
             while True:
@@ -212,7 +212,7 @@ class AsyncClient(_Connection, Operations):
     """`Client` for an event loop: the same methods, to be awaited; use it in an `async with` statement."""
 
     async def run(self, flow: Flow[T]) -> T:
-        """The result of a call that is described in operations.py."""
+        """Run a call described in client/operations and return its result."""
         try:
             request = next(flow)
             while True:

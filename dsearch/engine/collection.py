@@ -75,7 +75,7 @@ class Collection(CollectionState):
     # ---- search
 
     def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The documents that a query attends to most.
+        """Search for the documents that a query attends to most.
 
         Args:
             query: the words. "Quoted phrases" and +terms must be in a document, -terms must not; the rest is
@@ -108,7 +108,7 @@ class Collection(CollectionState):
         return found
 
     def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
-        """`search` for many queries at once, from one state; covered mass only if asked for."""
+        """Run `search` for many queries in one state; covered mass only on request."""
         options.setdefault("coverage", False)
         found = search(self, queries, **options)
         self._live.require_sound()
@@ -122,7 +122,7 @@ class Collection(CollectionState):
         query: str | None = None,
         **options: Unpack[SearchOptions],
     ) -> SearchResult:
-        """The documents most like some and least like others, themselves left out; see `similar.py`.
+        """Search by example: documents like some and unlike others, without these; see `search/similar.py`.
 
         Args:
             like: ids, 1 to 100.
@@ -146,7 +146,7 @@ class Collection(CollectionState):
         filter: object | None = None,
         **options: Unpack[LayerOptions],
     ) -> Attended:
-        """Attention itself: context, weights and ids for texts or for query states, without gradients.
+        """Compute attention for texts or query states: context, weights and ids, without gradients.
 
         Args:
             queries: texts (in which quotes and signs mean nothing), or what takes the place of embeddings.
@@ -173,15 +173,15 @@ class Collection(CollectionState):
         filter: object | None = None,
         **options: Unpack[LayerOptions],
     ) -> Predicted:
-        """A field of the documents, pooled by the attention of each query; see `predicting.py`.
+        """Predict a field of the documents, pooled by the attention of each query; see `search/predict.py`.
 
         With a kernel score this is Nadaraya–Watson regression: `score="gaussian", width=0.2, mode="dense"`.
 
         Args:
-            queries: texts, or what takes the place of their embeddings.
+            queries: texts, or query states that replace their embeddings.
             field: a number, string or boolean of the metadata, by its dotted path; or "value", the
                 documents' own number or vector.
-            evidence: how many of the documents that weigh most to show with each prediction.
+            evidence: number of documents of largest weight to return with each prediction.
             model: a version; the live one when None.
             filter: a condition on metadata that documents must meet.
             options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
@@ -196,7 +196,7 @@ class Collection(CollectionState):
         )
 
     def field_values(self, snapshot: Snapshot, field: str) -> list[Any]:
-        """A field of every document, in the order of the snapshot's positions; None where it is absent.
+        """Return a field of every document, in the order of the snapshot's positions; None if absent.
 
         What to make `SearchLayer`'s `values` of. `field` is as for `predict`.
         """
@@ -205,7 +205,7 @@ class Collection(CollectionState):
     # ---- index
 
     def ingest(self, documents: Iterable[Document], on_progress: OnProgress | None = None) -> Ingested:
-        """Index many documents: store, encode what is new, build a generation and make it live.
+        """Index many documents: store them, encode the new ones, build a generation and make it live.
 
         Interrupted and called again with the same documents it goes on where it stopped.
         """
@@ -261,7 +261,7 @@ class Collection(CollectionState):
         return receipt
 
     def delete_matching(self, filter: object) -> WriteReceipt:
-        """Delete the documents that a filter finds, those without an embedding too; as `delete`.
+        """Delete the documents that match a filter, those without an embedding too; as `delete`.
 
         Raises:
             InvalidRequest: not a filter.
@@ -273,7 +273,7 @@ class Collection(CollectionState):
         return receipt
 
     def update_metadata(self, id: str, changes: object) -> WriteReceipt:
-        """Change part of a document's metadata, as JSON Merge Patch (RFC 7396) does; its embedding stays.
+        """Change part of a document's metadata by JSON Merge Patch (RFC 7396); its embedding stays.
 
         Raises:
             DocumentNotFound.
@@ -296,7 +296,7 @@ class Collection(CollectionState):
         spawned: bool | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> int:
-        """Build a generation of the present documents, its keys projected by the live head; its number.
+        """Build a generation of the present documents, keys projected by the live head; return its number.
 
         One that was live and is damaged goes then: all is whole again.
 
@@ -342,7 +342,7 @@ class Collection(CollectionState):
         return found
 
     def restore_derived(self, on_progress: OnProgress | None = None) -> bool:
-        """Build the live generation anew where it is missing or damaged; whether it was.
+        """Rebuild the live generation if it is missing or damaged; return True if it was.
 
         It can be computed from documents and embeddings: a backup may come without, and damage to it does no
         harm.
@@ -365,7 +365,7 @@ class Collection(CollectionState):
         documents: EncodedDocuments | None = None,
         lessons: Lessons | None = None,
     ) -> str:
-        """Keep what was trained as a version that is not live yet.
+        """Store trained parts as a version that is not live yet.
 
         Args:
             head: the head.
@@ -387,7 +387,7 @@ class Collection(CollectionState):
             )
 
     def promote(self, version: str) -> None:
-        """Let a version answer from now on: one committed row, nothing is rebuilt.
+        """Make a version live: one committed row, nothing is rebuilt.
 
         Raises:
             ModelNotFound, CorruptData: it cannot be loaded, and the live one stays.
@@ -410,7 +410,7 @@ class Collection(CollectionState):
                 self.retune()
 
     def rollback(self) -> str:
-        """Let the version answer that did before the live one was promoted; which it is.
+        """Make the previously live version live again, and return it.
 
         Raises:
             Conflict: nothing answered before.
@@ -431,7 +431,7 @@ class Collection(CollectionState):
         self._forget_model(version)
 
     def close(self) -> None:
-        """Cancel a build that runs and close the store; searches in other threads must have ended."""
+        """Cancel a running build and close the store; searches in other threads must have ended."""
         self.rebuilder.close()
         super().close()
 

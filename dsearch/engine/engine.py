@@ -82,26 +82,26 @@ class SearchEngine:
 
     @property
     def encoder(self) -> TextEncoder:
-        """The encoder, loaded once."""
+        """Encoder of the home, loaded once."""
         return self._encoders.own
 
     @property
     def next_encoder(self) -> TextEncoder:
-        """The encoder that `migrate` encodes by, loaded once; where none was given it is `encoder`."""
+        """Encoder that `migrate` encodes with, loaded once; by default `encoder`."""
         return self._encoders.following
 
     def names(self) -> list[str]:
-        """The collections, sorted."""
+        """Return the names of the collections, sorted."""
         return self.home.names()
 
     def damaged(self) -> list[str]:
-        """Open collections whose index turned out not to be what was written, sorted; looks at no file."""
+        """Return the open collections whose index is known to be damaged, sorted; reads no file."""
         return sorted(
             name for name, one in self._open.copy().items() if one.verification["state"] == "damaged"
         )
 
     def collection(self, name: str) -> Collection:
-        """An existing collection, by its name or an alias.
+        """Return an existing collection, by its name or an alias.
 
         Raises:
             CollectionNotFound, CorruptData, UnsupportedFormat, InvalidRequest (not a name).
@@ -169,7 +169,7 @@ class SearchEngine:
         passages: PassageOptions | None = None,
         kind: str | None = None,
     ) -> Collection:
-        """The collection of this name or alias, made when it is not there; see `create`.
+        """Return the collection of this name or alias, created if it does not exist; see `create`.
 
         Raises:
             InvalidRequest: not a kind in which keys are kept.
@@ -210,7 +210,7 @@ class SearchEngine:
     # ---- copies
 
     def verify(self, name: str) -> Verified:
-        """Read everything of a collection again and hold it against its digests, and index against store.
+        """Read all data of a collection again and verify it against its digests, and index against store.
 
         Damage is reported, not raised, and hinders nobody who reads or writes meanwhile.
 
@@ -220,7 +220,7 @@ class SearchEngine:
         return verify_collection(self.home.existing(self.aliases().get(name, name)))
 
     def recover(self, name: str, on_progress: OnProgress | None = None) -> Recovered:
-        """Let a collection whose acknowledged writes are missing go on with those that are there.
+        """Continue a collection that lost acknowledged writes with the documents that remain.
 
         Its index is built anew. A collection that lacks nothing stays as it is.
 
@@ -255,7 +255,7 @@ class SearchEngine:
         return back_up(self.collection(name).store, path)
 
     def restore(self, backup: Path, on_progress: OnProgress | None = None) -> Collection:
-        """Make a collection of a backup, under the name that it had; every digest is checked before.
+        """Restore a collection from a backup, under its former name; every digest is verified before.
 
         Raises:
             CollectionNotFound: no backup in that folder.
@@ -280,7 +280,7 @@ class SearchEngine:
         on_progress: OnProgress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> Migrated:
-        """Encode a collection anew, beside the live one, and put it in its place at once (migrate.py).
+        """Encode a collection with another encoder beside the live one, then replace it at once (migrate.py).
 
         Searches and writes go on meanwhile; one that is at work at the moment of the switch may be told to
         try again (Unavailable). Trained models stay behind. Interrupted and called again it goes on.
@@ -308,14 +308,14 @@ class SearchEngine:
     def prepare_migration(
         self, name: str, on_progress: OnProgress | None = None, cancelled: Callable[[], bool] | None = None
     ) -> Prepared:
-        """The first part of `migrate`, by `next_encoder`; a readonly engine can do it for the writer."""
+        """Run the first part of `migrate`, by `next_encoder`; a readonly engine can do it for the writer."""
         store = self.collection(name).store
         return prepare(self.home, store, self.next_encoder, on_progress=on_progress, cancelled=cancelled)
 
     def finish_migration(
         self, name: str, prepared: Prepared, close: Callable[[Collection], None] = Collection.close
     ) -> Migrated | None:
-        """The second part: the switch. None when too much has changed since; then prepare it again.
+        """Run the second part: the switch. None if too much has changed since; then prepare it again.
 
         Args:
             name: the collection.
@@ -332,7 +332,7 @@ class SearchEngine:
     # ---- aliases
 
     def aliases(self) -> dict[str, str]:
-        """Alias → collection.
+        """Return the map from alias to collection.
 
         Raises:
             CorruptData: the file of aliases is not what was written.
@@ -340,7 +340,7 @@ class SearchEngine:
         return read_aliases(self.home.path)
 
     def set_alias(self, alias: str, name: str) -> str | None:
-        """Let `alias` stand for collection `name` from now on, whatever it stood for: one rename of one file.
+        """Point `alias` at collection `name`, whatever it pointed at: one rename of one file.
 
         Returns:
             What it stood for; None where there was no such alias.
@@ -396,7 +396,7 @@ class SearchEngine:
     def _replace(
         self, old: Collection, encoder: TextEncoder, folder: Path, close: Callable[[Collection], None]
     ) -> None:
-        """Let what lies in `folder` answer in the place of `old`, once its index is loaded."""
+        """Replace `old` by the collection in `folder`, once its index is loaded."""
         self._encoders.migrated(old.name, encoder)
         try:
             made = self._opened(folder)

@@ -108,9 +108,9 @@ class Rebuilder:
         self.in_background(lambda: self.build(queries, spawned=True))
 
     def in_background(self, work: Callable[[], object], *, wait: bool = False) -> None:
-        """Run `work` in a thread. When one of ours is running it is left out, or, with `wait`, comes next.
+        """Run `work` in a thread. If other work runs, it is skipped or, with `wait`, comes next.
 
-        What it raises is told by `status` and to the log, and serving goes on.
+        `status` and the log report its errors; serving continues.
         """
         with self._starting:
             if self._closed.is_set():
@@ -132,7 +132,7 @@ class Rebuilder:
         on_progress: OnProgress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> int:
-        """Build a generation of the present documents and make it live; its number.
+        """Build a generation of the present documents and make it live; return its number.
 
         Args:
             queries: gives what to tune an approximate kind by.
@@ -180,18 +180,18 @@ class Rebuilder:
 
     @contextmanager
     def alone(self) -> Generator[None]:
-        """While the block runs no build does; it waits for one that is running."""
+        """Keep builds from running during the block; waits for a running one."""
         with self._building:
             yield
 
     def wait(self) -> None:
-        """Until what runs in the background has ended."""
+        """Wait for the end of background work."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def close(self) -> None:
-        """Cancel what runs in the background and wait for its end; safe to call twice."""
+        """Cancel background work and wait for its end; safe to call twice."""
         with self._starting:
             self._closed.set()
         self.wait()
@@ -237,7 +237,7 @@ def build_in_child(
     keys: KeyOptions,
     queries: np.ndarray | None,
 ) -> Built:
-    """`build_files`, as `run_spawned` runs it: with lower priority than whoever answers searches."""
+    """Run `build_files` for `run_spawned`, with lower priority than the processes that answer searches."""
     os.nice(5)
     with Store.open(path, readonly=True) as store:
         return build_files(

@@ -41,18 +41,19 @@ _log = logging.getLogger(__name__)
 
 
 class Service:
-    """An engine behind two workers.
+    """Engine, workers and tasks that the routes share.
 
     Searches never wait for writes: documents are encoded in the writing thread. Reads by id go to the
     framework's thread pool.
 
     Args:
-        engine: opened by the caller, who closes it after the last request.
-        explore: the share of search pages with two positions left to a coin (impressions.py).
-        open_engine: opens the same home readonly, in a task's process; with the default encoder if None.
-        task_memory_bytes: what a task's process may take beyond its libraries; the machine's when None.
-        device: where tasks train.
-        migrates_to: what collections are migrated to is called.
+        engine: engine opened by the caller, who closes it after the last request.
+        explore: share of search pages on which a coin swaps two positions (engine/feedback.py).
+        open_engine: function that opens the same home readonly, in a task's process; with the default
+            encoder if None.
+        task_memory_bytes: memory limit of a task's process beyond its libraries; the machine's when None.
+        device: device on which tasks train.
+        migrates_to: name of the encoder that collections are migrated to.
     """
 
     def __init__(
@@ -114,12 +115,12 @@ class Service:
         self._warming = asyncio.get_running_loop().create_task(self.searching.run(self._warm))
 
     def leave(self) -> None:
-        """Say that it is not ready any more; what comes is still answered, until `stop`."""
+        """Report not ready from now on; arriving requests are still answered, until `stop`."""
         self.leaving = True
         self.tasks.leave()
 
     async def stop(self) -> None:
-        """Finish what waits, end the workers."""
+        """Finish waiting work and end the workers."""
         self.leave()
         await self.lag.stop()
         for worker in (self.searching, self.writing, self.feedback):
@@ -185,7 +186,7 @@ TheService = Annotated[Service, Depends(_service)]
 def readings_of(
     catalogue: Catalogue, cache: QueryCache, workers: Sequence[Worker], lag: Lag, admission: Admission
 ) -> list[Reading]:
-    """Queue depths, the cache, and of every collection that is open what it shows."""
+    """Return queue depths, the cache, and the metrics of every open collection."""
     readings: list[Reading] = [
         ("dsearch_queue_depth", "Jobs that wait.", {"worker": worker.name}, worker.depth)
         for worker in workers

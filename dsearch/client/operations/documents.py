@@ -26,7 +26,7 @@ class DocumentOperations:
 
     @operation
     def collections(self) -> Flow[list[CollectionInfo]]:
-        """Every collection that can be opened, by name. `GET /v1/collections`"""
+        """List every collection that can be opened, by name. `GET /v1/collections`"""
         answer = yield Request("GET", "/v1/collections")
         found = wire.content_of(answer)["collections"]
         return [wire.made(CollectionInfo, one) for one in found if "problem" not in one]
@@ -52,7 +52,7 @@ class DocumentOperations:
         passages: Mapping[str, Any] | None = None,
         kind: str | None = None,
     ) -> Flow[CollectionInfo]:
-        """Make a collection for the server's encoder; one that is there stays. `PUT …/{name}`
+        """Create a collection for the server's encoder; an existing one is unchanged. `PUT …/{name}`
 
         `language` is whose stems and stop words keyword search knows; English when None. `passages` says how
         long documents are cut, `{"tokens": 128, "overlap": 16}` or `{"none": True}`; into passages as long as
@@ -71,13 +71,13 @@ class DocumentOperations:
 
     @operation
     def aliases(self) -> Flow[dict[str, str]]:
-        """Alias → the collection that it stands for. `GET /v1/aliases`"""
+        """Return the map from alias to collection. `GET /v1/aliases`"""
         answer = yield Request("GET", "/v1/aliases")
         return wire.content_of(answer)["aliases"]
 
     @operation
     def set_alias(self, alias: str, collection: str) -> Flow[AliasSet]:
-        """Let an alias stand for a collection from now on, whatever it stood for. `PUT …/{alias}`"""
+        """Point an alias at a collection, whatever it pointed at. `PUT …/{alias}`"""
         body = json_of({"collection": collection})
         answer = yield Request("PUT", f"/v1/aliases/{quoted(alias)}", {}, body, writes=True)
         return wire.made(AliasSet, wire.content_of(answer))
@@ -114,7 +114,7 @@ class DocumentOperations:
 
     @operation
     def get(self, collection: str, id: str) -> Flow[Document]:
-        """One document. `GET …/documents/{id}`"""
+        """Return one document. `GET …/documents/{id}`"""
         answer = yield Request("GET", path_of(collection, "documents", id))
         return wire.made(Document, wire.content_of(answer))
 
@@ -128,7 +128,7 @@ class DocumentOperations:
     def delete_many(
         self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
     ) -> Flow[Deleted]:
-        """Delete the documents of these ids, or those that a filter finds. `POST …/documents/delete`"""
+        """Delete the documents of these ids, or those that match a filter. `POST …/documents/delete`"""
         asked = {"ids": None if ids is None else list(ids), "filter": filter}
         answer = yield replace(question(collection, "documents/delete", asked), writes=True)
         return wire.made(Deleted, wire.content_of(answer))
@@ -149,7 +149,7 @@ class DocumentOperations:
         cursor: str | None = None,
         filter: Filter | None = None,
     ) -> Flow[DocumentPage]:
-        """Documents by id, from `next` of the page before on. `GET …/documents`"""
+        """List documents by id, from `next` of the previous page on. `GET …/documents`"""
         asked: dict[str, str | int] = {"limit": limit}
         if cursor is not None:
             asked["cursor"] = cursor

@@ -16,20 +16,20 @@ class ModelOperations:
 
     @operation
     def models(self, collection: str) -> Flow[Models]:
-        """Every version with what is known of it; v0 is the untrained one. `GET …/models`"""
+        """List every version with its record; v0 is the untrained one. `GET …/models`"""
         answer = yield Request("GET", path_of(collection, "models"))
         content = wire.content_of(answer)
         return Models(content["live"], [wire.made(Model, one) for one in content["models"]])
 
     @operation
     def promote(self, collection: str, version: str) -> Flow[Promoted]:
-        """Let a version answer from now on; to undo it promote `previous`. `POST …/promote`"""
+        """Make a version live; to undo it promote `previous`. `POST …/promote`"""
         answer = yield Request("POST", path_of(collection, "models", version, "promote"), writes=True)
         return wire.made(Promoted, wire.content_of(answer))
 
     @operation
     def rollback(self, collection: str) -> Flow[Promoted]:
-        """Let the version answer again that did before the live one. `POST …/models/rollback`"""
+        """Make the previously live version live again. `POST …/models/rollback`"""
         answer = yield Request(
             "POST", path_of(collection, "models", "rollback"), writes=True, repeatable=False
         )
@@ -37,12 +37,12 @@ class ModelOperations:
 
     @operation
     def delete_model(self, collection: str, version: str) -> Flow[None]:
-        """Delete a version that neither answers nor is another's parent. `DELETE …/models/{version}`"""
+        """Delete a version that is neither live nor another's parent. `DELETE …/models/{version}`"""
         yield Request("DELETE", path_of(collection, "models", version), writes=True)
 
     @operation
     def head(self, collection: str, version: str) -> Flow[dict[str, Any]]:
-        """The tensors of a version's head, as NumPy arrays by name. `GET …/models/{version}/head`"""
+        """Return the tensors of a version's head, as NumPy arrays by name. `GET …/models/{version}/head`"""
         answer = yield Request("GET", path_of(collection, "models", version, "head"), accept=TENSORS)
         return wire.tensors_of(answer.content)[1]
 
@@ -55,7 +55,7 @@ class ModelOperations:
         parent: str | None = None,
         record: Mapping[str, Any] | None = None,
     ) -> Flow[ModelAdded]:
-        """Keep a head that was trained elsewhere as a new version, which is not live. `POST …/models`
+        """Add a head that was trained elsewhere as a new version, which is not live. `POST …/models`
 
         Args:
             collection: its name.

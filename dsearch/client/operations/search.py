@@ -33,7 +33,7 @@ class SearchOperations:
 
     @operation
     def search(self, collection: str, query: str, **options: Unpack[FindOptions]) -> Flow[SearchResult]:
-        """The documents that a query attends to most; options: `FindOptions`. `POST …/search`"""
+        """Search for the documents that a query attends to most; options: `FindOptions`. `POST …/search`"""
         answer = yield question(collection, "search", {"query": query, **options})
         return wire.search_result(query, wire.content_of(answer))
 
@@ -41,7 +41,7 @@ class SearchOperations:
     def search_batch(
         self, collection: str, queries: Sequence[str], **options: Unpack[FindOptions]
     ) -> Flow[list[SearchResult]]:
-        """Many queries, answered from one state. `POST …/search/batch`"""
+        """Search with many queries in one state. `POST …/search/batch`"""
         answer = yield question(collection, "search/batch", {"queries": list(queries), **options})
         results = wire.content_of(answer)["results"]
         return [wire.search_result(query, one) for query, one in zip(queries, results, strict=True)]
@@ -56,7 +56,7 @@ class SearchOperations:
         query: str | None = None,
         **options: Unpack[FindOptions],
     ) -> Flow[SearchResult]:
-        """The documents most like some ids and least like others, themselves left out. `POST …/similar`"""
+        """Search by example: documents like some ids and unlike others, without these. `POST …/similar`"""
         asked = {"like": list(like), "unlike": list(unlike), "query": query, **options}
         answer = yield question(collection, "similar", asked)
         return wire.search_result(query or "", wire.content_of(answer))
@@ -72,7 +72,7 @@ class SearchOperations:
 
     @operation
     def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> Flow[Recorded]:
-        """Tell what people clicked or judged; all of it is stored, or none. `POST …/feedback`
+        """Record clicks and judgements, all of them or none. `POST …/feedback`
 
         Each event has `action_name` (click, purchase, thumbs_up, …), `object_id`, and `query_id` of a
         search's answer or `user_query`, its words; `event_id` and `client_id` if there are any.
@@ -92,7 +92,7 @@ class SearchOperations:
         certify: int | None = None,
         **options: Unpack[DifferentiableOptions],
     ) -> Flow[Attention]:
-        """Attention itself: context, weights, scores and ids; options: `DifferentiableOptions`.
+        """Compute attention: context, weights, scores and ids; options: `DifferentiableOptions`.
 
         Any number of queries: they are asked 64 at a time, all of one state. `POST …/attend`
 
@@ -126,7 +126,7 @@ class SearchOperations:
         head: bool = True,
         **options: Unpack[DifferentiableOptions],
     ) -> Flow[Vjp]:
-        """The gradients of a loss of what `attend` answered; asked as it was, with its stamp. `POST …/vjp`
+        """Differentiate an answer of `attend`: the same request, with its stamp. `POST …/vjp`
 
         Args:
             collection: its name.
@@ -171,7 +171,7 @@ class SearchOperations:
         evidence: int = 10,
         **options: Unpack[AttendOptions],
     ) -> Flow[Predictions]:
-        """A field of the documents, pooled by the attention of each query (64 at most). `POST …/predict`"""
+        """Predict a field of the documents, pooled by attention, for up to 64 queries. `POST …/predict`"""
         asked = {"field": field, "evidence": evidence, **plain(options)}
         asked |= {"queries": None if queries is None else list(queries)}
         asked |= {"vectors": None if vectors is None else numbers(vectors)}

@@ -46,7 +46,7 @@ class TaskOperations:
         memory_bytes: int | None = None,
         queries: Sequence[str] | None = None,
     ) -> Flow[Task]:
-        """Build the index anew, its keys projected by the model that answers. `POST …/refresh`
+        """Rebuild the index, its keys projected by the live model. `POST …/refresh`
 
         What is None stays as it was.
 
@@ -67,7 +67,7 @@ class TaskOperations:
 
     @operation
     def compact(self, collection: str) -> Flow[Task]:
-        """Make the files small, and what was deleted or replaced unreadable. `POST …/compact`
+        """Compact the files, and make deleted and replaced data unreadable. `POST …/compact`
 
         `complete` in the task's result says whether nothing of it is left in any file.
         """
@@ -75,7 +75,7 @@ class TaskOperations:
 
     @operation
     def migrate(self, collection: str, *, encoder: str | None = None) -> Flow[Task]:
-        """Encode a collection anew by the next encoder, and switch when that is done. `POST …/migrate`
+        """Encode a collection with the next encoder, and switch when that is done. `POST …/migrate`
 
         Which encoder that is the settings of the server say (`next_encoder`, else its own).
 
@@ -87,7 +87,7 @@ class TaskOperations:
 
     @operation
     def task(self, id: str) -> Flow[Task]:
-        """Its state, how far it is, its result. `GET /v1/tasks/{id}`"""
+        """Return a task: its state, progress and result. `GET /v1/tasks/{id}`"""
         answer = yield Request("GET", f"/v1/tasks/{quoted(id)}")
         return wire.made(Task, wire.content_of(answer))
 
@@ -100,7 +100,7 @@ class TaskOperations:
         every_s: float = 0.5,
         on_progress: Callable[[Task], None] | None = None,
     ) -> Flow[Task]:
-        """The task when it has ended; look at its `state`. Asks `GET /v1/tasks/{id}` now and then.
+        """Wait for the end of a task and return it; look at its `state`. Polls `GET /v1/tasks/{id}`.
 
         Args:
             id: of the task.
@@ -135,7 +135,7 @@ class TaskOperations:
         judgements: Mapping[str, Mapping[str, float]] | None = None,
         **options: Unpack[TrainOptions],
     ) -> Flow[Task]:
-        """Train a new version, which answers if it is better on held-out queries. `POST …/train`
+        """Train a new version, and promote it if it is better on held-out queries. `POST …/train`
 
         Args:
             collection: its name.
@@ -187,7 +187,7 @@ class TaskOperations:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Flow[TaskPage]:
-        """Tasks, the latest first. `GET /v1/tasks`"""
+        """List tasks, the latest first. `GET /v1/tasks`"""
         asked = {"collection": collection, "state": state, "limit": limit, "cursor": cursor}
         given = {name: value for name, value in asked.items() if value is not None}
         answer = yield Request("GET", "/v1/tasks", given)
@@ -195,7 +195,7 @@ class TaskOperations:
 
     @operation
     def cancel_task(self, id: str) -> Flow[Task]:
-        """Cancel it; what it had begun is dropped. `DELETE /v1/tasks/{id}`"""
+        """Cancel a task; its partial work is dropped. `DELETE /v1/tasks/{id}`"""
         answer = yield Request("DELETE", f"/v1/tasks/{quoted(id)}", writes=True)
         return wire.made(Task, wire.content_of(answer))
 

@@ -66,7 +66,7 @@ class ShardedSearch:
         self._tokenizer = None if settings is None else Tokenizer.from_settings(settings, rebuild=True)
 
     def search(self, queries: Sequence[str], model: str, chosen: SearchChoices) -> list[SearchResult]:
-        """The answers to `queries`, all from this release and one model; as `engine.searching.search`.
+        """Answer `queries`, all from this release and one model; as `dsearch.engine.search.search`.
 
         Args:
             queries: the texts.

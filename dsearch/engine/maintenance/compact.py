@@ -124,7 +124,7 @@ def compact(
 
 
 def models_holding_deleted(store: Store) -> list[str]:
-    """Versions with an index of their own (model_documents.py) in which there are rows that are not live."""
+    """Versions with an index of their own (models/documents.py) in which there are rows that are not live."""
     there = store.rows()
     found: list[str] = []
     for model in store.models():

@@ -46,15 +46,15 @@ class SearchLayer(nn.Module):
         snapshot: the documents.
         head: the learned part; its parameters are this module's.
         mode: "hybrid", "dense" or "keyword".
-        candidates: how many documents each leg proposes for each head.
-        hops: rounds of search; from the second on the query is refined by what the one before found. None
-            is 2 where the hop strength is not 0, as a tuned model may have it, otherwise 1.
+        candidates: number of documents that each leg proposes for each head.
+        hops: rounds of search; from the second on the query is refined by the results of the previous one.
+            None is 2 if the hop strength is not 0, as in a tuned model, otherwise 1.
         hop_strength: g; None takes the head's learned one.
-        score: a name (see rescoring.py), or any function or module with the interface of
+        score: a name (see scores.py), or any function or module with the interface of
             `dsearch.attention.SCORES`, which then learns with the layer; the inner product proposes.
         pooling: "soft", "hard" or "uniform", over the candidates.
-        width: of a kernel score.
-        temperature: None takes the head's learned one, and 1 for a kernel.
+        width: width of a kernel score.
+        temperature: divisor of the scores; None takes the head's learned one, and 1 for a kernel.
 
     Raises:
         InvalidRequest: hops or candidates below 1, an unknown mode, score or pooling, a width or temperature

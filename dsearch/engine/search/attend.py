@@ -59,7 +59,7 @@ def asked(
     filter: object | None,
     options: LayerOptions,
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
-    """The layer that answers, its stamp, and what it is asked: states, and texts where they are texts."""
+    """Return the layer that answers, its stamp, and its input: states, and the texts if there are any."""
     mode = options.get("mode", "hybrid")
     if isinstance(queries, Tensor):
         mode = "dense" if mode == "hybrid" else mode

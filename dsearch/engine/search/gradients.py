@@ -106,7 +106,7 @@ def attention_parts(
     certify: int | None = None,
     largest_bytes: int | None = None,
 ) -> AttentionParts:
-    """Attention, and with it what a gradient needs.
+    """Compute attention with everything that a gradient needs.
 
     Args:
         collection: what is attended to.
@@ -156,7 +156,7 @@ def vjp(
     weights: Sequence[Sequence[float]] | None = None,
     scores: Sequence[Sequence[float]] | None = None,
 ) -> Gradients:
-    """The gradients of Σ context · G + Σ weights · g + Σ scores · s in the query states and the head.
+    """Return the gradients of Σ context · G + Σ weights · g + Σ scores · s by query states and head.
 
     Args:
         collection: what was attended to.
@@ -200,7 +200,7 @@ def vjp(
 def _layer(
     collection: CollectionState, asked: Question
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
-    """The layer that answers, the stamp of what it says, and what it is asked."""
+    """Return the layer that answers, its stamp, and its input."""
     if asked.states is None and asked.texts is None:
         raise InvalidRequest("neither states nor texts; give at least one")
     model, stamp = asked.model, asked.stamp

@@ -55,7 +55,7 @@ def hits_of(
     explain: Explain | None = None,
     highlight: ShowPieces | None = None,
 ) -> list[list[Hit]]:
-    """The hits of each query, ranks counted from 1; all documents are read in one pass."""
+    """Build the hits of each query, ranks counted from 1; all documents are read in one pass."""
     stops = np.minimum(page.reached(found), page.offset + page.limit).tolist()
     rows = layer.snapshot.rows(found.positions[:, : max(stops, default=0)])
     shown = [row[page.offset : stop] for row, stop in zip(rows, stops, strict=True)]
@@ -124,7 +124,7 @@ def results_of(
     page: Page,
     stamp: Stamp,
 ) -> list[SearchResult]:
-    """The answers to queries that were asked together, each given with its place among the pages.
+    """Build one result per query of a batch, given each query's start in its ranking.
 
     How long they took whoever began knows.
     """
@@ -193,7 +193,7 @@ def highlighter(index: KeywordIndex, texts: Sequence[str] | None) -> ShowPieces:
 
 
 def fragments(text: str, spans: Spans) -> list[Highlight]:
-    """The best windows of `text`; `spans` are [start, end) of its terms, ascending and not overlapping."""
+    """Return the best windows of `text`; `spans` are [start, end) of its terms, ascending and disjoint."""
     short = [(start, end) for start, end in spans if end - start <= FRAGMENT_CHARACTERS]
     windows: list[tuple[int, int, int]] = []  # −different terms, first character, end
     for number, span in enumerate(short):

@@ -52,7 +52,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, question: str) -> Cursor:
-        """The cursor that `text` is, for a search whose question is `question`.
+        """Parse a cursor, for a search whose question is `question`.
 
         Raises:
             InvalidCursor: it did not come from an answer, or from the answer to another question.
@@ -89,7 +89,7 @@ class Place:
 
     @classmethod
     def of(cls, cursor: str | None, *, limit: int, offset: int, question: object) -> Place:
-        """The place that a request names, by cursor or by offset.
+        """Return the place that a request names, by cursor or by offset.
 
         Args:
             cursor: `next_cursor` of the page before.
@@ -114,7 +114,7 @@ class Place:
         return cls(digest, found.offset, found.candidates, found.stamp)
 
     def after(self, hits: int, stamp: Stamp) -> str:
-        """The cursor behind the next `hits` hits of this ranking, which has that stamp."""
+        """Return the cursor behind the next `hits` hits of this ranking, which has that stamp."""
         return str(Cursor(stamp, self.offset + hits, self.candidates, self.question))
 
 

@@ -31,7 +31,7 @@ Turn = Callable[[Float[Tensor, "batch encoder_dim"]], Float[Tensor, "batch encod
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Queries that one layer answers together.
+    """Queries that share one layer.
 
     Attributes:
         numbers: which queries of the batch they are.
@@ -58,7 +58,7 @@ def asked(
     narrow: Callable[[Snapshot], Snapshot] | None = None,
     turn: Turn | None = None,
 ) -> tuple[list[Asked], Stamp]:
-    """The queries with the layers that answer them, from one state, and the stamp of the answers.
+    """Group queries by the layer that answers them, all in one state, with the stamp of the answers.
 
     Args:
         collection: what is asked.
@@ -135,7 +135,7 @@ class QueryGroup:
 def grouped(
     queries: Sequence[str], mode: Mode, tokenizer: Tokenizer | None, *, operators: bool = True
 ) -> list[QueryGroup]:
-    """The groups of a batch, in the order of their first queries.
+    """Group a batch, in the order of the first query of each group.
 
     Args:
         queries: the batch.
@@ -165,7 +165,7 @@ def states_of(
     encode: Callable[[list[str]], Float[Tensor, "worded encoder_dim"]],
     dimension: int,
 ) -> Float[Tensor, "batch encoder_dim"]:
-    """The embedding of each query's words, all from one call of the encoder; zeros without words."""
+    """Encode the words of all queries in one call of the encoder; zeros without words."""
     if len(groups) == 1 and groups[0].texts is not None:  # in the order of the batch
         return encode(groups[0].texts)
     states = torch.zeros(sum(len(group.numbers) for group in groups), dimension)

@@ -66,7 +66,7 @@ def answered(
     queries: Sequence[str],
     turned: bool = False,
 ) -> list[SearchResult]:
-    """The answers to the queries of a group, in its order; `places` and `queries` are those of the batch.
+    """Answer the queries of a group, in its order; `places` and `queries` are those of the batch.
 
     `turned`: the states are not those of the texts.
     """

@@ -52,7 +52,7 @@ class LiveState:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The present state, loaded when it is first asked for.
+        """Present state, loaded on first use.
 
         Raises:
             CorruptData: the live generation is damaged; the message names the way out.
@@ -63,7 +63,7 @@ class LiveState:
 
     @property
     def shown(self) -> Snapshot:
-        """The present state, even if it turned out to be damaged: not to be answered from."""
+        """Present state, even if it is known to be damaged; not for answering."""
         present = self._snapshot
         if present is None:
             present = self._show(self._load())
@@ -84,7 +84,7 @@ class LiveState:
             self._proof.require()
 
     def at(self, generation: int, sequence: int) -> Snapshot | None:
-        """The state of that generation and operation, if it is the present one or one of the last few."""
+        """Return the state of that generation and operation if it is the present or a recent one."""
         for state in (self.snapshot, *self._recent):
             if (state.generation.number, state.sequence) == (generation, sequence):
                 return state
@@ -102,13 +102,13 @@ class LiveState:
 
     @property
     def delta(self) -> int:
-        """Documents written or deleted since the generation was built: what a search has extra work with."""
+        """Number of documents written or deleted since the build, which make searches slower."""
         present = self.shown
         gone = 0 if present.excluded is None else int(present.excluded[: present.built].sum())
         return len(present.fresh) + gone
 
     def close(self) -> CleanClose | None:
-        """Let go of all states, and so of the generations they are of; what the next opening may rely on."""
+        """Release all states and their generations; return what the next opening may rely on."""
         closed = None
         if self._proof is not None:
             self._proof.cancel()
@@ -123,11 +123,11 @@ class LiveState:
         return closed
 
     def forget_recent(self) -> None:
-        """Let go of all states but the present one."""
+        """Release all states but the present one."""
         self._recent = ()
 
     def catch_up(self) -> None:
-        """Let searches see what the store has: a new snapshot, swapped in by one assignment."""
+        """Show the store's latest documents: a new snapshot, swapped in by one assignment."""
         present = self._snapshot
         if present is None:
             return
@@ -148,7 +148,7 @@ class LiveState:
         return open_leased(generation_folder(self._store, built.number), built.manifest_digest)
 
     def publish(self, built: Built, generation: Generation) -> None:
-        """Make a built generation live, here and for everybody, and let old ones go.
+        """Make a built generation live for every process, and release old ones.
 
         Raises:
             Conflict: deletions that it does not know of were purged while it was built; its files are gone.

@@ -88,7 +88,7 @@ class CollectionState:
 
     @property
     def encoder(self) -> TextEncoder:
-        """The encoder of this collection.
+        """Encoder of this collection.
 
         Raises:
             EncoderMismatch: the one at hand is another, or the collection's embeddings were given.
@@ -107,7 +107,7 @@ class CollectionState:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The present state; hold it for as long as answers should belong together.
+        """Present state; hold it for as long as answers must belong together.
 
         Raises:
             CorruptData: the live generation is damaged; the message names the way out.
@@ -115,7 +115,7 @@ class CollectionState:
         return self._live.snapshot
 
     def snapshot_for(self, version: str) -> Snapshot:
-        """The present state as a model sees it: for most `snapshot`, for one of scope full its own documents.
+        """Return the present state for a model: mostly `snapshot`, for scope full the model's own documents.
 
         Raises:
             CorruptData: its files are damaged.
@@ -124,7 +124,7 @@ class CollectionState:
 
     @property
     def live_model(self) -> str:
-        """The version that answers when none is asked for; see retired.py for one that cannot be served."""
+        """Version that answers by default; see models/retired.py for one that cannot be served."""
         live, served = self.store.live_model(), self._served
         if live != served[0]:
             served = self._served = live, served_version(self.store, live)
@@ -139,7 +139,7 @@ class CollectionState:
 
     @property
     def verification(self) -> dict[str, Any]:
-        """As JSON: whether the files of the generation that answers are what was written.
+        """Verification of the live generation's files, as JSON.
 
         `state` is "unopened", "running" (it answers meanwhile), "proven", or "damaged": then everything that
         would be answered from it raises CorruptData, whose message is `problem`.
@@ -176,14 +176,14 @@ class CollectionState:
     def layer_and_stamp(
         self, *, model: str | None = None, filter: object | None = None, **options: Unpack[LayerOptions]
     ) -> tuple[SearchLayer, Stamp]:
-        """A layer over the present state (what a filter leaves of it) and a model's head; and its stamp."""
+        """Return a layer over the present state (after a filter) with a model's head, and its stamp."""
         version = self.live_model if model is None else model
         snapshot = self.snapshot_for(version)
         layer = SearchLayer(self.narrowed(snapshot, filter), self.head(version), **options)
         return layer, Stamp(snapshot.generation.number, version, snapshot.sequence)
 
     def narrowed(self, snapshot: Snapshot, filter: object | None) -> Snapshot:
-        """A state of this collection in which only what meets a filter can be found; itself for None.
+        """Return the state of the documents that match a filter; `snapshot` itself for None.
 
         Positions stay; metadata count as they were in that state.
 
@@ -193,7 +193,7 @@ class CollectionState:
         return self._narrowed.narrowed(snapshot, filter)
 
     def snapshot_at(self, stamp: Stamp) -> Snapshot:
-        """The state that a stamp names: the present one, or one of the last few of its generation.
+        """Return the state that a stamp names: the present one, or one of the last few of its generation.
 
         Raises:
             Gone: it was replaced since.
@@ -244,7 +244,7 @@ class CollectionState:
         return self.drift.of(live, self.store.model(live).record.get("training_queries"))
 
     def ids_at(self, snapshot: Snapshot, positions: np.ndarray) -> list[list[str]]:
-        """The documents' ids at each position, "" at −1."""
+        """Return the documents' ids at each position, "" at −1."""
         rows = snapshot.rows(positions)
         wanted = np.unique(rows[rows >= 0])
         ids = dict(zip(wanted.tolist(), self.store.ids(wanted), strict=True))
@@ -253,7 +253,7 @@ class CollectionState:
     # ---- by model
 
     def head(self, version: str) -> Head:
-        """The head of a model; kept once loaded. It is shared: train a copy.
+        """Return the head of a model, cached once loaded. It is shared: train a copy.
 
         Raises:
             ModelNotFound, CorruptData.
@@ -264,7 +264,7 @@ class CollectionState:
         return self._heads[version]
 
     def encoder_of(self, version: str) -> TextEncoder:
-        """The encoder that gives the query states of a model; the collection's own unless it was trained.
+        """Return the encoder of a model's query states; the collection's own unless it was trained.
 
         Raises:
             ModelNotFound, CorruptData, EncoderMismatch.
@@ -272,7 +272,7 @@ class CollectionState:
         return self._encoders.of(version)
 
     def encoder_identity_of(self, version: str) -> EncoderIdentity:
-        """The identity of that encoder; none is loaded.
+        """Return the identity of that encoder; none is loaded.
 
         Raises:
             ModelNotFound.
@@ -292,24 +292,24 @@ class CollectionState:
     # ---- life cycle
 
     def catch_up(self) -> None:
-        """See what another process has written since; only a collection that is open readonly needs it."""
+        """Load another process's writes; only a collection opened readonly needs it."""
         with self._writing:
             self._live.catch_up()
 
     def forget_states(self) -> None:
-        """Let go of every state but the present one, so that the generations they are of can go."""
+        """Release every state but the present one, so that their generations can be deleted."""
         self._narrowed.forget()
         self.layers.forget()
         self._live.forget_recent()
 
     @contextmanager
     def writing_stopped(self) -> Generator[None]:
-        """While the block runs, writers of this process wait."""
+        """Block this process's writers for the time of the block."""
         with self._writing:
             yield
 
     def close(self) -> None:
-        """Let go of snapshots and caches, and close the store; leave a record of the clean close."""
+        """Release snapshots and caches, and close the store; leave a record of the clean close."""
         self._narrowed.forget()
         self.layers.forget()
         self.kept_documents.forget()

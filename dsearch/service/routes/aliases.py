@@ -27,7 +27,7 @@ router = APIRouter(prefix="/v1/aliases", tags=["collections"], route_class=Stric
 
 @router.get("", response_model=AliasList, responses=documented(CorruptData))
 async def list_aliases(service: TheService) -> Response:
-    """Every alias with the collection that it stands for."""
+    """List every alias with its collection."""
     return json_answer({"aliases": await service.read(service.catalogue.aliases)})
 
 
@@ -40,7 +40,7 @@ async def list_aliases(service: TheService) -> Response:
     ),
 )
 async def set_alias(alias: str, asked: AliasRequest, service: TheService) -> Response:
-    """Let an alias stand for a collection from now on, whatever it stood for: no request sees neither."""
+    """Point an alias at a collection, whatever it pointed at. The change is atomic."""
     set_to = partial(service.catalogue.set_alias, alias, asked.collection)
     collection, previous = await service.writing.run(set_to)
     return json_answer({"alias": alias, "collection": collection, "previous": previous})

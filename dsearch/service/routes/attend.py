@@ -51,7 +51,7 @@ _PROBLEMS = documented(
 
 @router.post("/attend", response_model=AttendAnswer, responses=TENSOR_ANSWER | _PROBLEMS)
 async def attend(collection: str, asked: AttendRequest, request: Request, service: TheService) -> Response:
-    """Attention itself: context, weights, scores and ids for texts or for query states.
+    """Compute attention for texts or query states: context, weights, scores and ids.
 
     With `Accept: application/x-safetensors` the numbers come as tensors, and the rest as JSON in `answer` of
     the header's `__metadata__`.
@@ -68,7 +68,7 @@ async def attend(collection: str, asked: AttendRequest, request: Request, servic
 
 @router.post("/vjp", response_model=VjpAnswer, responses=TENSOR_ANSWER | _PROBLEMS)
 async def vjp(collection: str, asked: VjpRequest, request: Request, service: TheService) -> Response:
-    """Gradients of what `attend` answered: ask as you asked it, with its stamp and the gradient of your loss.
+    """Differentiate an answer of `attend`: repeat its request, with its stamp and your loss's gradient.
 
     The server keeps nothing between the two. A state that was replaced since is `gone` (410): attend again.
     """

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/collections", tags=["collections"], route_class=S
 
 @router.get("", response_model=CollectionList)
 async def list_collections(service: TheService) -> Response:
-    """Every collection, by name."""
+    """List every collection, by name."""
     return json_answer({"collections": await service.read(service.catalogue.describe_all)})
 
 
@@ -45,7 +45,7 @@ async def get_collection(collection: str, service: TheService) -> Response:
 async def create_collection(
     collection: str, service: TheService, asked: CreateRequest | None = None
 ) -> Response:
-    """Make a collection for the server's encoder; one that is there stays as it is. It needs no body."""
+    """Create a collection for the server's encoder; an existing one is unchanged. No body is needed."""
     make = partial(service.catalogue.create, collection)
     if asked is not None:
         cut = asked.passages
@@ -62,6 +62,6 @@ async def create_collection(
     responses=documented(CollectionNotFound, InvalidRequest, Conflict, Overloaded),
 )
 async def delete_collection(collection: str, service: TheService) -> Response:
-    """Delete a collection with everything in it, when the requests that use it are done."""
+    """Delete a collection with everything in it, once the requests that use it have ended."""
     await service.writing.run(partial(service.catalogue.drop, collection))
     return Response(status_code=204)

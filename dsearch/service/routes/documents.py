@@ -103,7 +103,7 @@ class ListParameters(Given):
     | documented(Conflict, EncoderMismatch, EncoderUnavailable, Overloaded),
 )
 async def upsert_documents(collection: str, request: Request, service: TheService) -> Response:
-    """Insert documents, or replace those of the same ids; durable and searchable when this answers.
+    """Insert documents, or replace those of the same ids; durable and searchable on return.
 
     A JSON array (8 MiB) is stored whole or not at all. Of a stream of lines (NDJSON, 64 MiB) every good line
     is stored, block by block, and the answer lists the others by number.
@@ -148,7 +148,7 @@ async def _upsert_stream(collection: str, request: Request, service: Service) ->
 async def list_documents(
     collection: str, service: TheService, asked: Annotated[ListParameters, Query()]
 ) -> Response:
-    """Documents by id. Pages are cut below `limit` where texts are long; follow `next`."""
+    """List documents by id. Pages are shorter than `limit` if texts are long; follow `next`."""
     after = None if asked.cursor is None else _after(asked.cursor)
     page = partial(_page, service.catalogue, collection, after, asked.limit, tree_of(asked.filter))
     return json_answer(await service.read(page))
@@ -160,7 +160,7 @@ async def list_documents(
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest),
 )
 async def get_document(collection: str, id: str, service: TheService) -> Response:
-    """One document."""
+    """Return one document."""
 
     def get() -> dict[str, Any]:
         with service.catalogue.using(collection) as opened:
@@ -175,7 +175,7 @@ async def get_document(collection: str, id: str, service: TheService) -> Respons
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest, Conflict, Overloaded),
 )
 async def delete_document(collection: str, id: str, service: TheService) -> Response:
-    """Delete one document; gone from every later search when this answers."""
+    """Delete one document; gone from every later search on return."""
 
     def delete() -> dict[str, Any]:
         with service.catalogue.using(collection) as opened:
@@ -251,7 +251,7 @@ _BODIES = documented(InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMedia
 
 @router.post("/delete", response_model=ManyDeleted, responses=documented(CollectionNotFound) | _BODIES)
 async def delete_documents(collection: str, asked: DeleteRequest, service: TheService) -> Response:
-    """Delete the documents of these ids, or those that a filter finds; gone when this answers."""
+    """Delete the documents of these ids, or those that match a filter; gone on return."""
     tree = asked.tree()
 
     def delete() -> dict[str, Any]:

@@ -56,7 +56,7 @@ async def count_facets(collection: str, asked: FacetsRequest, service: TheServic
 async def count_facets_by_url(
     collection: str, asked: Annotated[FacetsParameters, Query()], service: TheService
 ) -> Response:
-    """The same, asked for in the URL."""
+    """Count values as above, with the request in the URL."""
     tree = tree_of(asked.filter)
     count = partial(_facets, service.catalogue, collection, asked.field, tree, asked.limit)
     return json_answer(await service.read(count))

@@ -38,7 +38,7 @@ class FeedbackRecorded(BaseModel):
     | documented(UnsupportedMediaType, Overloaded, FeedbackFull, InsufficientStorage),
 )
 async def feedback(collection: str, events: Events, request: Request, service: TheService) -> Response:
-    """Tell what people clicked or judged; all of it is stored, or none. Training learns from it.
+    """Record clicks and judgements, all of them or none. Training learns from them.
 
     The page that an event is about is stored with it: the query, what was shown where. Pages that nobody
     reacts to are not stored.

@@ -33,7 +33,7 @@ router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"]
 
 @router.get("", response_model=ModelList, responses=documented(CollectionNotFound, InvalidRequest))
 async def list_models(collection: str, service: TheService) -> Response:
-    """Every version with what is known of it; v0 is the untrained one."""
+    """List every version with its record; v0 is the untrained one."""
 
     def read() -> dict[str, Any]:
         with service.catalogue.using(collection) as opened:
@@ -62,7 +62,7 @@ async def list_models(collection: str, service: TheService) -> Response:
     ),
 )
 async def promote_model(collection: str, version: str, service: TheService) -> Response:
-    """Let a version answer from now on. Nothing is rebuilt; to undo it, promote `previous`."""
+    """Make a version live. Nothing is rebuilt; to undo it, promote `previous`."""
 
     def promote() -> dict[str, Any]:
         with service.catalogue.using(collection) as opened:
@@ -79,7 +79,7 @@ async def promote_model(collection: str, version: str, service: TheService) -> R
     responses=documented(CollectionNotFound, InvalidRequest, Conflict, CorruptData, Overloaded),
 )
 async def rollback_model(collection: str, service: TheService) -> Response:
-    """Let the version answer again that did before the live one was promoted."""
+    """Make the previously live version live again."""
 
     def rollback() -> dict[str, Any]:
         with service.catalogue.using(collection) as opened:
@@ -96,7 +96,7 @@ async def rollback_model(collection: str, service: TheService) -> Response:
     responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, Conflict, Overloaded),
 )
 async def delete_model(collection: str, version: str, service: TheService) -> Response:
-    """Delete a version that neither answers nor is another's parent."""
+    """Delete a version that is neither live nor another's parent."""
 
     def delete() -> None:
         with service.catalogue.using(collection) as opened:
@@ -127,7 +127,7 @@ class AddParameters(Given):
     | {200: {"content": _BYTES, "description": "The head's tensors."}},
 )
 async def get_head(collection: str, version: str, service: TheService) -> Response:
-    """The tensors of a version's head; of v0, those that training starts from."""
+    """Return the tensors of a version's head; for v0, those that training starts from."""
 
     def read() -> bytes:
         with service.catalogue.using(collection) as opened:
@@ -147,7 +147,7 @@ async def get_head(collection: str, version: str, service: TheService) -> Respon
 async def add_model(
     collection: str, request: Request, service: TheService, asked: Annotated[AddParameters, Query()]
 ) -> Response:
-    """Keep a head that was trained elsewhere as a new version. It is not live: promote it.
+    """Add a head that was trained elsewhere as a new version. It is not live: promote it.
 
     The body is what `GET …/models/{version}/head` gives, with other numbers; `record` in its metadata, a JSON
     object, is kept with it.

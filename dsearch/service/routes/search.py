@@ -64,7 +64,7 @@ _QUESTIONS = (
 
 @router.post("/search", response_model=SearchAnswer, responses=_QUESTIONS)
 async def search(collection: str, asked: SearchRequest, request: Request, service: TheService) -> Response:
-    """The documents that a query attends to most."""
+    """Search for the documents that a query attends to most."""
     return await _search(collection, asked.query, asked, asker(request), service)
 
 
@@ -72,7 +72,7 @@ async def search(collection: str, asked: SearchRequest, request: Request, servic
 async def search_by_url(
     collection: str, asked: Annotated[SearchParameters, Query()], request: Request, service: TheService
 ) -> Response:
-    """The same, for a query in the URL."""
+    """Search with a query in the URL."""
     return await _search(collection, asked.query, asked, asker(request), service)
 
 
@@ -80,7 +80,7 @@ async def search_by_url(
 async def search_batch(
     collection: str, asked: BatchRequest, request: Request, service: TheService
 ) -> Response:
-    """Many queries, answered from one state."""
+    """Search with many queries in one state."""
     started = time.perf_counter()
     searches = Searches.of(service.catalogue, collection, asked)
     characters = sum(map(len, asked.queries))
@@ -98,7 +98,7 @@ async def search_batch(
     responses=_QUESTIONS | documented(InvalidRequest, DimensionMismatch),
 )
 async def predict(collection: str, asked: PredictRequest, service: TheService) -> Response:
-    """A field of the documents pooled by attention: mean and spread, or a distribution over labels."""
+    """Predict a field of the documents, pooled by attention: mean and spread, or shares of labels."""
     started = time.perf_counter()
     answer = await service.searching.run(partial(prediction_of, service.catalogue, collection, asked))
     return json_answer(answer | {"took_ms": _ms_since(started)})
@@ -134,7 +134,7 @@ def _ms_since(started: float) -> float:
     | documented(BodyTooLarge, UnsupportedMediaType, Overloaded, EncoderUnavailable),
 )
 async def similar(collection: str, asked: SimilarRequest, service: TheService) -> Response:
-    """The documents most like some and least like others, which are left out (Rocchio's query)."""
+    """Search by example: documents like some and unlike others, without these (Rocchio's query)."""
     started = time.perf_counter()
     characters = 0 if asked.query is None else len(asked.query)
     find = partial(_similar, service.catalogue, collection, asked)

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/collections/{collection}/stats", tags=["collectio
 
 @router.get("", response_model=StatisticsAnswer, responses=documented(CollectionNotFound, InvalidRequest))
 async def get_statistics(collection: str, service: TheService) -> Response:
-    """Generations, what was written since the last, how keys are kept and how well they find, bytes."""
+    """Return statistics: generations, writes since the last, storage of keys and their recall, bytes."""
     return json_answer(await service.read(partial(_statistics, service.catalogue, collection)))
 
 

@@ -47,7 +47,7 @@ _GIVEN = documented(BodyTooLarge, UnsupportedMediaType, InvalidJson)
     "/collections/{collection}/train", status_code=202, responses=_TAKEN | _GIVEN, response_model=TaskAnswer
 )
 async def train_model(collection: str, asked: TrainRequest, service: TheService) -> Response:
-    """Train a new model version, and let it answer if held-out queries say that it is better."""
+    """Train a new model version, and promote it if held-out queries show that it is better."""
     return await _take_on(service, "train", collection, asked.to_dict())
 
 
@@ -79,7 +79,7 @@ async def evaluate_collection(collection: str, asked: EvaluateRequest, service: 
 async def refresh_collection(
     collection: str, service: TheService, asked: RefreshRequest | None = None
 ) -> Response:
-    """Build the index anew from the stored embeddings, its keys projected by the model that answers.
+    """Rebuild the index from the stored embeddings, its keys projected by the live model.
 
     It needs no body; one says how keys are kept from now on.
     """
@@ -93,7 +93,7 @@ async def refresh_collection(
     "/collections/{collection}/compact", status_code=202, responses=_TAKEN, response_model=TaskAnswer
 )
 async def compact_collection(collection: str, service: TheService) -> Response:
-    """Make the files small, and what was deleted or replaced before unreadable: it is then in none of them.
+    """Compact the files, and make deleted and replaced data unreadable: no file contains it afterwards.
 
     Searches go on; while the database is written anew, writes wait. The result's `complete` says whether
     nothing is left; where it is false, `held` names generations that another process reads, `models` versions
@@ -111,7 +111,7 @@ async def compact_collection(collection: str, service: TheService) -> Response:
 async def migrate_collection(
     collection: str, service: TheService, asked: MigrateRequest | None = None
 ) -> Response:
-    """Encode a collection anew by the server's `next_encoder`, beside the present state, and switch then.
+    """Encode a collection with the server's `next_encoder` beside the present state, then switch.
 
     Searches go on all the time, writes until the switch, at which some may be told to try again (503).
     Trained models stay behind. It needs no body, and which encoder it is the server's settings say.
@@ -126,7 +126,7 @@ async def migrate_collection(
 
 @router.get("/tasks", response_model=TaskList, responses=documented(InvalidRequest))
 async def list_tasks(service: TheService, asked: Annotated[TaskParameters, Query()]) -> Response:
-    """Tasks, the latest first; a thousand that have ended are kept."""
+    """List tasks, the latest first; a thousand ended ones are stored."""
     before = None if asked.cursor is None else int(asked.cursor)
     find = partial(
         service.tasks.store.list,
@@ -145,13 +145,13 @@ async def list_tasks(service: TheService, asked: Annotated[TaskParameters, Query
 
 @router.get("/tasks/{id}", response_model=TaskAnswer, responses=documented(TaskNotFound))
 async def get_task(id: str, service: TheService) -> Response:
-    """A task: its state, how far it is and how long it will take, its result or its problem."""
+    """Return a task: its state, progress, remaining time, and its result or problem."""
     return json_answer((await service.read(partial(service.tasks.store.get, id))).to_dict())
 
 
 @router.delete("/tasks/{id}", response_model=TaskAnswer, responses=documented(TaskNotFound))
 async def cancel_task(id: str, service: TheService) -> Response:
-    """Cancel a task. One that runs ends within seconds; what it had begun is dropped."""
+    """Cancel a task. A running one ends within seconds; its partial work is dropped."""
     return json_answer((await service.read(partial(service.tasks.cancel, id))).to_dict())
 
 
