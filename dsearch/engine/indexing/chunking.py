@@ -99,7 +99,7 @@ class PassageOptions:
         return Cutting(tokens, overlap)
 
     def require(self, store: Store) -> None:
-        """Refuse what a collection is not.
+        """Check that the options equal those of an existing collection.
 
         Raises:
             Conflict: its documents are cut in another way, or not at all; says what can be done.

@@ -94,7 +94,7 @@ def take_clean_close(store: Store) -> CleanClose | None:
 
 
 def leave_clean_close(folder: Path, closed: CleanClose) -> None:
-    """Let the next opening know. What fails here is no reason to fail: that one reads everything, then."""
+    """Write the record for the next opening. Errors are ignored: that opening then verifies everything."""
     path = folder / FILE_NAME
     unfinished = folder / f".{FILE_NAME}.writing"
     content = {"format": _FORMAT, **asdict(closed)}

@@ -53,7 +53,7 @@ class Ingested:
 def store_documents(
     store: Store, documents: Iterable[Document], on_progress: OnProgress | None = None
 ) -> tuple[int, int, int]:
-    """Store documents without embeddings; (inserted, updated, unchanged)."""
+    """Store documents without embeddings; return (inserted, updated, unchanged)."""
     counts = np.zeros(3, np.int64)
     started = time.monotonic()
     remaining = iter(documents)
@@ -67,7 +67,7 @@ def store_documents(
 
 
 def encode_pending(store: Store, encoder: TextEncoder, on_progress: OnProgress | None = None) -> int:
-    """Compute and store the embeddings that are missing; the number of documents that they are of."""
+    """Compute and store the missing embeddings; return the number of documents that had none."""
     pending, cutting = store.pending(), Cutting.of(store)
     started, done = time.monotonic(), 0
     for batch in length_sorted_batches(pending.lengths, _ENCODED_AT_A_TIME):
@@ -84,7 +84,7 @@ def encode_pending(store: Store, encoder: TextEncoder, on_progress: OnProgress |
 def _of_bounded_length(
     batch: Int64[np.ndarray, " batch"], lengths: Int64[np.ndarray, " pending"]
 ) -> list[Int64[np.ndarray, " part"]]:
-    """A batch in parts, so that long documents bound neither memory nor what an interruption loses."""
+    """Split a batch, so that long documents increase neither memory nor the loss by an interruption."""
     before = np.cumsum(lengths[batch]) - lengths[batch]
     cuts = np.flatnonzero(np.diff(before // _LONG_ENCODED_AT_A_TIME)) + 1
     return np.split(batch, cuts)
@@ -110,7 +110,7 @@ def build_generation(
     queries: Float32[np.ndarray, "queries key_dim"] | None = None,
     on_progress: OnProgress | None = None,
 ) -> int:
-    """Build a generation of everything searchable, register it and make it live; its number."""
+    """Build a generation of everything searchable, register it and make it live; return its number."""
     built = build_files(
         store,
         key_projection=key_projection,

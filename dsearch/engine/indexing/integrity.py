@@ -68,7 +68,7 @@ class Proof:
         return self._inherited if self._proven_at is None else self._proven_at
 
     def require(self) -> None:
-        """Return if nothing wrong is known.
+        """Return if no damage is known.
 
         Raises:
             CorruptData: a file is not what was written; the message names it and the way out.
@@ -77,12 +77,12 @@ class Proof:
             raise CorruptData(self._damage.message, hint=self._damage.hint)
 
     def wait(self) -> None:
-        """Until it has ended."""
+        """Wait for its end."""
         if self._thread is not None:
             self._thread.join()
 
     def cancel(self) -> None:
-        """Let it end soon, unproven; safe to call twice."""
+        """Stop it early, with the files unproven; safe to call twice."""
         self._cancelled.set()
 
     def _run(self, generation: Generation) -> None:

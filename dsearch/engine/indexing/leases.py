@@ -43,7 +43,7 @@ class Lease:
         fcntl.flock(self._file, fcntl.LOCK_SH)  # waits for a collector, which has it only while it deletes
 
     def release(self) -> None:
-        """Let go; safe to call twice."""
+        """Release the lock; safe to call twice."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -65,7 +65,7 @@ def alone_with(folder: Path) -> Generator[bool]:
 
 
 def open_live(store: Store, closed: CleanClose | None = None) -> Generation | None:
-    """The live generation, leased for as long as the object is there; None before the first.
+    """Open the live generation, leased for the life of the object; None before the first.
 
     Args:
         store: whose it is.
@@ -88,7 +88,7 @@ def open_live(store: Store, closed: CleanClose | None = None) -> Generation | No
 def open_registered(
     store: Store, record: GenerationRecord, proven: Mapping[str, FileIdentity] | None = None
 ) -> Generation | None:
-    """A generation, leased for as long as the object is there; None when it is not registered any more.
+    """Open a generation, leased for the life of the object; None if it is no longer registered.
 
     Raises:
         CorruptData: it is registered, but missing or not what was written.
@@ -112,7 +112,7 @@ def how_to_build(collection: str) -> Command:
 
 
 def lease_registered(store: Store, record: GenerationRecord) -> Lease | None:
-    """A lease of a generation; None when it is not registered any more.
+    """Lease a generation; None if it is no longer registered.
 
     Raises:
         CorruptData: it is registered, but missing.
@@ -140,7 +140,7 @@ def lease_registered(store: Store, record: GenerationRecord) -> Lease | None:
 
 
 def open_leased(folder: Path, digest: str) -> Generation:
-    """A generation that was built here and is not registered yet, leased as long as the object is there."""
+    """Open a built but unregistered generation, leased for the life of the object."""
     lease = Lease(folder)
     try:
         return _open(folder, digest, lease)
@@ -162,7 +162,7 @@ def _open(
 
 
 def release(generation: Generation) -> None:
-    """End the lease of an open generation now, and not when the object is gone; safe to call twice."""
+    """End the lease of an open generation now, before the object is gone; safe to call twice."""
     held = _held.get(generation.original)
     if held is not None:
         held()

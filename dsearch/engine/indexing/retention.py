@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[0-9]{6,9}")
 
 
 def retire(store: Store, keep: int = KEEP) -> list[int]:
-    """Retire all but the live generation and the `keep` newest; the numbers of those that went.
+    """Retire all but the live generation and the `keep` newest; return the numbers of the retired ones.
 
     One that a reader in any process holds stays until the next call.
     """
@@ -27,7 +27,7 @@ def retire(store: Store, keep: int = KEEP) -> list[int]:
 
 
 def retire_one(store: Store, number: int) -> bool:
-    """Retire a generation that is not live, unless a reader holds it; whether it went.
+    """Retire a generation that is not live, unless a reader holds it; return True if it was retired.
 
     It is struck off the register first: a crash between leaves a folder that `clear` removes.
     """
@@ -43,7 +43,7 @@ def retire_one(store: Store, number: int) -> bool:
 
 
 def strike_missing(store: Store) -> list[int]:
-    """Strike off the generations that have no folder, but for the live one; their numbers."""
+    """Unregister generations without a folder, except the live one; return their numbers."""
     live = store.live_generation()
     gone = [
         one.number
@@ -56,9 +56,9 @@ def strike_missing(store: Store) -> list[int]:
 
 
 def tidy(store: Store) -> None:
-    """Retire what can go now, and what is gone: after a lost generation was built again all is whole.
+    """Unregister missing generations and retire unused ones; completes the repair of a lost generation.
 
-    A disk that is full or fails is no reason to stop: the next time will do.
+    Errors of the disk are ignored; the next call tries again.
     """
     with contextlib.suppress(DsearchError, OSError):
         strike_missing(store)
@@ -66,7 +66,7 @@ def tidy(store: Store) -> None:
 
 
 def clear(store: Store) -> list[str]:
-    """Remove what no row of the register names: builds cut short, generations struck off; what went.
+    """Remove folders that no register entry names: unfinished builds, unregistered generations; return them.
 
     For the one writer, and not while it builds. Trained models that are not registered stay: they cannot be
     computed again.

@@ -97,7 +97,7 @@ def restore(path: Path, backup: Path) -> None:
 
 
 def registered_in(folder: Path) -> tuple[GenerationRecord | None, list[ModelRecord]]:
-    """The live generation and the models that the store in a folder registers."""
+    """Return the live generation and the models registered by the store in a folder."""
     with Store.open(folder, readonly=True, accept_loss=True) as copy:
         return copy.live_generation(), copy.models()
 
@@ -122,7 +122,7 @@ def _copy_model(source: Path, target: Path) -> None:
 
 
 def _copy_generation(store: Store, live: GenerationRecord, folder: Path) -> bool:
-    """Copy a generation's files; whether they are whole."""
+    """Copy a generation's files; return True if they are complete."""
     try:
         lease = lease_registered(store, live)
     except CorruptData:
@@ -146,7 +146,7 @@ def _copy_generation(store: Store, live: GenerationRecord, folder: Path) -> bool
 
 
 def export_lines(store: Store, write: Callable[[bytes], object], filter: object = None) -> int:
-    """Write every live document as a line of JSON, by id, of one state; their number.
+    """Write every live document as a line of JSON, by id, in one state; return their number.
 
     Args:
         store: whose documents.

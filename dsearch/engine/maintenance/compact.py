@@ -65,7 +65,7 @@ def compact(
     patience_s: float = 0.0,
     cancelled: Callable[[], bool] | None = None,
 ) -> Compacted:
-    """Build a generation of what is there now, let all others go, and write the database without free space.
+    """Build a generation of the present documents, retire all others, and remove the database's free space.
 
     What had been deleted or replaced before is then in none of the files. A reader that holds an older
     generation, or is in the middle of reading, prevents that, and so does a model of scope `full`, which has
@@ -124,7 +124,7 @@ def compact(
 
 
 def models_holding_deleted(store: Store) -> list[str]:
-    """Versions with an index of their own (models/documents.py) in which there are rows that are not live."""
+    """Return versions whose own index (models/documents.py) contains rows that are not live."""
     there = store.rows()
     found: list[str] = []
     for model in store.models():
@@ -137,7 +137,7 @@ def models_holding_deleted(store: Store) -> list[str]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files below a folder."""
+    """Return the size of all files below a folder."""
     total = 0
     for path in folder.rglob("*"):
         try:

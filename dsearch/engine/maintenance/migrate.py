@@ -99,7 +99,7 @@ def migrate(
     on_progress: OnProgress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Migrated:
-    """Encode a collection anew and put it in the place of the old one; see `SearchEngine.migrate`."""
+    """Encode a collection with another encoder and replace the old one; see `SearchEngine.migrate`."""
     prepared = Prepared(0, 0)
     while True:
         more = prepare(
@@ -119,7 +119,7 @@ def prepare(
     on_progress: OnProgress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Prepared:
-    """The next edition, as far as it can be made beside the writers of the present one.
+    """Make the next edition, as far as is possible beside the writers of the present one.
 
     The source is only read, so a process can do this for the one that has the home's lock.
     """
@@ -157,7 +157,7 @@ def switch(
     *,
     passages: PassageOptions | None = None,
 ) -> Migrated | None:
-    """Put what was prepared in the place of the present edition, whose writers wait for the last changes.
+    """Replace the present edition by the prepared one; writers wait for the last changes.
 
     None when there were too many since: nothing was done, prepare it again.
     """
@@ -185,7 +185,7 @@ def switch(
 
 
 def clear_superseded(home: Home) -> list[Path]:
-    """Remove editions that a newer one has replaced and that nobody reads; for the one writer of the home."""
+    """Remove superseded editions without readers; for the home's writing process only."""
     gone: list[Path] = []
     for left in home.path.glob(f".*{_SUPERSEDED}"):
         shutil.rmtree(left, ignore_errors=True)
@@ -231,7 +231,7 @@ def _to_be_built(target: Store, keys: KeyOptions) -> bool:
 
 
 def _copy_all(source: Store, target: Store, on_progress: OnProgress | None) -> int:
-    """Make the target's documents those of the source; the source's operation before that."""
+    """Copy all documents of the source to the target; return the source's operation before that."""
     sequence, started, done = source.sequence, time.monotonic(), 0
     total = source.count().documents
     for page in _pages(source):
@@ -245,7 +245,7 @@ def _copy_all(source: Store, target: Store, on_progress: OnProgress | None) -> i
 
 
 def _copy_changes(source: Store, target: Store, since: int, most: int | None = None) -> int | None:
-    """Make the changes after an operation in the target as well; the operation that it is at then.
+    """Copy the changes after an operation to the target; return the source's operation after that.
 
     None when they are more than `most`: nothing is done then.
     """

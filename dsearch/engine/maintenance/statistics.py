@@ -12,7 +12,7 @@ from dsearch.engine.models.retired import live_problem
 
 
 def statistics(collection: Collection) -> dict[str, Any]:
-    """As JSON: documents, delta, generations, keys with their measured recall, models, bytes.
+    """Return documents, delta, generations, keys with their measured recall, models and bytes, as JSON.
 
     `delta` counts what was written or deleted since the live generation was built, and its share of the
     documents of that. Reads no file of the index, so that a damaged one does not hide the rest.

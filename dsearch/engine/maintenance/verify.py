@@ -186,7 +186,7 @@ def _passages(store: Store, generation: Generation, start: int, rows: np.ndarray
 
 
 def _rows_as_of(store: Store, sequence: int) -> np.ndarray | None:
-    """The searchable rows after an operation; None when somebody writes too often to tell."""
+    """Return the searchable rows after an operation; None if frequent writes prevent it."""
     for _ in range(10):
         try:
             changes, now = store.changes_since(sequence), store.snapshot()
@@ -213,7 +213,7 @@ class Recovered:
 
 
 def accept_loss(path: Path) -> str | None:
-    """Let the collection in folder `path` go on with what its database has; what is missing, in words.
+    """Make the collection in folder `path` continue with its remaining data; describe the lost data.
 
     Numbers of operations that were lost are not used again. None: nothing is missing, and nothing was done.
 

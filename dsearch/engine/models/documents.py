@@ -66,7 +66,7 @@ class EncodedDocuments:
 def write_documents(
     folder: Path, version: str, store: Store, documents: EncodedDocuments, encoder: EncoderIdentity
 ) -> dict[str, dict[str, Any]]:
-    """Build the first generation of a model into its unfinished folder; size and digest of each file.
+    """Build a model's first generation into its unfinished folder; return size and digest of each file.
 
     Raises:
         InvalidRequest: embeddings of another shape.
@@ -115,7 +115,7 @@ class ModelDocuments:
         return self._own[version]
 
     def snapshot(self, version: str) -> Snapshot:
-        """The present state of the collection with this version's embeddings.
+        """Return the present state of the collection with this version's embeddings.
 
         Raises:
             CorruptData: the files are not what was written.
@@ -134,7 +134,7 @@ class ModelDocuments:
             return state.recent[0]
 
     def at(self, version: str, generation: int, sequence: int) -> Snapshot | None:
-        """The state of that generation and operation, if it is among the last few."""
+        """Return the state of that generation and operation, if it is among the last few."""
         self.snapshot(version)
         with self._lock:
             known = self._known.get(version)
@@ -144,7 +144,7 @@ class ModelDocuments:
         return None
 
     def renew(self, version: str) -> int:
-        """Build the next generation of this version, with everything that was written since; its number.
+        """Build the next generation of this version, with all documents written since; return its number.
 
         For the one writer.
         """
@@ -166,13 +166,13 @@ class ModelDocuments:
         return self.snapshot(version).generation.number
 
     def forget(self, version: str) -> None:
-        """Let go of a version's states."""
+        """Release a version's states."""
         with self._lock:
             self._known.pop(version, None)
             self._own.pop(version, None)
 
     def close(self) -> None:
-        """Let go of all states."""
+        """Release all states."""
         with self._lock:
             self._known.clear()
 

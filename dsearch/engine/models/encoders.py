@@ -35,7 +35,7 @@ KEPT = 2  # encoders in memory beside the collection's own: what answers, and wh
 
 
 def write_change(folder: Path, change: EncoderChange, base: EncoderIdentity) -> dict[str, Any]:
-    """Write the change into a model's unfinished folder; what its record says of it.
+    """Write the changed weights into a model's unfinished folder; return the entry for its record.
 
     Args:
         folder: of the model.
@@ -69,7 +69,7 @@ class ModelEncoders:
         self._described: dict[str, dict[str, Any] | None] = {}  # records never change: read once
 
     def of(self, version: str) -> TextEncoder:
-        """The encoder that gives the query states of this version: for most, the collection's own.
+        """Return the encoder of this version's query states: for most, the collection's own.
 
         Raises:
             ModelNotFound: no such version.
@@ -92,7 +92,7 @@ class ModelEncoders:
             return self._loaded[version]
 
     def identity_of(self, version: str) -> EncoderIdentity:
-        """The identity of a version's encoder; none is loaded.
+        """Return the identity of a version's encoder; none is loaded.
 
         Raises:
             ModelNotFound.
@@ -101,7 +101,7 @@ class ModelEncoders:
         return EncoderIdentity.from_dict(self._store.encoder if described is None else described["identity"])
 
     def check(self, version: str) -> None:
-        """See that the file is what was registered; no encoder is loaded.
+        """Check that the file is the registered one; no encoder is loaded.
 
         Raises:
             ModelNotFound, CorruptData.
@@ -111,7 +111,7 @@ class ModelEncoders:
             verified(self._store, version, WEIGHTS_NAME, record["files"][WEIGHTS_NAME]["sha256"])
 
     def forget(self, version: str) -> None:
-        """Let go of a version that is deleted."""
+        """Drop the cached encoder of a deleted version."""
         with self._loading:
             self._loaded.pop(version, None)
             self._described.pop(version, None)

@@ -112,7 +112,7 @@ def save_model(
 
 
 def load_head(store: Store, version: str) -> Head:
-    """The head of a version; v0 is the untrained one.
+    """Load the head of a version; v0 is the untrained one.
 
     Raises:
         ModelNotFound: no such version.
@@ -151,7 +151,7 @@ def load_lessons(store: Store, version: str) -> Lessons | None:
 
 
 def way_back(store: Store) -> list[str]:
-    """The versions to go back to, one after the other; the last was promoted last, the first is untrained.
+    """List the versions to roll back to, in order of promotion; the first is the untrained one.
 
     Versions that this release does not serve are left out.
 
@@ -169,7 +169,7 @@ def way_back(store: Store) -> list[str]:
 
 
 def before_live(store: Store) -> str:
-    """The version that a rollback promotes.
+    """Return the version that a rollback promotes.
 
     Raises:
         Conflict: the untrained one is live, and nothing lies before it.
@@ -186,7 +186,7 @@ def before_live(store: Store) -> str:
 
 
 def delete_version(store: Store, version: str) -> None:
-    """Strike a version off the register, then remove its files.
+    """Unregister a version, then remove its files.
 
     Its number is not given again: what was answered by it keeps naming it.
 

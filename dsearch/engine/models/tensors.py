@@ -38,7 +38,7 @@ def head_tensors(head: Head) -> dict[str, Tensor]:
 
 
 def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, Any]]:
-    """The head in safetensors bytes, and the JSON object under `record` in their metadata.
+    """Read a head from safetensors bytes, with the JSON object under `record` in their metadata.
 
     Args:
         content: what `head_bytes` gives.
@@ -56,7 +56,7 @@ def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, A
 
 
 def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
-    """The head of these tensors.
+    """Make a head of these tensors.
 
     Args:
         tensors: what `head_tensors` gives.

@@ -105,7 +105,7 @@ class QueryDrift:
         self._lately = _Lately()
 
     def note(self, model: str, states: Float[np.ndarray, "queries encoder_dim"]) -> None:
-        """Queries were asked of this model."""
+        """Add queries that this model answered."""
         with self._lock:
             if model != self._model:
                 self._model, self._lately = model, _Lately()
@@ -169,7 +169,7 @@ class Lessons:
         embedding: Float32[np.ndarray, " encoder_dim"],
         row: int,
     ) -> list[Lesson]:
-        """Those that moved a document most for a query, the strongest first, at most five.
+        """Return the queries that moved a document most for a query, the strongest first, at most five.
 
         Args:
             state: e_q.

@@ -94,7 +94,7 @@ class NarrowedStates:
         self._known: OrderedDict[tuple[int, int, str], Snapshot] = OrderedDict()
 
     def forget(self) -> None:
-        """Let go of all states, so that the generations they are of can go."""
+        """Release all states, so that their generations can be deleted."""
         with self._lock:
             self._known.clear()
 

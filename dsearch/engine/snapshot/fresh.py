@@ -44,7 +44,7 @@ class Fresh:
         texts: Sequence[str],
         passages: PassageTable,
     ) -> Fresh:
-        """With further documents behind these.
+        """Return these documents with further ones behind them.
 
         Args:
             rows: of the further ones, above those that are here.

@@ -92,7 +92,7 @@ class Passages:
         return columns, padded
 
     def owner_of(self, keys: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
-        """The position of each key's document, −1 at −1."""
+        """Return the position of each key's document, −1 at −1."""
         at: Int64[np.ndarray, "*shape"] = np.clip(keys - self.positions, 0, len(self) - 1)
         return np.where(keys >= self.positions, self.owners[at], keys)
 

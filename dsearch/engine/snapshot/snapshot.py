@@ -67,7 +67,7 @@ class Snapshot:
     def of(
         cls, generation: Generation, fresh: Fresh, removed: Int64[np.ndarray, " rows"], sequence: int
     ) -> Snapshot:
-        """The state in which `fresh` is there beside `generation`, and the rows `removed` are not.
+        """Return the state with `fresh` beside `generation` and without the rows `removed`.
 
         Raises:
             DimensionMismatch: the generation's keys are shorter than its embeddings: those do not unfold.
@@ -87,17 +87,17 @@ class Snapshot:
         return state.without(removed, sequence)
 
     def later(self, fresh: Fresh, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
-        """The state after this one in which `fresh`, this one's extended, is there and `removed` are not."""
+        """Return the next state, with `fresh` (this one's extended) and without `removed`."""
         state = replace(self, fresh=fresh, passages=_passages_of(self.generation, fresh))
         return state.without(removed, sequence)
 
     def weighed(self, weighting: tuple[float, float] | None) -> Snapshot:
-        """This state with another (k1, b) of the keyword score, with the generation's for None."""
+        """Return this state with another (k1, b) of the keyword score, with the generation's for None."""
         keyword = self.keyword.weighed(weighting)
         return self if keyword is self.keyword else replace(self, keyword=keyword)
 
     def without(self, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
-        """This state less the rows `removed`."""
+        """Return this state without the rows `removed`."""
         excluded = np.zeros(self.positions, bool)
         if self.excluded is not None:
             excluded[: len(self.excluded)] = self.excluded
@@ -106,14 +106,14 @@ class Snapshot:
         return replace(self, excluded=excluded if excluded.any() else None, sequence=sequence)
 
     def narrowed(self, rows: Int64[np.ndarray, " rows"]) -> Snapshot:
-        """This state with nothing to be found but `rows`, as far as it has them; positions stay."""
+        """Return this state restricted to `rows`, as far as it has them; positions stay."""
         found = np.zeros(self.positions, bool)
         at = self.positions_of(rows)
         found[at[at != NONE]] = True
         return self.among(found)
 
     def holding(self, query: ParsedQuery) -> Snapshot:
-        """This state with nothing to be found but what fits the phrases of `query`."""
+        """Return this state restricted to the documents that match the phrases of `query`."""
         built = self.keyword.matching(query)
         if built is None:
             return self
@@ -121,17 +121,17 @@ class Snapshot:
         return self.among(built if fresh is None else np.concatenate([built, fresh]))
 
     def among(self, found: Bool[np.ndarray, " positions"]) -> Snapshot:
-        """This state with nothing to be found but what is true in `found`."""
+        """Return this state restricted to the positions that are True in `found`."""
         excluded = ~found if self.excluded is None else self.excluded | ~found
         return replace(self, excluded=excluded if excluded.any() else None)
 
     def visible(self) -> Int64[np.ndarray, " documents"]:
-        """Every position that can be found, ascending."""
+        """Return every position that can be found, ascending."""
         everything = np.arange(self.positions)
         return everything if self.excluded is None else everything[~self.excluded]
 
     def positions_of(self, rows: Int64[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
-        """The position of each row, −1 where it is not in this state (a deleted row keeps its position)."""
+        """Return the position of each row, −1 if it is not in this state; deleted rows have one too."""
         found = self.generation.positions_of(rows)
         if len(self.fresh) == 0:
             return found
@@ -139,7 +139,7 @@ class Snapshot:
         return np.where(self.fresh.rows[at] == rows, self.built + at, found)
 
     def rows(self, positions: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
-        """The store's row at each position, −1 at −1."""
+        """Return the store's row at each position, −1 at −1."""
         flat = positions.ravel()
         if self._all_built(flat):
             return self.generation.rows[flat].reshape(positions.shape)
@@ -150,7 +150,7 @@ class Snapshot:
         return rows.reshape(positions.shape)
 
     def embeddings(self, positions: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
-        """The stored embedding at each position (a long document's first), zeros at −1."""
+        """Return the stored embedding at each position (a long document's first), zeros at −1."""
         flat = positions.ravel()
         if self._all_built(flat):
             gathered = np.asarray(self.generation.embeddings).take(flat, axis=0)
@@ -163,7 +163,7 @@ class Snapshot:
         return gathered.reshape(*positions.shape, gathered.shape[1])
 
     def key_embeddings(self, keys: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
-        """The stored embedding of each key (see passages.py), zeros at −1."""
+        """Return the stored embedding of each key (see passages.py), zeros at −1."""
         if self.passages is None:
             return self.embeddings(keys)
         first = self.embeddings(np.where(keys < self.positions, keys, NONE))
@@ -178,7 +178,7 @@ class Snapshot:
         return 1e-5 if self.unfold is None else 1e-3  # W_g has a condition number of at most 1e3
 
     def embedding_lengths(self) -> tuple[float, float]:
-        """No embedding is shorter than the first number or longer than the second; (1, 1) without any.
+        """Return bounds on the lengths of all embeddings, the smaller first; (1, 1) without any.
 
         The first call reads all embeddings of a generation.
         """

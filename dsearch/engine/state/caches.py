@@ -51,7 +51,7 @@ class KeptDocuments:
         return len(self._kept)
 
     def of(self, rows: Int64[np.ndarray, " rows"]) -> dict[int, Document]:
-        """The document of each row but −1; shared with others: hand out its metadata with `owned`.
+        """Return the document of each row but −1; shared with others: hand out its metadata with `owned`.
 
         Raises:
             NotFound: a row that is not there any more.
@@ -73,7 +73,7 @@ class KeptDocuments:
         return found
 
     def forget(self) -> None:
-        """Let go of all."""
+        """Empty the cache."""
         with self._lock:
             self._kept.clear()
             self.bytes = 0
@@ -136,12 +136,12 @@ class KeptLayers:
         return len(self._layers)
 
     def forget(self) -> None:
-        """Let go of all, and of the state that they are over."""
+        """Empty the cache, and release the state of its layers."""
         with self._lock:
             self._state, self._layers = None, {}
 
     def over(self, state: Snapshot, head: Head, options: LayerOptions) -> SearchLayer:
-        """The layer of these options.
+        """Return the layer with these options, cached.
 
         Raises:
             InvalidRequest: options out of range.
