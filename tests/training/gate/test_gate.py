@@ -167,3 +167,17 @@ def test_the_p_value_may_be_alpha_and_no_more() -> None:
     for alpha, verdict in ((p_value, "passed"), (0.99 * p_value, "refused")):
         report = judge(answers(before, seen), answers(after, seen), Gate(alpha=alpha, margin=0.5))
         assert report.verdict == verdict, report.reason
+
+
+def test_chance_is_never_ruled_out_by_a_sample() -> None:
+    """Of the sampled patterns none is as high as 40 equal gains (probability 2^-40), and yet p is not 0."""
+    assert sign_flip_p_value(np.ones(40), samples=999) == pytest.approx(1 / 1000)
+
+
+def test_a_fall_on_too_few_documents_is_no_reason_to_refuse() -> None:
+    before = np.full(QUERIES, 0.5)
+    seen = np.arange(QUERIES) < QUERIES - 10
+    after = np.where(seen, 0.9, 0.1)
+    report = judge(answers(before, seen), answers(after, seen))
+    assert report.verdict == "cannot tell"
+    assert "10 held-out queries (unseen documents)" in report.reason
