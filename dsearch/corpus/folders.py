@@ -40,7 +40,7 @@ def matches(pattern: str) -> list[Path]:
 
 
 def base_of(pattern: str) -> Path:
-    """The folder in front of the first wildcard: what the ids of the files are relative to."""
+    """Folder before the first wildcard; the ids of the files are relative to it."""
     parts = Path(pattern).parts
     plain = next((at for at, part in enumerate(parts) if any(mark in part for mark in _MAGIC)), len(parts))
     return Path(*parts[:plain])

@@ -72,7 +72,7 @@ def installed() -> list[str]:
 
 
 def best_dtype(name: str) -> str:
-    """The precision that a back end computes in when none is asked for: close to float32, and fast here.
+    """Default precision of a back end: close to float32, and fast on this machine.
 
     OpenVINO computes in bfloat16 where the processor does; everything else in float32.
     """

@@ -197,7 +197,7 @@ def _file(cache: Path, weights_sha256: str, dtype: str | None) -> Path:
 
 
 def _processor() -> str:
-    """The processor and what it can: a home may be carried to another machine."""
+    """Processor and its capabilities, because a home may be moved to another machine."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags"))}))

@@ -87,7 +87,7 @@ def openvino_session(model: Path, precision: str) -> Run:
 
 
 def import_openvino() -> Any:
-    """The package, without what it brings to report each import and conversion to its makers over the net."""
+    """Import the package with its telemetry of imports and conversions disabled."""
     if "openvino" not in sys.modules:
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # as if not installed
     import openvino

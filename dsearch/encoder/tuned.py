@@ -96,7 +96,7 @@ class LearningEncoder(nn.Module):
 
     @property
     def identity(self) -> EncoderIdentity:
-        """That of the encoder it started from: what it is now has no name yet."""
+        """Identity of the initial encoder; the changed one has no name yet."""
         return self.encoder.identity
 
     def encode_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:

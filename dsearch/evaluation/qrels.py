@@ -53,7 +53,7 @@ class JudgedPair(NamedTuple):
 
 
 def read_judged_pairs(path: str | PathLike[str]) -> Iterator[JudgedPair]:
-    """The lines of a file of judgements as they stand there; like `read_qrels`, which puts them together.
+    """Lines of a file of judgements, unmerged; `read_qrels` merges them.
 
     Raises:
         InvalidSource: as for `read_qrels`, but for pairs that stand there more than once.

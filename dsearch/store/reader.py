@@ -85,7 +85,7 @@ class Reader:
         return self._readers.closed
 
     def state_digest(self) -> tuple[int, bytes]:
-        """The number of the last operation, and the set digest after it: what the watermark says, too."""
+        """Number of the last operation, and the set digest after it, as in the watermark."""
         with self._readers.reading() as connection:
             state = read_state(connection)
         return state.sequence, state.digest

@@ -36,7 +36,7 @@ class Registered:
 
     @property
     def model(self) -> str:
-        """The version to look at: what answers now, else what was trained."""
+        """Version to inspect: the live one, else the trained one."""
         return self.live or self.version
 
     def to_dict(self) -> dict[str, Any]:

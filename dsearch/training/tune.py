@@ -187,7 +187,7 @@ class Trials:
         return judge(_answers(self.values[self.start]), _answers(choice.crossed), gate, seed=self.seed)
 
     def tuned(self, choice: Choice, gate: GateReport) -> Tuned:
-        """A choice by all queries, with what a gate says of it."""
+        """Choice by all queries, with its gate report."""
         scores = {
             "untuned": float(self.values[self.start].mean()),
             "dense": float(self.values[DENSE].mean()),

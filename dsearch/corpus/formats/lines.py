@@ -21,7 +21,7 @@ WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")  # of UTF-16 and UTF-32
 
 @contextmanager
 def opened(path: Path) -> Iterator[ByteStream]:
-    """A file's bytes; gzip is told by its first two bytes, whatever the file is called."""
+    """Open a file's bytes; gzip is detected by its first two bytes, not by its name."""
     with path.open("rb") as file:
         yield unzipped(file)
 

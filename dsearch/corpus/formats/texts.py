@@ -77,6 +77,6 @@ def _content(stream: ByteStream) -> str:
 
 
 def stem(identity: str) -> str:
-    """The name of a file without its folder and its suffixes: the title of what has none."""
+    """Name of a file without its folder and suffixes: the default title."""
     name = PurePosixPath(identity).name.removesuffix(".gz")
     return PurePosixPath(name).stem

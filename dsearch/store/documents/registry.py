@@ -111,7 +111,7 @@ def make_live(operation: Operation, kind: Kind, number: int) -> int:
 
 
 def live(connection: sqlite3.Connection, kind: Kind) -> int | None:
-    """The number of what is live, None when nothing ever was."""
+    """Number of the live entry; None if there never was one."""
     return next(iter(live_history(connection, kind)), None)
 
 

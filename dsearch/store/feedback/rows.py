@@ -217,7 +217,7 @@ def _event(
 
 
 def damaged() -> CorruptData:
-    """The error that a row which is not what was written raises."""
+    """Error for a row that differs from its digest."""
     return CorruptData("a row of feedback.db is not what was written; clear it away", hint=CLEAR_DAMAGED)
 
 

@@ -203,7 +203,7 @@ class FeedbackStore:
         return () if problem is None else (str(problem),)
 
     def problem(self) -> CorruptData | UnsupportedFormat | None:
-        """The first difference from what was written that reading everything again shows."""
+        """First damage that a full read reveals."""
         try:
             for _ in self.pages():
                 pass

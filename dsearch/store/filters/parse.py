@@ -49,7 +49,7 @@ class Equals:
 
 @dataclass(frozen=True, slots=True)
 class Compares:
-    """The value at `keys`, or an element of the list there, is of the operand's type and lies so."""
+    """The value at `keys`, or an element of the list there, has the operand's type and compares so."""
 
     keys: Keys
     order: Order

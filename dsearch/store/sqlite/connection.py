@@ -134,7 +134,7 @@ def is_full(error: sqlite3.Error) -> bool:
 
 
 def translate(error: sqlite3.Error, place: Path, damaged: Damaged | None = None) -> DsearchError:
-    """The dsearch error that says what an SQLite error means.
+    """Translate an SQLite error to a dsearch error.
 
     Args:
         error: SQLite's error.

@@ -116,7 +116,7 @@ def read_watermark(folder: Path, of: Marked = DOCUMENTS) -> Marks:
 
 
 class Watermark:
-    """The writer's hold on the file: its lock, and the slot that is written next."""
+    """Writer's handle of the file: its lock, and the next slot to write."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ def check_database(
 
 
 def unwritable(place: Path, error: OSError) -> DsearchError:
-    """The error that says what it means that something could not be written."""
+    """Error for a failed write, with its consequence."""
     if error.errno in _FULL:
         return InsufficientStorage(
             f"{place}: the disk is full; this write is not acknowledged. Free space and send it again; until "

@@ -68,7 +68,7 @@ class Propensities:
 
 
 def even_propensities() -> Propensities:
-    """Every position is looked at alike: what naive learning from clicks supposes."""
+    """Equal propensities: the assumption of naive learning from clicks."""
     return Propensities(np.ones(POSITIONS), 0.0, 0, "none")
 
 

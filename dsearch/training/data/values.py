@@ -65,7 +65,7 @@ class ValueExamples:
 def value_examples(
     collection: Collection, field: str, *, queries: Sequence[tuple[str, Value]] | None = None
 ) -> ValueExamples:
-    """The documents of a collection that have a field, each asked about by its own embedding.
+    """Documents of a collection that have a field, each with its own embedding as query.
 
     Args:
         collection: collection of the documents.

@@ -113,7 +113,7 @@ def finetune_full(
         return True
 
     class Together(Observer):
-        """All processes stop at the same step, when one is told to."""
+        """Stop all processes at the same step if one was asked to stop."""
 
         def progress(self, progress: Progress) -> None:
             reports.progress(progress)
@@ -230,7 +230,7 @@ def _encoded(
     index: MovingIndex,
     observer: Observer,
 ) -> EncodedDocuments:
-    """Every document by what was trained; of long ones every passage, cut as the collection's were."""
+    """Encode every document by the trained model, and every passage of long ones, cut as before."""
     if state.passages is None:
         index.renew(encoder, observer.progress)
         return EncodedDocuments(state, index.embeddings.numpy())

@@ -209,7 +209,7 @@ def _judged(
     gate: Gate | None,
     seed: int,
 ) -> tuple[Tuned | None, GateReport]:
-    """The tuned search, where it is another one than `start`, and what the gate says of the head."""
+    """Tuned search, if it differs from `start`, and the gate report of the head."""
     overlap = None
     if student.encoder is None:  # canaries are stored embeddings: they say nothing of an encoder that changed
         overlap = overlap_of_canaries(examples.snapshot, start, student.head, seed=seed)

@@ -101,7 +101,7 @@ def learn_null_slot(
     train_without: TrainWithout | None = None,
     seed: int = 0,
 ) -> tuple[Head, NullSlot]:
-    """A copy of the head with a slot, if that says anything, and what is known of it.
+    """Fit a slot; return a copy of the head, with the slot if it is informative, and the evaluation.
 
     Args:
         head: as it will answer.

@@ -161,7 +161,7 @@ def judge(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> GateReport:
-    """The verdict on a head by its answers to held-out queries and those of what answers now.
+    """Verdict on a head by its answers to held-out queries and those of the live model.
 
     Args:
         before: the answers now; None when nothing was held out.

@@ -55,7 +55,7 @@ class FoldAnswers:
     served: dict[Served, Answers]
 
     def of(self, kept: Kept) -> Answers:
-        """The answers of what was kept."""
+        """Answers of the selected checkpoint and settings."""
         return (
             [self.before, *self.after][kept.checkpoint] if kept.served is None else self.served[kept.served]
         )

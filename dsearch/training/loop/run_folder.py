@@ -153,7 +153,7 @@ class Stage:
         self.folder.mkdir(exist_ok=True)
 
     def add_metrics(self, epoch: Epoch, student: Student, **more: float | None) -> None:
-        """The line of an epoch; what held-out queries say is null where there are none."""
+        """Write the line of an epoch; measures of held-out queries are null if there are none."""
         held_out = epoch.after or {"all": None, "seen": None, "unseen": None}
         self.run.add_metrics(
             self.name,

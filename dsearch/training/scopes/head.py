@@ -130,7 +130,7 @@ def train_student(
 
 
 def new_head(encoder_dim: int, options: HeadOptions, start: Head | None) -> Head:
-    """The head that a training begins with: the identity, and what `start` knows of keywords and hops."""
+    """Initial head of a training: identity projections, with keyword and hop settings of `start`."""
     head = Head(
         encoder_dim,
         heads=options.heads,
