@@ -114,7 +114,7 @@ def ended_task(client: Client, task: Task, called: str, unit: str = "documents")
                 return
             shown = ("stage", "done", "total", "elapsed_s")
             now = Progress(**{name: task.progress[name] for name in shown})
-            if now != last:  # it is asked for more often than it changes
+            if now != last:  # polled more often than it changes
                 last = now
                 on_progress(now)
 

@@ -67,7 +67,7 @@ class _Connection:
         headers = {"User-Agent": f"dsearch/{__version__}"}
         if self._api_key is not None:
             headers["Authorization"] = f"Bearer {self._api_key}"
-        # No proxy or password file of the environment is asked: a search goes where the caller says, alone.
+        # Ignore the environment's proxies and password files: queries go only to the caller's address.
         settings: dict[str, Any] = {"base_url": self.url, "headers": headers, "trust_env": False}
         return settings if self._transport is None else {**settings, "transport": self._transport}
 
@@ -79,7 +79,7 @@ class _Connection:
         headers = {"Accept": f"{request.accept}, application/problem+json"}
         if request.content is not None:
             headers["Content-Type"] = request.content_type
-        if not request.writes:  # the server stops when nobody waits any more; it takes 30 s at most
+        if not request.writes:  # the server then stops with this timeout; it accepts 30 s at most
             headers[_DEADLINE] = str(max(1, round(1000 * min(limit_s, 30.0))))
         return {
             "method": request.method,

@@ -402,7 +402,7 @@ class SearchEngine:
             made = self._opened(folder)
             _ = made.snapshot
         except BaseException:
-            self._open.pop(old.name, None)  # whoever asks next is told what is wrong with it
+            self._open.pop(old.name, None)  # the next access reports the damage
             raise
         with self._opening:
             self._open[old.name] = made
@@ -413,7 +413,7 @@ class SearchEngine:
         share, minimum = (None, MINIMUM) if self.readonly else self._rebuild
         return Collection(
             store,
-            self._encoders.of(store),  # a replaced edition keeps its own, as long as somebody asks it
+            self._encoders.of(store),  # a replaced edition keeps its own while it is in use
             self.query_cache,
             closed=closed,
             rebuild_share=share,

@@ -156,7 +156,7 @@ class Home:
         }
         written = self.path / f"{_HOLDER_NAME}.{os.getpid()}"
         written.write_text(json.dumps(holder))
-        written.replace(self.path / _HOLDER_NAME)  # nobody reads half of it
+        written.replace(self.path / _HOLDER_NAME)  # atomic for readers
 
     def _locked(self) -> HomeLocked:
         """The error of a home whose lock another process holds, with the address where that serves it."""

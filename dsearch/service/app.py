@@ -117,7 +117,7 @@ def create_app(
     )
     app.state.service = service
     problems.install(app)
-    declared = (  # looked through in this order: what is asked most comes first
+    declared = (  # matched in this order: the most frequent routes first
         search,
         attend,
         health,

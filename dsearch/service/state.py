@@ -165,11 +165,11 @@ class Service:
     def _warm(self) -> None:
         encodes: list[bool] = []
         for name in self.catalogue.names():
-            # A damaged collection says so when it is asked; the others are ready all the same.
+            # A damaged collection reports it on use; the others are ready.
             with contextlib.suppress(DsearchError), self.catalogue.using(name) as collection:
                 _ = collection.snapshot
                 encodes.append(collection.has_encoder)
-        if any(encodes) or not encodes:  # where all embeddings are given, nobody waits for an encoder
+        if any(encodes) or not encodes:  # collections with supplied embeddings need no encoder
             self.catalogue.load_encoder()
         for name in self.catalogue.names():  # of one that was migrated it is another
             with contextlib.suppress(DsearchError), self.catalogue.using(name) as collection:
@@ -209,7 +209,7 @@ def readings_of(
                 )
                 readings += _of_collection(collection)
         except DsearchError:
-            continue  # deleted since, or damaged: it says so to those who ask it
+            continue  # deleted since, or damaged, which its next use reports
     return readings
 
 

@@ -250,7 +250,7 @@ def delete(
         raise InvalidRequest(
             f"{'ids and --filter' if ids else 'neither ids nor --filter'}; give one of the two"
         )
-    condition: Any = options.filter_of(filter)  # whoever deletes checks it
+    condition: Any = options.filter_of(filter)  # checked by the deletion
     try:
         with opened_engine(home, readonly=False) as (engine, _):
             target = engine.collection(collection)

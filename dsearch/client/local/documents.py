@@ -29,7 +29,7 @@ class LocalDocuments:
         for name in self.engine.names():
             try:
                 found.append(self.collection(name))
-            except DsearchError:  # damaged: it says so when it is asked for
+            except DsearchError:  # damaged: its next use reports it
                 continue
         return found
 
@@ -156,7 +156,7 @@ def _add(good: Checked, given: Document | Mapping[str, Any], number: int, seen: 
         if unknown := [str(name) for name in given if name not in known]:
             raise InvalidDocument(f"unknown field {unknown[0][:80]!r}; use {', '.join(known)}")
         document = Document(**{"id": "", "text": "", **given})
-    if isinstance(document.id, str) and document.id in seen:  # what is no text is told below
+    if isinstance(document.id, str) and document.id in seen:  # other types are reported below
         raise InvalidDocument(
             f"id {document.id[:80]!r} stands on line {seen[document.id]} too, which was stored; "
             "send each id once"

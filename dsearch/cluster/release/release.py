@@ -27,7 +27,7 @@ from dsearch.index.manifest import MANIFEST_NAME
 RELEASE_NAME, SHARD_NAME, FREQUENCIES_NAME = "release.json", "shard.json", "frequencies.npy"
 FORMAT = 1
 
-# SQLite makes these when the database is opened, and the lock is nobody's content.
+# SQLite makes these when it opens the database; the lock file has no content.
 _PASSING = ("-wal", "-shm", ".lock", "LOCK")
 _AGAIN = "split the generation again, or copy the folder anew"
 

@@ -140,7 +140,7 @@ def attention_parts(
             if "values" in include:
                 arrays["values"] = layer.head.values(embeddings)
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
-    # A slot competes with all candidates of a query: whoever asks differentiates by `vjp`.
+    # A slot competes with all candidates of a query, so clients need `vjp` for the gradient.
     if "slopes" in include and layer.hops == 1 and found.null_weight is None:
         arrays["slopes"] = slopes_of(layer, states, found)
     ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, found.positions)]

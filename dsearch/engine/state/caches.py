@@ -146,7 +146,7 @@ class KeptLayers:
         Raises:
             InvalidRequest: options out of range.
         """
-        if not isinstance(options.get("score", "dot"), str):  # somebody's own, which may learn
+        if not isinstance(options.get("score", "dot"), str):  # a caller's own score, which may learn
             return SearchLayer(state, head, **options)
         key = (id(head), *options.items())  # a layer that is kept keeps its head: ids stay theirs
         with self._lock:

@@ -184,7 +184,7 @@ class LiveState:
         return state
 
     def _clean_close(self) -> CleanClose | None:
-        if self._snapshot is None or self._proof is None:  # nobody asked: what held at the opening holds
+        if self._snapshot is None or self._proof is None:  # unused: the record of the opening still holds
             live, closed = self._store.live_generation(), self._closed
             same = closed is not None and live is not None and closed.files_of(live) is not None
             return closed.still(self._store) if closed is not None and same else None

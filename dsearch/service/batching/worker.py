@@ -194,7 +194,7 @@ class Worker:
     def _require_room(self, characters: int) -> None:
         if self._fits(characters):
             return
-        for job in [job for job in self._queue if job.answer.done()]:  # nobody waits for these
+        for job in [job for job in self._queue if job.answer.done()]:  # cancelled or timed out
             self._queue.remove(job)
             self._characters -= job.characters
         if self._fits(characters):
@@ -261,7 +261,7 @@ class Worker:
                     self.pace_s = min(self._paces)
             if self._observer is not None:
                 self._observer.batch(self.name, [started - job.submitted for job in batch], took_s)
-            _deliver(batch)  # last: who is woken finds the interpreter free
+            _deliver(batch)  # last, so that woken threads find the interpreter free
 
     def _next_batch(self) -> list[_Job]:
         """The job that has waited longest and those that go with it; empty when it is time to end."""
@@ -301,7 +301,7 @@ def _compute(batch: list[_Job]) -> None:
         if len(batch) == 1:
             batch[0].error = error
             return
-        # Somebody's item is bad: each for itself, so that it is nobody else's error.
+        # One item is bad: compute each alone, so that the others do not fail with it.
         for job in batch:
             _compute([job])
 
@@ -310,7 +310,7 @@ def _deliver(batch: list[_Job]) -> None:
     """Hand the results over, one wake-up of each event loop for the whole batch."""
     for loop in {job.loop for job in batch}:
         mine = [job for job in batch if job.loop is loop]
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(_answer, mine)
 
 

@@ -99,7 +99,7 @@ class Deadline:
         token = _present.set(loop.time() + self._timeout_s(scope, given))
         client = _Client(receive, send, loop)
         if bodiless:
-            await client.read_on()  # its route will not, and so nobody would see the client leave
+            await client.read_on()  # the route does not, so a disconnect would go unnoticed
         try:
             await self.app(scope, client.receive, client.send)
         except asyncio.CancelledError:

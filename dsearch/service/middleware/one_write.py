@@ -60,7 +60,7 @@ class OneWrite(asyncio.Transport):
         """As the transport's."""
         return len(self._head) + self._transport.get_write_buffer_size()
 
-    # What is asked of it on the way through; a class of asyncio would say "not implemented".
+    # The methods that uvicorn calls; asyncio's base class would raise "not implemented".
 
     def is_closing(self) -> bool:
         """As the transport's."""

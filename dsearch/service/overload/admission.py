@@ -27,8 +27,8 @@ from starlette.types import Message, Receive
 
 BURST = 64
 TWO_BATCHES = 40  # of twenty, with room for what refusals cost; of fourteen a tenth less was answered
-SHORT_S = 0.04  # of waiting disturbs nobody: where it is more than two batches, more are let in
-LONG_S = 1.0  # of waiting is too long: where it is less than a burst, fewer are let in
+SHORT_S = 0.04  # of waiting is acceptable: if it exceeds two batches, more are admitted
+LONG_S = 1.0  # of waiting is too long: if a burst takes longer, fewer are admitted
 LEAST, MOST = 8, 256
 CALM_S = 1.0
 TIGHT_S = 60.0
