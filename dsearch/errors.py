@@ -198,7 +198,7 @@ class EncoderUnavailable(Unavailable):
 
 
 class MissingExtra(Unavailable):
-    """What is asked for needs packages that are not installed; the message names the extra."""
+    """A needed package is not installed; the message names the extra."""
 
     code = "missing_extra"
 
