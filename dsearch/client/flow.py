@@ -54,7 +54,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """Complete HTTP response; the names of `headers` are in lower case."""
 
     status: int
@@ -62,8 +62,8 @@ class Answer:
     content: bytes
 
 
-NOTHING = Answer(0, {}, b"")
-Flow: TypeAlias = Generator[Request | Pause, Answer, T]
+NOTHING = Reply(0, {}, b"")
+Flow: TypeAlias = Generator[Request | Pause, Reply, T]
 """Yields requests, is sent their answers (those of 400 and more are raised into it), returns a result."""
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from dsearch.client.answers import Attention, Prediction, Proof, Vjp, Written
-from dsearch.client.flow import Answer, Request
+from dsearch.client.flow import Reply, Request
 from dsearch.errors import DsearchError, InvalidRequest, Unavailable
 from dsearch.hints import Command
 from dsearch.types import Document, SearchResult, Stamp
@@ -219,7 +219,7 @@ _FACTS = "answer"
 _WRITTEN = "written"
 
 
-def content_of(answer: Answer) -> Any:
+def content_of(answer: Reply) -> Any:
     """The JSON of an answer.
 
     Raises:
@@ -285,7 +285,7 @@ def attention(content: bytes) -> Attention:
     )
 
 
-def error_of(answer: Answer) -> DsearchError:
+def error_of(answer: Reply) -> DsearchError:
     """The error that a problem document describes: of the class that has its `code`, in this process too.
 
     One whose class belongs to the service alone becomes the nearest that this package has, with its code.

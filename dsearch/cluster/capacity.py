@@ -73,7 +73,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapacityPlan:
     """Resources that a collection needs.
 
     Attributes:
@@ -113,7 +113,7 @@ def plan(
     replicas: int = 2,
     machine: Machine | None = None,
     rates: Rates | None = None,
-) -> Plan:
+) -> CapacityPlan:
     """Plan a cluster.
 
     Args:
@@ -159,7 +159,7 @@ def plan(
     for_memory = math.ceil(shards * replicas * memory_gb / usable)
     on_disk = dimensions * (DISK_PER_EMBEDDING + kind.bytes_per_number) + POSTINGS_BYTES + TEXT_BYTES
     machines = max(for_cores, for_memory, replicas)
-    return Plan(
+    return CapacityPlan(
         kind=kind,
         shards=shards,
         replicas=replicas,

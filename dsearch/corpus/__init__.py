@@ -12,15 +12,15 @@ from dsearch.corpus.python_docs import (
     write_python_docs,
 )
 from dsearch.corpus.readers import SUPPORTED, read, read_sources
-from dsearch.corpus.records import Fields, content_id
+from dsearch.corpus.records import RecordFields, content_id
 from dsearch.corpus.sentences import inverse_cloze, sentences
 
 __all__ = [
     "SUPPORTED",
     "BeirFolder",
-    "Fields",
     "Problems",
     "PythonCorpus",
+    "RecordFields",
     "SourceProblem",
     "content_id",
     "inverse_cloze",

@@ -20,14 +20,14 @@ from dsearch.corpus.formats.pages import read_html, read_pdf
 from dsearch.corpus.formats.tables import read_csv
 from dsearch.corpus.formats.texts import read_markdown, read_text
 from dsearch.corpus.problems import Problems
-from dsearch.corpus.records import BadRecord, Fields, Place, content_id
+from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
 from dsearch.errors import InvalidSource, MissingExtra
 from dsearch.types import Document
 
 STANDARD_INPUT = "-"
 BEIR_CORPUS = "corpus.jsonl"
 
-RecordReader = Callable[[ByteStream, str, Problems, Fields], Iterator[Place]]
+RecordReader = Callable[[ByteStream, str, Problems, RecordFields], Iterator[Place]]
 TextReader = Callable[[ByteStream, str], Document]
 Refuse = Callable[[Document], str | None]
 
@@ -60,7 +60,7 @@ def read(
     source: str | PathLike[str],
     *,
     problems: Problems | None = None,
-    fields: Fields | None = None,
+    fields: RecordFields | None = None,
     stdin: ByteStream | None = None,
     refuse: Refuse | None = None,
 ) -> Iterator[Document]:
@@ -100,13 +100,13 @@ def read_sources(
     sources: Iterable[str | PathLike[str]],
     *,
     problems: Problems | None = None,
-    fields: Fields | None = None,
+    fields: RecordFields | None = None,
     stdin: ByteStream | None = None,
     refuse: Refuse | None = None,
 ) -> Iterator[Document]:
     """The documents of several sources, one after the other; ids are unique across all. Else like `read`."""
     problems = Problems(strict=True) if problems is None else problems
-    fields = Fields() if fields is None else fields
+    fields = RecordFields() if fields is None else fields
     parts = [_reader(fspath(source), problems, fields, stdin) for source in sources]
     return _accepted(itertools.chain.from_iterable(part() for part in parts), problems, refuse)
 
@@ -115,7 +115,7 @@ Located = tuple[str, int | None, Document]
 
 
 def _reader(
-    source: str, problems: Problems, fields: Fields, stdin: ByteStream | None
+    source: str, problems: Problems, fields: RecordFields, stdin: ByteStream | None
 ) -> Callable[[], Iterator[Located]]:
     """Reader of a source, after checking that it is readable."""
     if source == STANDARD_INPUT:
@@ -149,7 +149,7 @@ def _reader(
     return partial(_read_file, path, path.name, problems, fields)
 
 
-def _read_file(path: Path, identity: str, problems: Problems, fields: Fields) -> Iterator[Located]:
+def _read_file(path: Path, identity: str, problems: Problems, fields: RecordFields) -> Iterator[Located]:
     name, kind = str(path), _kind(path)
     try:
         with opened(path) as stream:
@@ -164,7 +164,9 @@ def _read_file(path: Path, identity: str, problems: Problems, fields: Fields) ->
         problems.add(name, None, f"cannot be read: {error}")
 
 
-def _read_files(files: Iterable[Path], folder: Path, problems: Problems, fields: Fields) -> Iterator[Located]:
+def _read_files(
+    files: Iterable[Path], folder: Path, problems: Problems, fields: RecordFields
+) -> Iterator[Located]:
     for path in files:
         if not _kind(path):
             problems.passed_over[path.suffix.lower()] += 1
@@ -175,12 +177,12 @@ def _read_files(files: Iterable[Path], folder: Path, problems: Problems, fields:
             problems.add(str(path), None, str(error))
 
 
-def _read_dataset(files: Iterable[Path], problems: Problems, fields: Fields) -> Iterator[Located]:
+def _read_dataset(files: Iterable[Path], problems: Problems, fields: RecordFields) -> Iterator[Located]:
     for path in files:
         yield from _read_file(path, path.name, problems, fields)
 
 
-def _read_stream(stream: ByteStream, problems: Problems, fields: Fields) -> Iterator[Located]:
+def _read_stream(stream: ByteStream, problems: Problems, fields: RecordFields) -> Iterator[Located]:
     name = "standard input"
     lines = ((n, line) for n, line in decoded_lines(unzipped(stream), name, problems) if line.strip())
     first = next(lines, None)

@@ -22,7 +22,7 @@ Place: TypeAlias = tuple[int, Document]
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class RecordFields:
     """Names of the fields with id, title, text and value.
 
     None stands for the first existing one of `_id`, `id`; of `title`; of `text`, `contents`, `body`; of
@@ -65,7 +65,7 @@ class BadRecord(Exception):
         self.line = line
 
 
-def to_document(record: Mapping[str, Any], fields: Fields) -> Document:
+def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
     """The document that a record describes.
 
     `value` is a number or a list of numbers, in a table's cell also as JSON (`[0.5, 1]`). All other fields

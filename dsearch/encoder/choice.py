@@ -34,7 +34,7 @@ _LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredBackend:
     """Measurement of one back end on this machine.
 
     Attributes:
@@ -62,7 +62,7 @@ class Choice:
     """
 
     backend: Backend
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredBackend, ...]
 
 
 def candidates(dtype: str | None = None) -> list[Backend]:
@@ -89,7 +89,7 @@ def read_choice(cache: Path, weights_sha256: str, dtype: str | None) -> Choice |
     """Read a previous choice; None if there is none for this encoder, version and processor."""
     try:
         stored = json.loads(_file(cache, weights_sha256, dtype).read_text(encoding="utf-8"))
-        measured = tuple(Measured(**one) for one in stored["measured"])
+        measured = tuple(MeasuredBackend(**one) for one in stored["measured"])
         backend = Backend(**stored["backend"])
     except (OSError, ValueError, KeyError, TypeError, DsearchError):
         return None
@@ -127,8 +127,8 @@ def choose(
             encoders.pop(backend, None)
             problems[backend] = f"{type(error).__name__}: {error}"
     rates = _rates(encoders)
-    measured = [Measured(one.name, one.dtype, *rates[one]) for one in rates]
-    measured += [Measured(one.name, one.dtype, problem=problem) for one, problem in problems.items()]
+    measured = [MeasuredBackend(one.name, one.dtype, *rates[one]) for one in rates]
+    measured += [MeasuredBackend(one.name, one.dtype, problem=problem) for one, problem in problems.items()]
     chosen = _fastest(rates)
     choice = Choice(chosen, tuple(measured))
     with contextlib.suppress(OSError):  # a cache that cannot be written costs the next start a measurement

@@ -28,30 +28,30 @@ from dsearch.engine.models.tensors import (
 from dsearch.engine.network_layer import open_layer
 from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
-from dsearch.engine.search.attend import Attended
-from dsearch.engine.search.gradients import AttentionParts, Gradients, Question, attention_parts, vjp
-from dsearch.engine.search.predict import Evidence, FieldPrediction, Predicted
+from dsearch.engine.search.attend import AttendResult
+from dsearch.engine.search.gradients import AttentionParts, GradientQuery, Gradients, attention_parts, vjp
+from dsearch.engine.search.predict import FieldPrediction, Predicted, PredictionSource
 from dsearch.engine.snapshot.snapshot import Snapshot
 
 __all__ = [
     "MAX_HEADS",
     "UNTRAINED",
-    "Attended",
+    "AttendResult",
     "AttentionParts",
     "Backup",
     "Collection",
     "Compacted",
     "EncodedDocuments",
-    "Evidence",
     "FieldPrediction",
+    "GradientQuery",
     "Gradients",
     "KeyOptions",
     "LayerOptions",
     "Migrated",
     "PassageOptions",
     "Predicted",
+    "PredictionSource",
     "QueryStates",
-    "Question",
     "SearchEngine",
     "SearchLayer",
     "SearchOptions",

@@ -28,13 +28,13 @@ from dsearch.engine.indexing.ingest import (
     store_documents,
 )
 from dsearch.engine.indexing.retention import retire_one, strike_missing
-from dsearch.engine.indexing.tuning import Tuned, keep_tuned
+from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
 from dsearch.engine.models.training_record import Lessons
 from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
 from dsearch.engine.rebuild import MINIMUM, Rebuilder, measured_live, tuning_queries
-from dsearch.engine.search.attend import Attended, attend
+from dsearch.engine.search.attend import AttendResult, attend
 from dsearch.engine.search.predict import EVIDENCE, Predicted, fields_of, predict
 from dsearch.engine.search.search import search
 from dsearch.engine.search.similar import similar
@@ -145,7 +145,7 @@ class Collection(CollectionState):
         certify: int | None = None,
         filter: object | None = None,
         **options: Unpack[LayerOptions],
-    ) -> Attended:
+    ) -> AttendResult:
         """Compute attention for texts or query states: context, weights and ids, without gradients.
 
         Args:
@@ -330,7 +330,7 @@ class Collection(CollectionState):
             retire_one(self.store, damaged.number)
         return number
 
-    def retune(self) -> Tuned | None:
+    def retune(self) -> TunedKeys | None:
         """Measure what an approximate index finds of the live head's queries, and tune it where that is less
         than its target; None for a kind that compares every key. Done after each promotion.
         """

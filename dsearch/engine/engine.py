@@ -19,7 +19,7 @@ from dsearch.engine.indexing.retention import clear, tidy
 from dsearch.engine.maintenance.backup import Backup, back_up, restore
 from dsearch.engine.maintenance.migrate import (
     Migrated,
-    Prepared,
+    PreparedMigration,
     clear_superseded,
     migrate,
     migrating_folder,
@@ -307,13 +307,13 @@ class SearchEngine:
 
     def prepare_migration(
         self, name: str, on_progress: OnProgress | None = None, cancelled: Callable[[], bool] | None = None
-    ) -> Prepared:
+    ) -> PreparedMigration:
         """Run the first part of `migrate`, by `next_encoder`; a readonly engine can do it for the writer."""
         store = self.collection(name).store
         return prepare(self.home, store, self.next_encoder, on_progress=on_progress, cancelled=cancelled)
 
     def finish_migration(
-        self, name: str, prepared: Prepared, close: Callable[[Collection], None] = Collection.close
+        self, name: str, prepared: PreparedMigration, close: Callable[[Collection], None] = Collection.close
     ) -> Migrated | None:
         """Run the second part: the switch. None if too much has changed since; then prepare it again.
 

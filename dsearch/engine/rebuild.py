@@ -23,7 +23,7 @@ from jaxtyping import Float32
 
 from dsearch.corpus import sentences
 from dsearch.engine.indexing.ingest import Built, OnProgress, build_files, is_given
-from dsearch.engine.indexing.tuning import Tuned, key_queries, retune, retune_in_child
+from dsearch.engine.indexing.tuning import TunedKeys, key_queries, retune, retune_in_child
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.state.live import LiveState
 from dsearch.engine.state.state import CollectionState
@@ -284,7 +284,7 @@ def folded_queries(
     return np.ascontiguousarray(folded[::step][:QUERIES].numpy(), np.float32)
 
 
-def measured_live(collection: CollectionState, *, spawned: bool) -> Tuned | None:
+def measured_live(collection: CollectionState, *, spawned: bool) -> TunedKeys | None:
     """Measure, and tune if necessary, the live index with queries of the live head.
 
     Args:

@@ -66,7 +66,7 @@ def mean_values(values: Values) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedQuery:
     """Some queries' rankings, as numbers. Rows end in zeros where a ranking or the judgements are shorter."""
 
     gains: Float[np.ndarray, "queries depth"]
@@ -75,36 +75,36 @@ class Judged:
     """The positive grades of each query, falling."""
 
 
-def ndcg(judged: Judged, cutoff: int | None) -> Float[np.ndarray, " queries"]:
+def ndcg(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
     """DCG@k over the best there is; DCG@k = Σ_{i ≤ k} grade_i / log2(i + 1) (Järvelin & Kekäläinen 2002)."""
     return _discounted(judged.gains[:, :cutoff]) / _discounted(judged.ideal[:, :cutoff])
 
 
-def recall(judged: Judged, cutoff: int | None) -> Float[np.ndarray, " queries"]:
+def recall(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
     """The share of the relevant documents that stand in the first k."""
     return (judged.gains[:, :cutoff] > 0).sum(axis=1) / (judged.ideal > 0).sum(axis=1)
 
 
-def reciprocal_rank(judged: Judged, cutoff: int | None) -> Float[np.ndarray, " queries"]:
+def reciprocal_rank(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
     """One over the rank of the first relevant document; 0 when there is none in the first k."""
     relevant = judged.gains[:, :cutoff] > 0
     return np.where(relevant.any(axis=1), 1.0 / (relevant.argmax(axis=1) + 1), 0.0)
 
 
-def average_precision(judged: Judged, cutoff: int | None) -> Float[np.ndarray, " queries"]:
+def average_precision(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
     """The precision at the rank of each relevant document, averaged over all relevant ones, found or not."""
     relevant = judged.gains[:, :cutoff] > 0
     precision_at = relevant.cumsum(axis=1) / np.arange(1, relevant.shape[1] + 1)
     return (precision_at * relevant).sum(axis=1) / (judged.ideal > 0).sum(axis=1)
 
 
-def precision(judged: Judged, cutoff: int | None) -> Float[np.ndarray, " queries"]:
+def precision(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
     """The relevant documents among the first k, over k, also when fewer than k were returned."""
     assert cutoff is not None, "parse_measure asks for a cutoff"
     return (judged.gains[:, :cutoff] > 0).sum(axis=1) / cutoff
 
 
-Measure: TypeAlias = Callable[[Judged, int | None], Float[np.ndarray, " queries"]]
+Measure: TypeAlias = Callable[[JudgedQuery, int | None], Float[np.ndarray, " queries"]]
 MEASURES: dict[str, Measure] = {
     "nDCG": ndcg,
     "Recall": recall,
@@ -133,7 +133,7 @@ def _judge(
     run: Mapping[str, Ranking],
     qrels: Mapping[str, Mapping[str, float]],
     exclude: Mapping[str, Collection[str]],
-) -> Judged:
+) -> JudgedQuery:
     gains: list[list[float]] = []
     ideal: list[list[float]] = []
     for query in queries:
@@ -148,7 +148,7 @@ def _judge(
             [max(grades.get(document, 0.0), 0.0) for document in documents if document not in left_out]
         )
         ideal.append(sorted((grade for grade in grades.values() if grade > 0), reverse=True))
-    return Judged(_padded(gains), _padded(ideal))
+    return JudgedQuery(_padded(gains), _padded(ideal))
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> Float[np.ndarray, "rows longest"]:

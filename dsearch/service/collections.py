@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
-from dsearch.engine.maintenance.migrate import Migrated, Prepared
+from dsearch.engine.maintenance.migrate import Migrated, PreparedMigration
 from dsearch.errors import CollectionNotFound, DsearchError
 
 
@@ -128,7 +128,7 @@ class Catalogue:
                 self._leaving.discard(name)
                 self._changed.notify_all()
 
-    def finish_migration(self, name: str, prepared: Prepared) -> Migrated | None:
+    def finish_migration(self, name: str, prepared: PreparedMigration) -> Migrated | None:
         """Let a prepared edition answer; the replaced one is closed when the last request that holds it is
         done. See `SearchEngine.finish_migration`.
         """

@@ -25,7 +25,7 @@ from dsearch.service.errors import UnknownQuery
 from dsearch.service.schemas.feedback import EventGiven
 from dsearch.service.wire.fields import shown
 from dsearch.service.wire.json import new_id
-from dsearch.store import Event, FeedbackStore, Impression, Recorded
+from dsearch.store import Event, FeedbackStore, Impression, StoredEvents
 from dsearch.training import ACTIONS
 from dsearch.types import SearchResult
 
@@ -50,7 +50,7 @@ class Feedback:
     key: str
     events: Sequence[EventGiven]
 
-    def __call__(self) -> Recorded:
+    def __call__(self) -> StoredEvents:
         """Write them, all or none; durable on return.
 
         Raises:

@@ -22,7 +22,7 @@ _PLAIN = frozenset({str, int, bool, type(None)})  # not float: orjson writes 1e1
 _AS_HERE = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER  # which refuses integers of more than 53 bits
 
 
-class Refused(Exception):
+class RefusedValue(Exception):
     """Why one document cannot be stored; the caller adds which one it is."""
 
 
@@ -33,7 +33,7 @@ def canonical_metadata(metadata: object) -> str:
         Refused: what would not come back as it was given: JSON has no tuples, no number keys, no NaN.
     """
     if not isinstance(metadata, dict):
-        raise Refused(f"has metadata of type {type(metadata).__name__}; use an object of JSON values")
+        raise RefusedValue(f"has metadata of type {type(metadata).__name__}; use an object of JSON values")
     given = cast("dict[object, object]", metadata)
     if _PLAIN.issuperset(map(type, given.values())) and _TEXT.issuperset(map(type, given)):
         try:
@@ -51,28 +51,28 @@ def _written(value: Any, where: str, depth: int) -> str:
         return encode_basestring(value)
     if kind is int:
         if not _LEAST_INTEGER <= value <= _GREATEST_INTEGER:
-            raise Refused(f"has an integer of more than 64 bits at {where}; use a string")
+            raise RefusedValue(f"has an integer of more than 64 bits at {where}; use a string")
         return int.__repr__(value)
     if kind is float:
         if not math.isfinite(value):
-            raise Refused(f"has {value} at {where}; JSON has finite numbers only, use null")
+            raise RefusedValue(f"has {value} at {where}; JSON has finite numbers only, use null")
         return float.__repr__(value)
     if value is None:
         return "null"
     if kind is bool:
         return "true" if value else "false"
     if kind is not dict and kind is not list:
-        raise Refused(
+        raise RefusedValue(
             f"has a {kind.__name__} at {where}; use null, booleans, numbers, strings, lists, objects"
         )
     if depth == 0:
-        raise Refused(f"nests deeper than {MAX_METADATA_DEPTH} levels at {where}")
+        raise RefusedValue(f"nests deeper than {MAX_METADATA_DEPTH} levels at {where}")
     if kind is list:
         items = [_written(item, f"{where}[{position}]", depth - 1) for position, item in enumerate(value)]
         return f"[{','.join(items)}]"
     for key in value:
         if not isinstance(key, str):
-            raise Refused(f"has the key {key!r} at {where}; JSON keys are strings")
+            raise RefusedValue(f"has the key {key!r} at {where}; JSON keys are strings")
     items: list[str] = []
     for key in sorted(value):
         item = value[key]

@@ -25,12 +25,12 @@ from dsearch.store.filters.sql import compile_filter, json_path
 from dsearch.store.records import (
     Changes,
     Counts,
-    FacetValue,
+    FacetCount,
     GenerationRecord,
     ModelRecord,
     Passages,
     Pending,
-    Snapshot,
+    StoreState,
     VerifyReport,
 )
 from dsearch.store.sqlite.connection import ReaderPool
@@ -121,7 +121,7 @@ class Reader:
         with self._readers.reading() as connection:
             return read.contents(connection, rows)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> StoreState:
         """The searchable rows (live, with an embedding), ascending, and the operation that they are as of."""
         with self._readers.reading() as connection:
             return read.snapshot(connection)
@@ -208,7 +208,7 @@ class Reader:
         with self._readers.reading() as connection:
             return self._matches.rows(connection, tree, after)
 
-    def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetValue]:
+    def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetCount]:
         """The most frequent values of a metadata field among live documents, and how many have each.
 
         Elements of a list count one by one, each once per document; objects and lists in lists do not. Equal
@@ -371,7 +371,7 @@ def count(connection: sqlite3.Connection, tree: Filter) -> Counts:
     return Counts(documents, waiting, tombstones=0)
 
 
-def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limit: int) -> list[FacetValue]:
+def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limit: int) -> list[FacetCount]:
     """The values under `keys` that most live, matching documents have."""
     condition, parameters = ("TRUE", []) if tree is None else compile_filter(tree)
     path = f"?{len(parameters) + 1}"
@@ -386,7 +386,7 @@ def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limi
         """,
         (*parameters, json_path(keys), limit),
     )
-    return [FacetValue(_python_value(kind, atom), documents) for kind, atom, documents in found]
+    return [FacetCount(_python_value(kind, atom), documents) for kind, atom, documents in found]
 
 
 def _python_value(kind: str, atom: str | int | float | None) -> Scalar:

@@ -37,7 +37,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class FacetValue:
+class FacetCount:
     """A value of a metadata field, and how many documents have it."""
 
     value: str | int | float | bool | None
@@ -66,7 +66,7 @@ class Passages:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StoreState:
     """The searchable rows (live, with an embedding), ascending, as of operation `sequence`."""
 
     sequence: int

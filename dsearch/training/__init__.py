@@ -39,10 +39,10 @@ from dsearch.training.registry import (
     register_trained,
     starting_version,
 )
-from dsearch.training.run import Learned, run_training, run_tuning, summary
+from dsearch.training.run import JobResult, run_training, run_tuning, summary
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.scopes.head import train_head, train_student
-from dsearch.training.tune import Tuned, tune
+from dsearch.training.tune import TunedSearch, tune
 
 __all__ = [
     "ACTIONS",
@@ -59,7 +59,7 @@ __all__ = [
     "GateReport",
     "Graded",
     "Headroom",
-    "Learned",
+    "JobResult",
     "NullSlot",
     "Observer",
     "Propensities",
@@ -70,7 +70,7 @@ __all__ = [
     "TrainedValues",
     "TrainingDiverged",
     "TrainingOptions",
-    "Tuned",
+    "TunedSearch",
     "ValueExamples",
     "ValueOptions",
     "Watch",

@@ -19,7 +19,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import length, unit
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.layer import HOP_CANDIDATES
-from dsearch.evaluation.metrics import Judged, ndcg
+from dsearch.evaluation.metrics import JudgedQuery, ndcg
 from dsearch.products import product
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages
@@ -42,7 +42,7 @@ class Relevant:
         """nDCG@10 of each ranking; NaN where nothing is relevant."""
         gains = gains_of(top[:, :DEPTH], self._positions, self._grades)
         with np.errstate(invalid="ignore"):
-            return ndcg(Judged(gains, self._ideal), DEPTH)
+            return ndcg(JudgedQuery(gains, self._ideal), DEPTH)
 
 
 def ndcg_at_10(

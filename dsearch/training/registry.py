@@ -10,7 +10,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.training_record import Lessons
-from dsearch.training.tune import SCOPE, Tuned, head_of, setting_from
+from dsearch.training.tune import SCOPE, TunedSearch, head_of, setting_from
 
 if TYPE_CHECKING:
     from dsearch.training.finetune.head import Trained
@@ -63,7 +63,7 @@ def starting_version(collection: Collection) -> str:
 
 def register_trained(
     collection: Collection,
-    trained: Trained | TrainedValues | Tuned,
+    trained: Trained | TrainedValues | TunedSearch,
     *,
     promote: bool = True,
     accept: bool = False,

@@ -1,6 +1,6 @@
 """Run a `TrainingJob` or a `TuningJob` on a collection, for command line, server and Python alike.
 
-    job → examples → training from the live tuned search → gate → `Learned`; `register` stores and promotes it
+    job → examples → training from the live tuned search → gate → `JobResult`; `register` stores it
 
 A run's identity, by which an interrupted one is resumed: the digest of its data, the state of the documents,
 its options and its parent version.
@@ -34,7 +34,7 @@ from dsearch.training.options import (
 )
 from dsearch.training.registry import Registered, register_trained, starting_version
 from dsearch.training.scopes.full import FullOptions
-from dsearch.training.tune import Tuned, tune
+from dsearch.training.tune import TunedSearch, tune
 
 if TYPE_CHECKING:
     from dsearch.training.loop.distributed import Processes
@@ -52,7 +52,7 @@ MakeShardTask = Callable[[TrainingOptions], "MakeTask"]
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class JobResult:
     """The result of a job, before it is registered.
 
     Attributes:
@@ -63,7 +63,7 @@ class Learned:
         null_slot: the report of the null slot, where one was learned.
     """
 
-    result: Trained | TrainedValues | Tuned
+    result: Trained | TrainedValues | TunedSearch
     parent: str
     examples: int
     left_out: Mapping[str, int]
@@ -99,7 +99,7 @@ def run_training(
     device: str = "cpu",
     processes: Processes | None = None,
     make_task: MakeShardTask | None = None,
-) -> Learned:
+) -> JobResult:
     """Train as the job says; nothing is registered.
 
     Args:
@@ -134,7 +134,7 @@ def run_training(
     return run.full() if job.scope == "full" else run.head()
 
 
-def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None = None) -> Learned:
+def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None = None) -> JobResult:
     """Choose keyword weight, k1, b and hop strength; nothing is registered.
 
     Raises:
@@ -143,7 +143,7 @@ def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None
     job.check()
     examples = judged_examples(collection, job)
     tuned = tune(examples, gate=_gate(job), seed=job.seed, observer=observer)
-    return Learned(tuned, UNTRAINED, len(examples), examples.left_out)
+    return JobResult(tuned, UNTRAINED, len(examples), examples.left_out)
 
 
 def judged_examples(
@@ -174,7 +174,7 @@ class _TrainingRun:
     make_task: MakeShardTask | None
     parent: str
 
-    def head(self) -> Learned:
+    def head(self) -> JobResult:
         """Train a head, and perhaps the query encoder, on judgements or on sentences of the documents."""
         job, collection = self.job, self.collection
         if job.self_supervised:
@@ -209,9 +209,9 @@ class _TrainingRun:
                 device=self.device,
                 observer=self.observer,
             )
-        return Learned(trained, self.parent, len(examples), examples.left_out, slot)
+        return JobResult(trained, self.parent, len(examples), examples.left_out, slot)
 
-    def feedback(self) -> Learned:
+    def feedback(self) -> JobResult:
         """Train a head on clicks, judged by keys that are trusted and not learned from, or by judgements."""
         job, collection = self.job, self.collection
         keys = tuple(job.trusted_keys or ())
@@ -239,9 +239,9 @@ class _TrainingRun:
             observer=self.observer,
             run=self._run(source.examples, options),
         )
-        return Learned(trained, self.parent, len(source.examples), source.examples.left_out)
+        return JobResult(trained, self.parent, len(source.examples), source.examples.left_out)
 
-    def full(self) -> Learned:
+    def full(self) -> JobResult:
         """Train the encoders of queries and documents."""
         examples = judged_examples(self.collection, self.job)
         options = FullOptions(**_only(FullOptions, self._chosen()))
@@ -255,9 +255,9 @@ class _TrainingRun:
             observer=self.observer,
             run=self._run(examples, options),
         )
-        return Learned(trained, self.parent, len(examples), examples.left_out)
+        return JobResult(trained, self.parent, len(examples), examples.left_out)
 
-    def values(self, field: str) -> Learned:
+    def values(self, field: str) -> JobResult:
         """Train a head that predicts a field of the documents."""
         examples = value_examples(self.collection, field)
         options = ValueOptions(**_only(ValueOptions, self._chosen()))
@@ -271,7 +271,7 @@ class _TrainingRun:
             observer=self.observer,
             run=self._run(examples, options),
         )
-        return Learned(trained, self.parent, len(examples), examples.left_out)
+        return JobResult(trained, self.parent, len(examples), examples.left_out)
 
     def _chosen(self) -> dict[str, Any]:
         """The options that were chosen, by the names of `TrainingOptions` and `FullOptions`."""

@@ -63,7 +63,7 @@ Values = Mapping[Setting, Float[np.ndarray, " queries"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedSearch:
     """Chosen settings as a head, and their evaluation.
 
     Attributes:
@@ -91,7 +91,7 @@ def tune(
     start: Setting = DEFAULT,
     seed: int = 0,
     observer: Observer | None = None,
-) -> Tuned:
+) -> TunedSearch:
     """Choose keyword weight, k1 and b, and hop strength on judged queries; nothing is published.
 
     Args:
@@ -111,7 +111,7 @@ def tune(
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenSetting:
     """A setting, and the values that those have which the other folds would choose."""
 
     setting: Setting
@@ -163,12 +163,12 @@ class Trials:
         values = _values(examples.subset(drawn.tolist()), start, observer or Observer())
         return cls(examples, drawn, values, start, seed, time.monotonic() - started)
 
-    def choose(self, without: Sequence[int] = ()) -> Choice:
+    def choose(self, without: Sequence[int] = ()) -> ChosenSetting:
         """The best setting by all queries but those `without`; the start where too few are left."""
         kept = np.flatnonzero(~np.isin(self.drawn, np.asarray(without, np.int64)))
         values = {setting: of[kept] for setting, of in self.values.items()}
         if len(kept) < MIN_QUERIES:
-            return Choice(self.start, values[self.start])
+            return ChosenSetting(self.start, values[self.start])
         fold = np.random.default_rng([self.seed, 1]).permutation(len(kept)) % min(_FOLDS, len(kept))
         crossed = np.zeros(len(kept))
         for number in range(fold.max() + 1):
@@ -180,13 +180,13 @@ class Trials:
         for other in (leg, self.start):
             if crossed.mean() < values[other].mean():
                 setting, crossed = other, values[other]
-        return Choice(setting, crossed)
+        return ChosenSetting(setting, crossed)
 
-    def judged(self, choice: Choice, gate: Gate | None = None) -> GateReport:
+    def judged(self, choice: ChosenSetting, gate: Gate | None = None) -> GateReport:
         """Gate report of a choice by all queries: the cross-validated values against those of the start."""
         return judge(_answers(self.values[self.start]), _answers(choice.crossed), gate, seed=self.seed)
 
-    def tuned(self, choice: Choice, gate: GateReport) -> Tuned:
+    def tuned(self, choice: ChosenSetting, gate: GateReport) -> TunedSearch:
         """Choice by all queries, with its gate report."""
         scores = {
             "untuned": float(self.values[self.start].mean()),
@@ -209,7 +209,7 @@ class Trials:
             "seconds": round(self.seconds, 2),
         }
         head = head_of(choice.setting, self.examples.states.shape[1])
-        return Tuned(head, choice.setting, scores, gate, self.seconds, record)
+        return TunedSearch(head, choice.setting, scores, gate, self.seconds, record)
 
 
 def setting_of(head: Head) -> Setting:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsearch.corpus import Fields, Problems, read, read_sources
+from dsearch.corpus import Problems, RecordFields, read, read_sources
 from dsearch.corpus.formats.texts import split_heading
 from dsearch.errors import InvalidSource
 from dsearch.types import Document
@@ -47,11 +47,11 @@ def test_other_delimiters(tmp_path, name, mark):
 
 def test_named_columns(tmp_path):
     path = put(tmp_path, "a.csv", "key,name,abstract\nk,n,a\n")
-    assert list(read(path, fields=Fields("key", "name", "abstract"))) == [Document("k", "a", "n")]
+    assert list(read(path, fields=RecordFields("key", "name", "abstract"))) == [Document("k", "a", "n")]
     with pytest.raises(
         InvalidSource, match=r"a\.csv:1: no column 'body'; the header has \['key', 'name', 'abstract'\]"
     ):
-        list(read(path, fields=Fields(text="body")))
+        list(read(path, fields=RecordFields(text="body")))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsearch.corpus import Fields, Problems, content_id, read
+from dsearch.corpus import Problems, RecordFields, content_id, read
 from dsearch.errors import InvalidSource
 from dsearch.store import refusal
 from dsearch.types import Document
@@ -39,7 +39,7 @@ def test_the_first_name_wins_and_the_others_are_metadata():
 
 
 def test_named_fields_replace_the_usual_ones():
-    fields = Fields(id="key", title="name", text="abstract")
+    fields = RecordFields(id="key", title="name", text="abstract")
     (document,) = read_lines(
         '{"key": "k", "name": "n", "abstract": "a", "text": "t", "id": "i"}', fields=fields
     )
@@ -119,7 +119,7 @@ def test_without_a_collector_nothing_is_skipped_unnoticed():
 
 def test_a_named_text_field_that_is_missing():
     with pytest.raises(InvalidSource, match="no field 'abstract'; there are '_id', 'text'"):
-        read_lines('{"_id": "a", "text": "x"}', fields=Fields(text="abstract"))
+        read_lines('{"_id": "a", "text": "x"}', fields=RecordFields(text="abstract"))
 
 
 def test_a_title_alone_is_a_document():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dsearch.corpus import Fields, Problems, read, read_sources
+from dsearch.corpus import Problems, RecordFields, read, read_sources
 from dsearch.errors import InvalidSource, MissingExtra
 from dsearch.store import refusal
 from dsearch.types import Document
@@ -80,13 +80,13 @@ def test_a_bad_row_of_parquet_is_told_and_costs_only_itself(tmp_path):
 
 def test_named_columns_of_parquet(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", table(key=["k"], words=["w"], score=[2]))
-    assert list(read(path, fields=Fields(id="key", text="words", value="score"))) == [
+    assert list(read(path, fields=RecordFields(id="key", text="words", value="score"))) == [
         Document("k", "w", value=2.0)
     ]
     documents, problems = gathered(path)
     assert (documents, len(problems)) == ([], 1)
     assert "no column text, contents, body; the header has ['key', 'words', 'score']" in problems[0]
-    assert "no column 'mark'" in gathered(path, fields=Fields(text="words", value="mark"))[1][0]
+    assert "no column 'mark'" in gathered(path, fields=RecordFields(text="words", value="mark"))[1][0]
 
 
 def test_damaged_parquet_is_one_problem(tmp_path):
@@ -274,7 +274,7 @@ def test_values_in_cells(tmp_path):
     (tmp_path / "a.csv").write_text(
         'id,text,mark\n1,a,2.5\n2,b,"[0.5, 1]"\n3,c,\n4,d,"[0.5,"\n5,e,"[""x""]"\n'
     )
-    documents, problems = gathered(tmp_path / "a.csv", fields=Fields(value="mark"))
+    documents, problems = gathered(tmp_path / "a.csv", fields=RecordFields(value="mark"))
     assert [document.value for document in documents] == [2.5, [0.5, 1.0], None]
     assert [problem.split(": ", 1)[1] for problem in problems] == [
         "value '[0.5,' is not a list of numbers",

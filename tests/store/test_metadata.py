@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.errors import InvalidDocument
-from dsearch.store.metadata import Refused, canonical_metadata
+from dsearch.store.metadata import RefusedValue, canonical_metadata
 from dsearch.store.sqlite.digest import canonical_json
 from dsearch.types import Document
 
@@ -75,12 +75,12 @@ def test_values_of_derived_classes_count_as_their_base():
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
 def test_an_integer_that_sqlite_would_round_is_refused(number):
     assert canonical_metadata({"a": number - (1 if number > 0 else -1)})
-    with pytest.raises(Refused, match=r"more than 64 bits at metadata\.a"):
+    with pytest.raises(RefusedValue, match=r"more than 64 bits at metadata\.a"):
         canonical_metadata({"a": number})
 
 
 def test_a_refusal_says_where():
-    with pytest.raises(Refused, match=r"has a complex at metadata\.a\[1\]\.b; use null"):
+    with pytest.raises(RefusedValue, match=r"has a complex at metadata\.a\[1\]\.b; use null"):
         canonical_metadata({"a": [0, {"b": 1j}]})
 
 

@@ -61,7 +61,7 @@ class Corpus:
 
 
 @dataclass(frozen=True, slots=True)
-class Gradients:
+class CorpusGradients:
     """Accumulated gradients, each of the shape of its input; None for inputs that require no gradient."""
 
     queries: Tensor

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dsearch.attention.blockwise.blocks import Corpus, Gradients
+from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients
 from dsearch.attention.blockwise.card import ALIGNMENT_BYTES, kernels_for
 from dsearch.attention.blockwise.partial import Exact, Partial
 
@@ -89,7 +89,7 @@ def attend_on_card_backward(
     parameters: Sequence[Tensor],
     total: Partial,
     grad: Exact,
-    gradients: Gradients,
+    gradients: CorpusGradients,
 ) -> None:
     """Fill in `gradients`, all but the bias's, after `attend_on_card`; `total.context` is finished."""
     halves = _halves(corpus, queries)
@@ -107,7 +107,7 @@ def attend_backward(
     parameters: Sequence[Tensor],
     total: Partial,
     grad: Exact,
-    gradients: Gradients,
+    gradients: CorpusGradients,
 ) -> None:
     """The same by given kernels."""
     factors = (_LOG2_E / temperature).expand(len(queries)).contiguous()

@@ -28,7 +28,7 @@ _SORTED = 2048  # integers that one program sorts well; torch's top-k takes over
 _INTERLEAVED = 3  # groups that share their rows' range with a group
 
 
-class Plan(NamedTuple):
+class SearchPlan(NamedTuple):
     """Sizes of a search's tiles: measured on an H100, `scripts/bench/gpu.py`.
 
     Attributes:
@@ -78,16 +78,16 @@ def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor] | Non
     return torch.cat(scores), torch.cat(rows)
 
 
-def choose_plan(batch: int, documents: int) -> Plan:
+def choose_plan(batch: int, documents: int) -> SearchPlan:
     """Tiles for so many queries and documents."""
     pairs = 4 if documents <= 4_000_000 else 8
     if batch <= _FEW:
-        return Plan(rows=64, keys=256, pairs=pairs, stages=4, warps=4)
-    return Plan(rows=128, keys=256, pairs=pairs, stages=3, warps=8)
+        return SearchPlan(rows=64, keys=256, pairs=pairs, stages=4, warps=4)
+    return SearchPlan(rows=128, keys=256, pairs=pairs, stages=3, warps=8)
 
 
 def search_part(
-    kernels: Any, queries: Tensor, keys: Tensor, k: int, plan: Plan
+    kernels: Any, queries: Tensor, keys: Tensor, k: int, plan: SearchPlan
 ) -> tuple[Tensor, Tensor] | None:
     """The search of as many queries as the workspace holds; None if a repeated sum differs from the first."""
     maxima, tile_maxima = kernels.group_maxima(queries, keys, plan)
@@ -124,7 +124,7 @@ def _sorted(ordered: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return (rising ^ ((rising >> 31) & 0x7FFFFFFF)).view(torch.float32), 0xFFFFFFFF - (best & 0xFFFFFFFF)
 
 
-def _stable_groups(maxima: Tensor, tile_maxima: Tensor, k: int, plan: Plan) -> Tensor:
+def _stable_groups(maxima: Tensor, tile_maxima: Tensor, k: int, plan: SearchPlan) -> Tensor:
     """Groups by (maximum, first) within tiles by (maximum, first)."""
     per_tile = plan.keys // (2 * plan.pairs)
     tiles = _stable_places(tile_maxima, k)

@@ -32,7 +32,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dsearch.attention.blockwise.blocks import Corpus, Gradients, LearnedBias
+from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients, LearnedBias
 from dsearch.attention.blockwise.card_attention import (
     attend_on_card,
     attend_on_card_backward,
@@ -203,7 +203,7 @@ class _ExactAttention(torch.autograd.Function):
         queries, temperature, context, maximum, mass, bias, keys, values, *parameters = ctx.saved_tensors
         need_bias, need_keys, need_values = ctx.needs_input_grad[4:7]
         learned = LearnedBias(corpus, parameters, ctx.needs_input_grad[7:])
-        gradients = Gradients(
+        gradients = CorpusGradients(
             queries=queries.new_zeros(queries.shape, dtype=corpus.dtype),
             keys=torch.zeros_like(keys) if need_keys else None,
             values=torch.zeros_like(values) if need_values else None,
@@ -259,7 +259,7 @@ def _attend_backward(
     parameters: Sequence[Tensor],
     total: Partial,
     grad: Exact,
-    gradients: Gradients,
+    gradients: CorpusGradients,
     learned: LearnedBias,
 ) -> None:
     """The backward, written out; here `total.context` is the finished one."""

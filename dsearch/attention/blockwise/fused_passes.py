@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dsearch.attention.blockwise.blocks import Corpus, Gradients
+from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients
 from dsearch.attention.blockwise.fused import fused_block, fused_block_backward
 from dsearch.attention.blockwise.partial import Exact, Partial, merge
 
@@ -71,7 +71,7 @@ def attend_fused_backward(
     use: Use,
     result: Exact,
     grad: Exact,
-    gradients: Gradients,
+    gradients: CorpusGradients,
 ) -> bool:
     """Fill in `gradients`, all but the bias's; False where no operator serves, and they are not usable."""
     fed = _feed(corpus, queries, temperature, use)

@@ -68,12 +68,12 @@ def index(
     json: options.AsJson = False,
 ) -> None:
     """Index documents. Run again, it goes on where it stopped and encodes only what is new."""
-    from dsearch.corpus import Fields, Problems, read_sources
+    from dsearch.corpus import Problems, RecordFields, read_sources
     from dsearch.engine import PassageOptions
     from dsearch.store import refusal
 
     problems = Problems(strict=strict, keep=20, on_problem=_Warner())
-    fields = Fields(id=id_column, title=title_column, text=text_column, value=value_column)
+    fields = RecordFields(id=id_column, title=title_column, text=text_column, value=value_column)
     # A missing file is noticed here.
     documents = read_sources(sources, problems=problems, fields=fields, refuse=refusal)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}

@@ -13,7 +13,7 @@ from dsearch.cli.training.session import stop_unless
 
 if TYPE_CHECKING:
     from dsearch.jobs import TrainingJob
-    from dsearch.training import Learned, Registered
+    from dsearch.training import JobResult, Registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
     return f"{version} is kept but does not answer; {try_it}, or: {promote}"
 
 
-def outcome_of(collection: str, job: TrainingJob, learned: Learned, registered: Registered) -> Outcome:
+def outcome_of(collection: str, job: TrainingJob, learned: JobResult, registered: Registered) -> Outcome:
     """The outcome of a training in this process."""
     lines = (
         _lines_of_values(collection, job.field, learned, registered)
@@ -68,7 +68,7 @@ def outcome_of(collection: str, job: TrainingJob, learned: Learned, registered: 
     return Outcome(live, {**about, **learned.result.record}, lines)
 
 
-def _lines_of_ranking(collection: str, learned: Learned, registered: Registered) -> list[str]:
+def _lines_of_ranking(collection: str, learned: JobResult, registered: Registered) -> list[str]:
     from dsearch.training import Trained
 
     trained = learned.result
@@ -93,7 +93,7 @@ def _lines_of_ranking(collection: str, learned: Learned, registered: Registered)
     return [*lines, answers_now(collection, registered.live, registered.parent)]
 
 
-def _lines_of_values(collection: str, field: str, learned: Learned, registered: Registered) -> list[str]:
+def _lines_of_values(collection: str, field: str, learned: JobResult, registered: Registered) -> list[str]:
     from dsearch.training import TrainedValues
 
     trained, version = learned.result, registered.model

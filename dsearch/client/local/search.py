@@ -19,7 +19,7 @@ from dsearch.client import answers
 from dsearch.client.answers import Recorded
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import numbers, ragged
-from dsearch.engine import Collection, LayerOptions, Question, SearchEngine, attention_parts, vjp
+from dsearch.engine import Collection, GradientQuery, LayerOptions, SearchEngine, attention_parts, vjp
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, FeedbackStore, Impression
 from dsearch.training import ACTIONS
@@ -153,12 +153,12 @@ class LocalSearch:
         return answers.Predictions(found.stamp, predictions)
 
 
-def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> Question:
+def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> GradientQuery:
     shared = LayerOptions.__optional_keys__
     layer: Any = {name: value for name, value in options.items() if name in shared and value is not None}
     own: Any = {name: value for name, value in options.items() if name not in shared and value is not None}
     states = None if vectors is None else torch.as_tensor(numbers(vectors))
-    return Question(states=states, texts=queries, options=layer, **own)
+    return GradientQuery(states=states, texts=queries, options=layer, **own)
 
 
 def _without_explore(options: FindOptions) -> Any:

@@ -19,7 +19,7 @@ from dsearch.attention import refine
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked
-from dsearch.cluster.wire.messages import Foremost, Pooled, Proposal, Question, Shown
+from dsearch.cluster.wire.messages import Foremost, GradientRequest, Pooled, Proposal, Shown
 from dsearch.engine.ranking.coverage import mass_of
 from dsearch.engine.ranking.layer import HOP_CANDIDATES, SearchOutput
 from dsearch.errors import InvalidRequest
@@ -69,9 +69,9 @@ class Asking:
         """The texts, where words have a part."""
         return None if self.mode == "dense" else self.texts
 
-    def question(self, folded: Float[Tensor, "batch heads encoder_dim"], head: Head) -> Question:
+    def question(self, folded: Float[Tensor, "batch heads encoder_dim"], head: Head) -> GradientRequest:
         """Build the question to the shards for a head."""
-        return Question(
+        return GradientRequest(
             folded=np.ascontiguousarray(folded.numpy(), np.float32),
             texts=self.texts,
             mode=self.mode,

@@ -15,7 +15,7 @@ from dsearch.cluster.search.merge import Candidates
 from dsearch.cluster.wire.messages import Foremost, Showing, Shown
 from dsearch.engine.ranking.explain import explained
 from dsearch.engine.ranking.layer import SearchOutput
-from dsearch.engine.search.hits import Page
+from dsearch.engine.search.hits import HitPage
 from dsearch.types import Hit, Mode
 
 _FEW_SHARDS = 8
@@ -50,7 +50,7 @@ class Shows:
         return cls(texts if highlight else scored, explain and scored is not None, highlight)
 
 
-def foremost(page: Page, shows: Shows, shards: int) -> Foremost | None:
+def foremost(page: HitPage, shows: Shows, shards: int) -> Foremost | None:
     """Decide how many documents each shard sends with its proposals; None if a second round is cheaper.
 
     A message costs a shard more than ten documents do. With few shards, each sends twice its share of the
@@ -71,7 +71,7 @@ def foremost(page: Page, shows: Shows, shards: int) -> Foremost | None:
 
 
 def hits_of(
-    found: Found, shards: Shards, head: Head, page: Page, shows: Shows, *, explain: bool
+    found: Found, shards: Shards, head: Head, page: HitPage, shows: Shows, *, explain: bool
 ) -> list[list[Hit]]:
     """The hits of each query, ranks counted from 1; each shard is asked once for what it has not shown.
 

@@ -19,7 +19,7 @@ from dsearch.attention import POOLINGS, Partial, merge, mix, temper
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.attention.scores import keyword_part
-from dsearch.cluster.wire.messages import Pooled, Pooling, Proposal, Question
+from dsearch.cluster.wire.messages import GradientRequest, Pooled, Pooling, Proposal
 from dsearch.engine.ranking.layer import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
 
@@ -48,7 +48,7 @@ class Candidates:
 
 
 def merged(
-    proposals: Mapping[int, Proposal], offsets: Mapping[int, int], question: Question
+    proposals: Mapping[int, Proposal], offsets: Mapping[int, int], question: GradientRequest
 ) -> tuple[Candidates, int]:
     """The candidates of all shards together, and how many documents the question lets through.
 
@@ -98,7 +98,7 @@ def _kept(
     dense: Float32[np.ndarray, "batch heads every"],
     keyword: Float32[np.ndarray, "batch every"],
     documents: int,
-    question: Question,
+    question: GradientRequest,
 ) -> Bool[np.ndarray, "batch every"]:
     """Mask the best of all shards in a leg of a head: the candidates that one machine would propose."""
     there, most = positions != NONE, question.candidates
@@ -123,7 +123,7 @@ def ranked(
     candidates: Candidates,
     folded: Float[Tensor, "batch heads encoder_dim"],
     head: Head,
-    question: Question,
+    question: GradientRequest,
 ) -> tuple[SearchOutput, Candidates]:
     """Attention over the candidates, sorted by weight as `SearchLayer` sorts it; and they in that order.
 

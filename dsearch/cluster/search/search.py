@@ -21,8 +21,8 @@ from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import Asking, Found, ShardedAttention, Shards
 from dsearch.cluster.search.hits import Shows, foremost, hits_of
 from dsearch.engine.options import SearchChoices
-from dsearch.engine.search.hits import Page, results_of
-from dsearch.engine.search.pagination import Place
+from dsearch.engine.search.hits import HitPage, results_of
+from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import grouped, states_of
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
 from dsearch.index import Tokenizer
@@ -34,7 +34,7 @@ States = Callable[[Sequence[str], Mode, str], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class ClusterAttention:
     """Attention of queries, with the documents' embeddings as values.
 
     Attributes:
@@ -85,7 +85,7 @@ class ShardedSearch:
         tree = None if chosen.filter is None else parse_filter(chosen.filter)
         rules = chosen.ranking(tree)
         places = [
-            Place.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=(query, rules))
+            PageRequest.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=(query, rules))
             for query in queries
         ]
         if not places:
@@ -112,7 +112,7 @@ class ShardedSearch:
         mode: Mode,
         candidates: int,
         coverage: bool = False,
-    ) -> Attention:
+    ) -> ClusterAttention:
         """Attention of query states over the documents; see `SearchLayer`.
 
         Raises:
@@ -122,7 +122,7 @@ class ShardedSearch:
         with torch.inference_mode():
             asking = Asking(texts, mode, candidates, coverage=coverage)
             found = self._attention.attend(states, head, asking)
-            return Attention(self._attention.context(found, head), found)
+            return ClusterAttention(self._attention.context(found, head), found)
 
     def _share_of(self, lost: frozenset[int]) -> float:
         """The share of the documents that lie in some of the shards."""
@@ -149,7 +149,7 @@ class ShardedSearch:
     def _answers(
         self,
         queries: Sequence[str],
-        places: Sequence[Place],
+        places: Sequence[PageRequest],
         stamp: Stamp,
         chosen: SearchChoices,
         tree: Filter | None,
@@ -178,7 +178,7 @@ class ShardedSearch:
 
     def _answered(
         self,
-        named: Sequence[tuple[str, Place]],
+        named: Sequence[tuple[str, PageRequest]],
         states: Float[Tensor, "batch encoder_dim"],
         asking: Asking,
         stamp: Stamp,
@@ -187,7 +187,7 @@ class ShardedSearch:
     ) -> list[SearchResult]:
         """The answers to queries that are asked together, each given with its place."""
         head, offset = self._head(stamp.model), named[0][1].offset
-        page = Page(chosen.limit, offset, chosen.score_threshold, chosen.weight_threshold)
+        page = HitPage(chosen.limit, offset, chosen.score_threshold, chosen.weight_threshold)
         shows = Shows.of(asking.texts, asking.mode, explain=chosen.explain, highlight=chosen.highlight)
         asking = replace(asking, foremost=foremost(page, shows, len(self.release.shards) - len(lost)))
         found = self._attention.attend(

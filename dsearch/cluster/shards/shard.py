@@ -19,15 +19,15 @@ from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.cluster.release.release import FREQUENCIES_NAME, ShardManifest
 from dsearch.cluster.shards import training as shard_training
 from dsearch.cluster.wire.messages import (
-    Attending,
     Foremost,
     Gathered,
     Gathering,
+    GradientRequest,
     Part,
     Pooled,
     Pooling,
     Proposal,
-    Question,
+    ShardAttendRequest,
     Showing,
     Shown,
     Upstream,
@@ -89,7 +89,7 @@ class Shard:
         """Let go of its files."""
         self.store.close()
 
-    def propose(self, question: Question) -> Proposal:
+    def propose(self, question: GradientRequest) -> Proposal:
         """Propose the candidates of each leg, with the parts of their logits."""
         with torch.inference_mode():
             state = self._narrowed.narrowed(self.state, question.filter).weighed(question.weighting)
@@ -144,7 +144,7 @@ class Shard:
             shown.append(Shown(document, self._passage(keys[number], document), terms, highlights))
         return shown
 
-    def attend(self, asked: Attending) -> Part:
+    def attend(self, asked: ShardAttendRequest) -> Part:
         """Attention over every document, for training; see `training.py`."""
         return shard_training.attend(self.state, asked)
 
@@ -156,7 +156,7 @@ class Shard:
         """Embeddings and keyword scores of some documents."""
         return shard_training.gather(self.state, self.manifest.offset, asked)
 
-    def _with_foremost(self, proposal: Proposal, question: Question, foremost: Foremost) -> Proposal:
+    def _with_foremost(self, proposal: Proposal, question: GradientRequest, foremost: Foremost) -> Proposal:
         """The same with its best candidates shown: of one head their order here is their order among all."""
         logits = proposal.dense[0, 0]
         if question.keyword_weight is not None:
@@ -186,7 +186,7 @@ class Shard:
 
 
 def _dense(
-    state: Snapshot, question: Question, positions: Int64[np.ndarray, "batch candidates"]
+    state: Snapshot, question: GradientRequest, positions: Int64[np.ndarray, "batch candidates"]
 ) -> tuple[Float32[np.ndarray, "batch heads candidates"], Int64[np.ndarray, "batch heads candidates"] | None]:
     """Inner products of the candidates, and the keys that they are of.
 
@@ -213,7 +213,7 @@ def _dense(
     return every.gather(2, taken).numpy(), np.where(positions[:, None] == NONE, NONE, keys)
 
 
-def _partition(state: Snapshot, question: Question, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
+def _partition(state: Snapshot, question: GradientRequest, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
     weight = question.keyword_weight
     return whole_log_partition(
         state,

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from dsearch.attention import Exact, exact_attention
 from dsearch.attention.scores import keyword_part
-from dsearch.cluster.wire.messages import Attending, Gathered, Gathering, Part, Upstream
+from dsearch.cluster.wire.messages import Gathered, Gathering, Part, ShardAttendRequest, Upstream
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.errors import NotInCluster
 
 Gradient = tuple[np.ndarray, np.ndarray, np.ndarray]  # of folded queries, keyword weight and temperature
 
 
-def attend(state: Snapshot, asked: Attending) -> Part:
+def attend(state: Snapshot, asked: ShardAttendRequest) -> Part:
     """Context and log partition function over every document of `state`."""
     with torch.no_grad():
         found = _exact(state, asked, *_leaves(asked))
@@ -45,12 +45,12 @@ def gather(state: Snapshot, offset: int, asked: Gathering) -> Gathered:
     return Gathered(state.embeddings(positions), keyword)
 
 
-def _leaves(asked: Attending) -> tuple[Tensor, Tensor, Tensor]:
+def _leaves(asked: ShardAttendRequest) -> tuple[Tensor, Tensor, Tensor]:
     return torch.tensor(asked.folded), torch.tensor(asked.keyword_weight), torch.tensor(asked.temperature)
 
 
 def _exact(
-    state: Snapshot, asked: Attending, folded: Tensor, keyword_weight: Tensor, temperature: Tensor
+    state: Snapshot, asked: ShardAttendRequest, folded: Tensor, keyword_weight: Tensor, temperature: Tensor
 ) -> Exact:
     if state.passages is not None:
         raise NotInCluster("documents with several passages do not train over shards; train in one process")

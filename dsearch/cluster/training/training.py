@@ -23,7 +23,7 @@ from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.attention.scores import keyword_part
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import Shards
-from dsearch.cluster.wire.messages import Attending, Gathering, Part, Upstream
+from dsearch.cluster.wire.messages import Gathering, Part, ShardAttendRequest, Upstream
 
 
 class ShardedCorpus:
@@ -192,7 +192,7 @@ class _AskShards(torch.autograd.Function):
         keyword_weight: Tensor,
         temperature: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        asked = Attending(
+        asked = ShardAttendRequest(
             folded.detach().numpy(), texts, keyword_weight.detach().numpy(), float(temperature), weighting
         )
         parts = cast("list[Part]", corpus.ask("attend", asked))

@@ -60,7 +60,7 @@ class Foremost:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GradientRequest:
     """Queries after projection and folding: a shard needs no model to answer them.
 
     Attributes:
@@ -138,8 +138,8 @@ class Pooled:
 
 
 @dataclass(frozen=True, slots=True)
-class Attending:
-    """Attention over every document of a shard; fields as of `Question`."""
+class ShardAttendRequest:
+    """Attention over every document of a shard; fields as of `GradientRequest`."""
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
     texts: list[str] | None
@@ -150,7 +150,7 @@ class Attending:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Reply to `Attending`: context and log partition of this shard; 0 and −inf of an empty one."""
+    """Reply to `ShardAttendRequest`: context and log partition of this shard; 0 and −inf of an empty one."""
 
     context: Float32[np.ndarray, "batch heads encoder_dim"]
     log_partition: Float32[np.ndarray, "batch heads"]
@@ -160,7 +160,7 @@ class Part:
 class Upstream:
     """The gradients of a loss with respect to what a shard gave."""
 
-    asked: Attending
+    asked: ShardAttendRequest
     context: Float32[np.ndarray, "batch heads encoder_dim"]
     log_partition: Float32[np.ndarray, "batch heads"]
 

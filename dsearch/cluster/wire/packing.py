@@ -18,8 +18,8 @@ from dsearch.store.filters import parse
 from dsearch.types import Document, Highlight, Passage
 
 _CLASSES = (
-    *(messages.Attending, messages.Foremost, messages.Gathered, messages.Gathering, messages.Part),
-    *(messages.Pooled, messages.Pooling, messages.Proposal, messages.Question, messages.Showing),
+    *(messages.ShardAttendRequest, messages.Foremost, messages.Gathered, messages.Gathering, messages.Part),
+    *(messages.Pooled, messages.Pooling, messages.Proposal, messages.GradientRequest, messages.Showing),
     *(messages.Shown, messages.Upstream, Document, Highlight, Passage),
     *(parse.All, parse.Compares, parse.Equals, parse.Exists, parse.Not, parse.Some),
 )

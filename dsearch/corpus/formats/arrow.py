@@ -11,12 +11,12 @@ from typing import Any
 from dsearch.corpus.formats.extras import optional
 from dsearch.corpus.formats.lines import ByteStream
 from dsearch.corpus.problems import Problems
-from dsearch.corpus.records import BadRecord, Fields, Place, to_document
+from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
 
 _ROWS_AT_A_TIME = 1024
 
 
-def read_parquet(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
+def read_parquet(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
     """The documents of a Parquet file. Columns other than id, title, text, value become metadata.
 
     Memory is bounded by the file's row groups. A bad row is a problem, told with its number from 1. Times and
@@ -33,7 +33,7 @@ def read_parquet(stream: ByteStream, name: str, problems: Problems, fields: Fiel
     return _documents(batches, name, problems, fields)
 
 
-def read_arrow(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
+def read_arrow(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
     """The documents of an Arrow file, streaming or random-access format; else like `read_parquet`."""
     ipc = optional("pyarrow.ipc", extra="parquet", what="Arrow files")
 
@@ -53,7 +53,7 @@ def read_arrow(stream: ByteStream, name: str, problems: Problems, fields: Fields
 
 
 def _documents(
-    batches: Callable[[], Iterator[Any]], name: str, problems: Problems, fields: Fields
+    batches: Callable[[], Iterator[Any]], name: str, problems: Problems, fields: RecordFields
 ) -> Iterator[Place]:
     row = 0
     try:

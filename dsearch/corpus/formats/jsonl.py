@@ -11,16 +11,16 @@ import orjson
 from dsearch.corpus import strict_json
 from dsearch.corpus.formats.lines import ByteStream, decoded_lines
 from dsearch.corpus.problems import Problems
-from dsearch.corpus.records import BadRecord, Fields, Place, to_document
+from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
 
 
-def read_jsonl(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
+def read_jsonl(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
     """The documents of a stream of JSON lines; blank lines are passed over, bad ones are problems."""
     return documents_of_lines(decoded_lines(stream, name, problems), name, problems, fields)
 
 
 def documents_of_lines(
-    lines: Iterable[tuple[int, str]], name: str, problems: Problems, fields: Fields
+    lines: Iterable[tuple[int, str]], name: str, problems: Problems, fields: RecordFields
 ) -> Iterator[Place]:
     """The same from lines that are decoded already."""
     for number, record in json_objects(lines, name, problems):

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from dsearch.corpus.formats.lines import ByteStream, raw_lines
 from dsearch.corpus.problems import Problems
-from dsearch.corpus.records import BadRecord, Fields, Place, to_document
+from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
 
 DELIMITERS = ",;\t"
 LONGEST_CELL = 2**31 - 1  # Python's own limit of 131,072 characters is shorter than many documents
 
 
-def read_csv(stream: ByteStream, name: str, problems: Problems, fields: Fields) -> Iterator[Place]:
+def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
     """The documents of a table. Cells are texts; columns other than id, title, text, value become metadata.
 
     The delimiter is the one of `,`, `;` and tab that the header has most of. Cells in double quotes may hold
@@ -72,7 +72,7 @@ def _record(header: list[str], row: list[str]) -> dict[str, str]:
     return dict(zip(header, row, strict=True))
 
 
-def _wrong_header(header: list[str], fields: Fields) -> str | None:
+def _wrong_header(header: list[str], fields: RecordFields) -> str | None:
     names = dict.fromkeys(header)
     if not header:
         return "empty; a table begins with a header that names its columns"

@@ -1,4 +1,4 @@
-"""`Proof`: background verification of the live generation's files against their digests.
+"""`IntegrityProof`: background verification of the live generation's files against their digests.
 
 After a clean closing (clean_close.py) an index is opened before all of it was read. The files are then
 verified in the background. Once damage is found, nothing is answered from the index any more.
@@ -25,7 +25,7 @@ _NICE = 10  # searches come first
 _log = logging.getLogger(__name__)
 
 
-class Proof:
+class IntegrityProof:
     """The proof of one open generation; starts at once where something is unproven.
 
     Args:

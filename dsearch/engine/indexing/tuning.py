@@ -31,7 +31,7 @@ FILE_NAME = "tuned.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedKeys:
     """Recall of a generation's index for a model's queries, and the parameters that reach it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Tuned:
 
 def retune(
     store: Store, model: str, queries: Float32[np.ndarray, "queries encoder_dim"], target: float
-) -> Tuned | None:
+) -> TunedKeys | None:
     """Measure the live index with folded queries, and find new parameters where it is below the target.
 
     Args:
@@ -79,12 +79,12 @@ def retune(
     else:
         kept: dict[str, Any] = generation.manifest.dense["measured"] or {}
         found = {**kept, "recall_at_10": before}
-    return Tuned(generation.number, model, before, dict(dense.parameters), found)
+    return TunedKeys(generation.number, model, before, dict(dense.parameters), found)
 
 
 def retune_in_child(
     report: Report, path: Path, model: str, queries: np.ndarray, target: float
-) -> Tuned | None:
+) -> TunedKeys | None:
     """`retune`, as `run_spawned` runs it."""
     os.nice(5)
     with Store.open(path, readonly=True) as store:
@@ -101,7 +101,7 @@ def key_queries(
     return np.ascontiguousarray(folded @ np.linalg.inv(projection.astype(np.float64)), np.float32)
 
 
-def keep_tuned(store: Store, found: Tuned) -> None:
+def keep_tuned(store: Store, found: TunedKeys) -> None:
     """Keep the parameters for the next opening."""
     path = store.path / FILE_NAME
     unfinished = path.with_name(f".{FILE_NAME}.writing")

@@ -71,7 +71,7 @@ class Migrated:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedMigration:
     """A next edition that waits for the switch.
 
     Attributes:
@@ -100,12 +100,12 @@ def migrate(
     cancelled: Callable[[], bool] | None = None,
 ) -> Migrated:
     """Encode a collection with another encoder and replace the old one; see `SearchEngine.migrate`."""
-    prepared = Prepared(0, 0)
+    prepared = PreparedMigration(0, 0)
     while True:
         more = prepare(
             home, source.store, encoder, passages=passages, on_progress=on_progress, cancelled=cancelled
         )
-        prepared = Prepared(more.sequence, prepared.encoded + more.encoded, prepared.started)
+        prepared = PreparedMigration(more.sequence, prepared.encoded + more.encoded, prepared.started)
         if (done := switch(home, source, encoder, prepared, passages=passages)) is not None:
             return done
 
@@ -118,7 +118,7 @@ def prepare(
     passages: PassageOptions | None = None,
     on_progress: OnProgress | None = None,
     cancelled: Callable[[], bool] | None = None,
-) -> Prepared:
+) -> PreparedMigration:
     """Make the next edition, as far as is possible beside the writers of the present one.
 
     The source is only read, so a process can do this for the one that has the home's lock.
@@ -146,14 +146,14 @@ def prepare(
         while (copied := _copy_changes(source, target, seen, most=_FEW)) is None:
             seen = _copy_all(source, target, checked)
             encoded += encode_pending(target, encoder, checked)
-    return Prepared(copied, encoded, started)
+    return PreparedMigration(copied, encoded, started)
 
 
 def switch(
     home: Home,
     source: Collection,
     encoder: TextEncoder,
-    prepared: Prepared,
+    prepared: PreparedMigration,
     *,
     passages: PassageOptions | None = None,
 ) -> Migrated | None:

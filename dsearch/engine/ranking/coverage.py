@@ -13,7 +13,7 @@ from dsearch.attention import log_partition
 from dsearch.attention.scores import keyword_part
 from dsearch.engine.ranking.candidates import SCORES_AT_ONCE
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
-from dsearch.engine.snapshot.passages import Passages, best_of_documents
+from dsearch.engine.snapshot.passages import SnapshotPassages, best_of_documents
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.types import Mode
 
@@ -117,7 +117,7 @@ def whole_log_partition(
 def _at_once(
     queries: Float[Tensor, "batch encoder_dim"],
     bias: Float[Tensor, "batch documents"],
-    passages: Passages | None,
+    passages: SnapshotPassages | None,
 ) -> bool:
     """Return True if all logits may be in memory at once, as the bias is; blocks copy the corpus."""
     logits = bias.numel() + (0 if passages is None else len(queries) * len(passages))
@@ -127,7 +127,7 @@ def _at_once(
 def _log_partition_at_once(
     queries: Float[Tensor, "batch encoder_dim"],
     stored: Float32[np.ndarray, "documents encoder_dim"],
-    passages: Passages | None,
+    passages: SnapshotPassages | None,
     bias: Float[Tensor, "batch documents"],
     temperature: Float[Tensor, ""],
 ) -> Float[Tensor, " batch"]:
@@ -142,7 +142,7 @@ def _log_partition_at_once(
 def _log_partition_of_best(
     queries: Float[Tensor, "batch encoder_dim"],
     stored: Float32[np.ndarray, "documents encoder_dim"],
-    passages: Passages,
+    passages: SnapshotPassages,
     bias: Float[Tensor, "batch documents"],
     temperature: Float[Tensor, ""],
 ) -> Float[Tensor, " batch"]:

@@ -21,7 +21,7 @@ Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
 
 
 @dataclass(frozen=True, slots=True)
-class Attended:
+class AttendResult:
     """Result of `attend`, with the candidates' ids in the same order; "" where there is none.
 
     `certificate` is set if it was requested; its `reason` says what it rests on, or what it lacks.
@@ -41,7 +41,7 @@ def attend(
     certify: int | None,
     filter: object | None,
     options: LayerOptions,
-) -> Attended:
+) -> AttendResult:
     """See `Collection.attend`."""
     if certify is not None and certify < 1:
         raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
@@ -49,7 +49,7 @@ def attend(
         layer, stamp, states, texts = asked(collection, queries, model, filter, options)
         output = layer(states, texts)
         certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
-    return Attended(output, collection.ids_at(layer.snapshot, output.positions), stamp, certificate)
+    return AttendResult(output, collection.ids_at(layer.snapshot, output.positions), stamp, certificate)
 
 
 def asked(

@@ -41,7 +41,7 @@ _TYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GradientQuery:
     """Queries to attend with, and the state to ask.
 
     Attributes:
@@ -100,7 +100,7 @@ class Gradients:
 
 def attention_parts(
     collection: CollectionState,
-    asked: Question,
+    asked: GradientQuery,
     *,
     include: Container[Part] = (),
     certify: int | None = None,
@@ -150,7 +150,7 @@ def attention_parts(
 
 def vjp(
     collection: CollectionState,
-    asked: Question,
+    asked: GradientQuery,
     *,
     context: Float[np.ndarray, "batch value_dim"] | None = None,
     weights: Sequence[Sequence[float]] | None = None,
@@ -198,7 +198,7 @@ def vjp(
 
 
 def _layer(
-    collection: CollectionState, asked: Question
+    collection: CollectionState, asked: GradientQuery
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
     """Return the layer that answers, its stamp, and its input."""
     if asked.states is None and asked.texts is None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from dsearch.attention import entropy
 from dsearch.engine.ranking.explain import Explain
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
-from dsearch.engine.search.pagination import Place
+from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.caches import KeptDocuments, owned
 from dsearch.index import KeywordIndex
@@ -26,7 +26,7 @@ from dsearch.types import AttentionSummary, Document, Highlight, Hit, Passage, S
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HitPage:
     """Range of hits to return from each ranking: those from `offset` that reach both thresholds."""
 
     limit: int
@@ -50,7 +50,7 @@ def hits_of(
     found: SearchOutput,
     layer: SearchLayer,
     kept: KeptDocuments,
-    page: Page,
+    page: HitPage,
     *,
     explain: Explain | None = None,
     highlight: ShowPieces | None = None,
@@ -117,11 +117,11 @@ def _passages_shown(
 
 
 def results_of(
-    named: Sequence[tuple[str, Place]],
+    named: Sequence[tuple[str, PageRequest]],
     found: SearchOutput,
     hits: Sequence[list[Hit]],
     mass: Float[Tensor, " batch"] | None,
-    page: Page,
+    page: HitPage,
     stamp: Stamp,
 ) -> list[SearchResult]:
     """Build one result per query of a batch, given each query's start in its ranking.

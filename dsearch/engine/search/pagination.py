@@ -72,7 +72,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageRequest:
     """Start of an answer within a ranking.
 
     Attributes:
@@ -88,7 +88,7 @@ class Place:
     pinned: Stamp | None = None
 
     @classmethod
-    def of(cls, cursor: str | None, *, limit: int, offset: int, question: object) -> Place:
+    def of(cls, cursor: str | None, *, limit: int, offset: int, question: object) -> PageRequest:
         """Return the place that a request names, by cursor or by offset.
 
         Args:

@@ -36,7 +36,7 @@ Kind = Literal["number", "vector", "label"]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class PredictionSource:
     """A document that a prediction came from: its share of the weight, and its field."""
 
     id: str
@@ -62,7 +62,7 @@ class FieldPrediction:
     mean: float | list[float] | None
     spread: float | list[float] | None
     labels: dict[str | bool, float] | None
-    evidence: list[Evidence]
+    evidence: list[PredictionSource]
     candidates: int
     without_field: int
 
@@ -123,7 +123,7 @@ def _predicted(
     shown: int,
 ) -> FieldPrediction:
     pooled = [
-        Evidence(id, float(share), value)
+        PredictionSource(id, float(share), value)
         for id, value, share in zip(ids, values, weights.numpy(), strict=True)
         if value is not None
     ]
@@ -141,7 +141,7 @@ def _predicted(
 
 
 def _mean_and_spread(
-    pooled: Sequence[Evidence], kind: Kind | None
+    pooled: Sequence[PredictionSource], kind: Kind | None
 ) -> tuple[float | list[float], float | list[float]]:
     weights = torch.tensor([[one.weight for one in pooled]], dtype=torch.float64)
     numbers = torch.tensor([one.value for one in pooled], dtype=torch.float64).reshape(len(pooled), -1)
@@ -150,14 +150,14 @@ def _mean_and_spread(
     return (mean, spread) if kind == "vector" else (mean[0], spread[0])
 
 
-def _labels(pooled: Sequence[Evidence]) -> dict[str | bool, float]:
+def _labels(pooled: Sequence[PredictionSource]) -> dict[str | bool, float]:
     shares: dict[str | bool, float] = {}
     for one in pooled:
         shares[one.value] = shares.get(one.value, 0.0) + one.weight
     return dict(sorted(shares.items(), key=lambda share: -share[1]))
 
 
-def _kind(pooled: Sequence[Evidence], field: str) -> Kind | None:
+def _kind(pooled: Sequence[PredictionSource], field: str) -> Kind | None:
     """The one kind of all values; raises InvalidRequest for several."""
     kinds: dict[tuple[Kind, int], str] = {}
     for one in pooled:

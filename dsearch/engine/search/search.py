@@ -12,8 +12,8 @@ import torch
 from dsearch.engine.options import SearchChoices, SearchOptions
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.explain import explainer
-from dsearch.engine.search.hits import Page, highlighter, hits_of, results_of
-from dsearch.engine.search.pagination import Place
+from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of
+from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import Asked, asked
 from dsearch.engine.search.training_effect import learned
 from dsearch.engine.state.state import CollectionState
@@ -31,7 +31,7 @@ def search(
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
     rules = chosen.ranking(tree)
     places = [
-        Place.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=(query, rules))
+        PageRequest.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=(query, rules))
         for query in queries
     ]
     if not places:
@@ -62,7 +62,7 @@ def answered(
     stamp: Stamp,
     chosen: SearchChoices,
     *,
-    places: Sequence[Place],
+    places: Sequence[PageRequest],
     queries: Sequence[str],
     turned: bool = False,
 ) -> list[SearchResult]:
@@ -71,7 +71,7 @@ def answered(
     `turned`: the states are not those of the texts.
     """
     layer, texts = group.layer, group.texts
-    page = Page(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
+    page = HitPage(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
     with torch.inference_mode():
         found = layer.ranked(group.states, texts)
         covers = chosen.covers(layer.snapshot.positions)

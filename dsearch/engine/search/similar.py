@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dsearch.attention.scores import length, unit
 from dsearch.engine.options import SearchChoices, SearchOptions
-from dsearch.engine.search.pagination import Place
+from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import asked
 from dsearch.engine.search.search import answered
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
@@ -55,7 +55,7 @@ def similar(
     _check_examples(like, unlike)
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
     question = ((*like,), (*unlike,), query, chosen.ranking(tree))
-    place = Place.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=question)
+    place = PageRequest.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=question)
     examples = _Examples(collection.store, like, unlike)
     groups, stamp = asked(
         collection,

@@ -18,7 +18,7 @@ from dsearch.index import PassageTable
 NONE = -1
 
 
-class Passages:
+class SnapshotPassages:
     """The further passages of the documents of one state.
 
     Args:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.engine.snapshot.fresh import Fresh
-from dsearch.engine.snapshot.passages import NONE, Passages, best_of_documents
+from dsearch.engine.snapshot.passages import NONE, SnapshotPassages, best_of_documents
 from dsearch.errors import DimensionMismatch
 from dsearch.index import Generation, KeywordIndex, ParsedQuery
 from dsearch.index.exact import best_above
@@ -51,7 +51,7 @@ class Snapshot:
     excluded: Bool[np.ndarray, " positions"] | None
     unfold: Float32[np.ndarray, "encoder_dim key_dim"] | None
     sequence: int
-    passages: Passages | None = None
+    passages: SnapshotPassages | None = None
     # Counted once: a search asks for them some thirty times.
     built: int = field(init=False, repr=False, compare=False)
     positions: int = field(init=False, repr=False, compare=False)
@@ -355,11 +355,11 @@ class Snapshot:
         return best
 
 
-def _passages_of(generation: Generation, fresh: Fresh) -> Passages | None:
+def _passages_of(generation: Generation, fresh: Fresh) -> SnapshotPassages | None:
     if not len(generation.passages) and not len(fresh.passages):
         return None
     later = replace(fresh.passages, owners=fresh.passages.owners + len(generation))
-    return Passages(len(generation) + len(fresh), generation.passages, later)
+    return SnapshotPassages(len(generation) + len(fresh), generation.passages, later)
 
 
 def _shortest_and_longest(embeddings: Float32[np.ndarray, "rows encoder_dim"]) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from jaxtyping import Float32
 from dsearch.engine.indexing.chunking import passage_table
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.ingest import Built, generation_folder, publish
-from dsearch.engine.indexing.integrity import Proof
+from dsearch.engine.indexing.integrity import IntegrityProof
 from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live, release
 from dsearch.engine.indexing.retention import tidy
 from dsearch.engine.indexing.tuning import with_tuned_parameters
@@ -45,7 +45,7 @@ class LiveState:
     def __init__(self, store: Store, closed: CleanClose | None = None):
         self._store = store
         self._closed = closed
-        self._proof: Proof | None = None
+        self._proof: IntegrityProof | None = None
         self._snapshot: Snapshot | None = None
         self._recent: tuple[Snapshot, ...] = ()
         self._embeddings = GrowingMatrix(np.zeros((0, store.dimension), np.float32))
@@ -70,7 +70,7 @@ class LiveState:
         return present
 
     @property
-    def proof(self) -> Proof | None:
+    def proof(self) -> IntegrityProof | None:
         """Verification of the generation's files; None before they are opened."""
         return self._proof
 
@@ -180,7 +180,7 @@ class LiveState:
             if self._proof is not None:
                 self._proof.cancel()  # of one that answers no more
             proven_at = None if self._closed is None else self._closed.proven_at
-            self._proof = Proof(state.generation, proven_at, how_to_build(self._store.name))
+            self._proof = IntegrityProof(state.generation, proven_at, how_to_build(self._store.name))
         return state
 
     def _clean_close(self) -> CleanClose | None:

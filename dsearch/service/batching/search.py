@@ -12,7 +12,7 @@ from dsearch.engine import Collection
 from dsearch.engine import SearchOptions as EngineOptions
 from dsearch.errors import DimensionMismatch
 from dsearch.service.collections import Catalogue
-from dsearch.service.schemas.search import Attending, PredictRequest, SearchOptions
+from dsearch.service.schemas.search import AttendFields, PredictRequest, SearchFields
 from dsearch.service.wire.json import stamped
 from dsearch.types import SearchResult
 
@@ -47,7 +47,7 @@ class Searches:
         return self.options.get("filter")
 
     @classmethod
-    def of(cls, catalogue: Catalogue, collection: str, asked: SearchOptions) -> Searches:
+    def of(cls, catalogue: Catalogue, collection: str, asked: SearchFields) -> Searches:
         """The searches that a request asks for.
 
         Raises:
@@ -70,7 +70,7 @@ class Searches:
             return collection.search_batch(items, **self.options)
 
 
-def engine_options(asked: SearchOptions) -> EngineOptions:
+def engine_options(asked: SearchFields) -> EngineOptions:
     """The options of a request as the engine takes them.
 
     Raises:
@@ -117,7 +117,7 @@ def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str,
     return {**stamped(predicted.stamp), "results": results}
 
 
-def _options(asked: Attending) -> dict[str, Any]:
+def _options(asked: AttendFields) -> dict[str, Any]:
     shared = (
         "model",
         "mode",
@@ -132,7 +132,7 @@ def _options(asked: Attending) -> dict[str, Any]:
     return {name: getattr(asked, name) for name in shared}
 
 
-def _queries(asked: Attending, collection: Collection) -> list[str] | torch.Tensor:
+def _queries(asked: AttendFields, collection: Collection) -> list[str] | torch.Tensor:
     return asked.queries if asked.queries is not None else _states(asked.vectors or [], collection)
 
 

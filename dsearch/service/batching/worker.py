@@ -68,7 +68,7 @@ class _Job:
     error: BaseException | None = None
 
 
-class Observer(Protocol):
+class WorkerObserver(Protocol):
     """Observer of a worker's jobs; called in the worker's thread, or where a job is refused."""
 
     def batch(self, worker: str, waited_s: Sequence[float], took_s: float) -> None:
@@ -106,7 +106,7 @@ class Worker:
         waiting_characters: int = UNBOUNDED,
         waiting_s: float | None = None,
         finishes: bool = False,
-        observer: Observer | None = None,
+        observer: WorkerObserver | None = None,
     ):
         self.name = name
         self.waiting = waiting

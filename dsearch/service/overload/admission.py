@@ -84,12 +84,12 @@ class Admission:
         self._tight_until = min(now + CALM_S, self._tight_since + TIGHT_S)
         return True
 
-    def let_in(self, path: str, receive: Receive) -> Place:
+    def let_in(self, path: str, receive: Receive) -> AdmittedRequest:
         """The place of a request that is not refused."""
-        return Place(self, path, receive)
+        return AdmittedRequest(self, path, receive)
 
 
-class Place:
+class AdmittedRequest:
     """The place of one request, taken when the last of its body is there.
 
     Earlier it costs nothing but a connection, and counting it would let those who never send theirs keep

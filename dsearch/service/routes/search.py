@@ -34,7 +34,7 @@ from dsearch.service.schemas.search import (
     BatchRequest,
     PredictRequest,
     SearchAnswer,
-    SearchOptions,
+    SearchFields,
     SearchParameters,
     SearchRequest,
 )
@@ -104,9 +104,7 @@ async def predict(collection: str, asked: PredictRequest, service: TheService) -
     return json_answer(answer | {"took_ms": _ms_since(started)})
 
 
-async def _search(
-    collection: str, query: str, options: SearchOptions, key: str, service: Service
-) -> Response:
+async def _search(collection: str, query: str, options: SearchFields, key: str, service: Service) -> Response:
     started = time.perf_counter()
     searches = Searches.of(service.catalogue, collection, options)
     result = await service.searching.submit(searches, query, characters=len(query))
@@ -115,7 +113,7 @@ async def _search(
 
 
 def _shown(
-    collection: str, result: SearchResult, took_ms: float, options: SearchOptions, key: str, service: Service
+    collection: str, result: SearchResult, took_ms: float, options: SearchFields, key: str, service: Service
 ) -> dict[str, Any]:
     """The answer, remembered for the feedback that may come."""
     page, query_id, drawn = service.impressions.show(collection, result, key=key, explore=options.explore)

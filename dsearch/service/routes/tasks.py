@@ -28,7 +28,7 @@ from dsearch.service.schemas.tasks import (
 )
 from dsearch.service.state import Service, TheService
 from dsearch.service.tasks.manager import has_ended
-from dsearch.service.tasks.store import Event, TaskKind, TaskNotFound
+from dsearch.service.tasks.store import TaskEvent, TaskKind, TaskNotFound
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 
@@ -206,7 +206,7 @@ async def _events(service: Service, id: str, after: int) -> AsyncIterator[bytes]
         service.watchers -= 1
 
 
-def _written(event: Event) -> bytes:
+def _written(event: TaskEvent) -> bytes:
     head = f"id: {event.number}\nevent: {event.kind}\ndata: ".encode()
     return head + orjson.dumps(event.data) + b"\n\n"
 

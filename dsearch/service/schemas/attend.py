@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dsearch.engine import LayerOptions, Question
+from dsearch.engine import GradientQuery, LayerOptions
 from dsearch.errors import DimensionMismatch
 from dsearch.service.schemas.common import STAMP, Stamped, example
-from dsearch.service.schemas.search import Attending, Limit, Number, Vector
+from dsearch.service.schemas.search import AttendFields, Limit, Number, Vector
 from dsearch.service.wire.fields import Given, allowed
 from dsearch.types import Stamp
 
@@ -32,7 +32,7 @@ class StampGiven(Given):
     sequence: Annotated[int, Field(ge=0, lt=2**53), allowed("the sequence of an answer")]
 
 
-class Differentiable(Attending):
+class Differentiable(AttendFields):
     """Queries whose attention has gradients."""
 
     stamp: StampGiven | None = Field(
@@ -52,7 +52,7 @@ class Differentiable(Attending):
             )
         return self
 
-    def asked(self, dimension: int) -> Question:
+    def asked(self, dimension: int) -> GradientQuery:
         """As the engine takes it, for embeddings of `dimension` numbers.
 
         Raises:
@@ -61,7 +61,7 @@ class Differentiable(Attending):
         states = None if self.vectors is None else torch.as_tensor(matrix("vectors", self.vectors, dimension))
         options: dict[str, Any] = {name: getattr(self, name) for name in _OPTIONS}
         stamp = None if self.stamp is None else Stamp(**self.stamp.model_dump())
-        return Question(
+        return GradientQuery(
             states=states,
             texts=self.queries,
             model=self.model,

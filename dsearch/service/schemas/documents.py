@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dsearch.engine.search.similar import MAX_EXAMPLES
 from dsearch.service.schemas.common import HIT, example
-from dsearch.service.schemas.search import Filtered, QueryText, SearchOptions
+from dsearch.service.schemas.search import Filtered, QueryText, SearchFields
 from dsearch.service.wire.fields import Given, allowed
 
 MAX_DELETED_IDS = 10_000
@@ -31,7 +31,7 @@ FacetValues = Annotated[
 ]
 
 
-class SimilarRequest(SearchOptions):
+class SimilarRequest(SearchFields):
     """Documents that hits should be like, and unlike."""
 
     model_config = ConfigDict(

@@ -105,7 +105,7 @@ class Filtered(Given):
         return None if self.filter is None else parse_filter(self.filter)
 
 
-class SearchOptions(Filtered):
+class SearchFields(Filtered):
     """Options of a search."""
 
     limit: Limit = Field(10, description="hits wanted; fewer come when there are fewer documents")
@@ -141,7 +141,7 @@ class SearchOptions(Filtered):
     )
 
 
-class SearchRequest(SearchOptions):
+class SearchRequest(SearchFields):
     """One query."""
 
     model_config = ConfigDict(
@@ -166,7 +166,7 @@ def tree_of(text: str | None) -> Filter | None:
     return None if text is None else parse_filter(parse(text.encode()))
 
 
-class SearchParameters(SearchOptions):
+class SearchParameters(SearchFields):
     """One query in the URL."""
 
     query: QueryText = Field(alias="q", description="the words to search for", examples=["attention pooling"])
@@ -179,7 +179,7 @@ class SearchParameters(SearchOptions):
         return tree_of(self.filter)
 
 
-class BatchRequest(SearchOptions):
+class BatchRequest(SearchFields):
     """Many queries with the same options."""
 
     model_config = ConfigDict(
@@ -200,7 +200,7 @@ class BatchRequest(SearchOptions):
         return self
 
 
-class Attending(Filtered):
+class AttendFields(Filtered):
     """Texts or vectors, and how they attend to the documents."""
 
     queries: Annotated[list[QueryText], Field(min_length=1, max_length=64)] | None = Field(
@@ -232,7 +232,7 @@ class Attending(Filtered):
         return self
 
 
-class PredictRequest(Attending):
+class PredictRequest(AttendFields):
     """A field of the documents to pool."""
 
     model_config = ConfigDict(

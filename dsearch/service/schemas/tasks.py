@@ -45,7 +45,7 @@ _EXAMPLE = {
 }
 
 
-class Judged(Given):
+class JudgedFields(Given):
     """Queries with judgements of documents."""
 
     queries: _Queries | None = Field(None, description="query id → text")
@@ -58,7 +58,7 @@ class Judged(Given):
         return self
 
 
-class Learning(Judged):
+class Learning(JudgedFields):
     """Judged queries, and the options that training and tuning share."""
 
     exclude: _Exclude | None = Field(None, description="documents that have no part in a query's ranking")
@@ -159,7 +159,7 @@ class SystemGiven(Given):
     mode: SearchMode = "hybrid"
 
 
-class EvaluateRequest(Judged):
+class EvaluateRequest(JudgedFields):
     """Judgements to score against, and what to score."""
 
     model_config = ConfigDict(

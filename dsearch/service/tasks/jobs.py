@@ -20,7 +20,7 @@ from dsearch.types import Progress
 
 if TYPE_CHECKING:
     from dsearch.service.tasks.readonly import OpenEngine
-    from dsearch.training import Epoch, Headroom, Learned, Observer, RunFolder
+    from dsearch.training import Epoch, Headroom, JobResult, Observer, RunFolder
 
 AnyJob = TypeVar("AnyJob", bound=LearningJob)
 
@@ -89,7 +89,7 @@ def job_from_request(job: type[AnyJob], request: Mapping[str, Any]) -> AnyJob:
     return job(**{name: value for name, value in given.items() if name in names})
 
 
-def _written(folder: Path, learned: Learned) -> dict[str, Any]:
+def _written(folder: Path, learned: JobResult) -> dict[str, Any]:
     from dsearch.service.tasks.results import write_made
 
     result = learned.result

@@ -23,7 +23,7 @@ from typing import Any
 
 from dsearch.engine import SearchEngine
 from dsearch.engine.maintenance.compact import compact
-from dsearch.engine.maintenance.migrate import Prepared
+from dsearch.engine.maintenance.migrate import PreparedMigration
 from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.processes import run_spawned
 from dsearch.service.collections import Catalogue
@@ -31,7 +31,7 @@ from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.tasks.jobs import Note, evaluate_job, prepare_job, train_job, tune_job
 from dsearch.service.tasks.readonly import OpenEngine
 from dsearch.service.tasks.results import read_made
-from dsearch.service.tasks.store import ENDED, Event, Task, TaskKind, TaskStore
+from dsearch.service.tasks.store import ENDED, StoredTask, TaskEvent, TaskKind, TaskStore
 from dsearch.types import Progress
 
 QUEUED = 32  # at most
@@ -112,7 +112,7 @@ class Tasks:
             self._store.close()
             self._store = None
 
-    def add(self, kind: TaskKind, collection: str, request: dict[str, Any]) -> Task:
+    def add(self, kind: TaskKind, collection: str, request: dict[str, Any]) -> StoredTask:
         """Take a task on; it is kept on disk when this returns.
 
         Raises:
@@ -128,7 +128,7 @@ class Tasks:
             self._changed.notify_all()
         return task
 
-    def cancel(self, id: str) -> Task:
+    def cancel(self, id: str) -> StoredTask:
         """Cancel a task: one that waits at once, one that runs soon; one that has ended stays as it is.
 
         Raises:
@@ -139,7 +139,7 @@ class Tasks:
                 self._cancelled.add(id)
         return self.store.get(id)
 
-    def events(self, id: str, after: int) -> tuple[Task, list[Event]]:
+    def events(self, id: str, after: int) -> tuple[StoredTask, list[TaskEvent]]:
         """A task as it stands, and what it said after its event `after`.
 
         Raises:
@@ -161,7 +161,7 @@ class Tasks:
                 return
             self._run(task)
 
-    def _run(self, task: Task) -> None:
+    def _run(self, task: StoredTask) -> None:
         folder = self._engine.home.path / FOLDER_NAME / task.id
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -185,10 +185,10 @@ class Tasks:
         self._cancelled.discard(task.id)
         shutil.rmtree(folder, ignore_errors=True)
 
-    def _is_cancelled(self, task: Task) -> bool:
+    def _is_cancelled(self, task: StoredTask) -> bool:
         return self._stopping or task.id in self._cancelled
 
-    def _teller(self, task: Task) -> Any:
+    def _teller(self, task: StoredTask) -> Any:
         """Writes what a task reports down; of progress only now and then, and each stage's last step."""
         told = {"stage": "", "at": 0.0}
 
@@ -205,7 +205,7 @@ class Tasks:
 
         return tell
 
-    def _take_up(self, task: Task) -> None:
+    def _take_up(self, task: StoredTask) -> None:
         """A task that was running when the server died."""
         if task.attempts < _ATTEMPTS:
             self.store.requeue(task, begun=True)
@@ -218,7 +218,7 @@ class Tasks:
         self.store.end(task, "interrupted", problem={"code": "interrupted", "detail": detail})
 
 
-def has_ended(task: Task) -> bool:
+def has_ended(task: StoredTask) -> bool:
     """Return True if the task will not change any more."""
     return task.state in ENDED
 
@@ -257,7 +257,7 @@ class Job:
         cancelled: whether it is to stop.
     """
 
-    task: Task
+    task: StoredTask
     request: dict[str, Any]
     folder: Path
     tell: Callable[[Any], None]
@@ -353,7 +353,7 @@ class TaskWork:
         while True:  # again where too much was written meanwhile
             made = self._spawned(job, prepare_job, self._open_engine, job.collection)
             encoded += made["encoded"]
-            prepared = Prepared(made["sequence"], encoded, started)
+            prepared = PreparedMigration(made["sequence"], encoded, started)
             if (done := self._catalogue.finish_migration(job.collection, prepared)) is not None:
                 return done.to_dict()
 

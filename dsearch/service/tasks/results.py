@@ -22,7 +22,7 @@ from dsearch.store import Passages
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
-    from dsearch.training import Trained, TrainedValues, Tuned
+    from dsearch.training import Trained, TrainedValues, TunedSearch
 
 
 _HEAD = "head.safetensors"
@@ -40,7 +40,7 @@ class Made:
     lessons: Lessons | None
 
 
-def write_made(folder: Path, trained: Trained | TrainedValues | Tuned) -> dict[str, Any]:
+def write_made(folder: Path, trained: Trained | TrainedValues | TunedSearch) -> dict[str, Any]:
     """Write the parts into a run's folder; what is told of them, as JSON: which there are."""
     encoder = getattr(trained, "encoder", None)  # heads for values, and tuned ones, have none of these
     documents, lessons = getattr(trained, "documents", None), getattr(trained, "lessons", None)

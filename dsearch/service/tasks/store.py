@@ -47,7 +47,7 @@ class TaskNotFound(NotFound):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class StoredTask:
     """One task, as it stands.
 
     Attributes:
@@ -77,7 +77,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TaskEvent:
     """Something that a task said: its number within the task, its kind, and what."""
 
     number: int
@@ -117,7 +117,7 @@ class TaskStore:
 
     # ---- what there is
 
-    def get(self, id: str) -> Task:
+    def get(self, id: str) -> StoredTask:
         """A task.
 
         Raises:
@@ -135,7 +135,7 @@ class TaskStore:
         before: int | None = None,
         collection: str | None = None,
         state: str | None = None,
-    ) -> list[Task]:
+    ) -> list[StoredTask]:
         """Tasks, the latest first; `before` is the number of the last one of the page before."""
         conditions, values = ["TRUE"], []
         for condition, value in (
@@ -149,16 +149,17 @@ class TaskStore:
         query = f"SELECT {_COLUMNS} FROM tasks WHERE {' AND '.join(conditions)} ORDER BY number DESC LIMIT ?"
         return [_task(row) for row in self._rows(query, *values, limit)]
 
-    def request(self, task: Task) -> dict[str, Any]:
+    def request(self, task: StoredTask) -> dict[str, Any]:
         """Return the task's request; empty once the task has ended."""
         found = self._rows("SELECT request FROM tasks WHERE number = ?", task.number)
         return json.loads(found[0][0]) if found and found[0][0] else {}
 
-    def events(self, task: Task, after: int, limit: int = 100) -> list[Event]:
+    def events(self, task: StoredTask, after: int, limit: int = 100) -> list[TaskEvent]:
         """Return the task's events after number `after`."""
         query = "SELECT number, kind, data FROM events WHERE task = ? AND number > ? ORDER BY number LIMIT ?"
         return [
-            Event(n, kind, json.loads(data)) for n, kind, data in self._rows(query, task.number, after, limit)
+            TaskEvent(n, kind, json.loads(data))
+            for n, kind, data in self._rows(query, task.number, after, limit)
         ]
 
     def count(self, *states: TaskState) -> int:
@@ -168,7 +169,7 @@ class TaskStore:
 
     # ---- what becomes of them
 
-    def add(self, kind: TaskKind, collection: str, request: dict[str, Any]) -> Task:
+    def add(self, kind: TaskKind, collection: str, request: dict[str, Any]) -> StoredTask:
         """A new task, queued; durable on return."""
         id = uuid.uuid4().hex
         columns = "id, kind, collection, state, created, request"
@@ -182,7 +183,7 @@ class TaskStore:
         )
         return self.get(id)
 
-    def next(self) -> Task | None:
+    def next(self) -> StoredTask | None:
         """The task that has been queued longest, now running; None when there is none."""
         with self._lock, _explained(self.path):
             row = self._connection.execute(
@@ -193,7 +194,7 @@ class TaskStore:
             ).fetchone()
         return _task(row) if row else None
 
-    def say(self, task: Task, kind: str, data: dict[str, Any]) -> None:
+    def say(self, task: StoredTask, kind: str, data: dict[str, Any]) -> None:
         """Add an event; a `progress` is also where the task stands. The oldest go when there are too many."""
         with self._lock, _explained(self.path):
             execute = self._connection.execute
@@ -216,7 +217,7 @@ class TaskStore:
 
     def end(
         self,
-        task: Task,
+        task: StoredTask,
         state: TaskState,
         *,
         result: dict[str, Any] | None = None,
@@ -228,7 +229,7 @@ class TaskStore:
             *(state, _now(), _json(result), _json(problem), task.number),
         )
 
-    def requeue(self, task: Task, *, begun: bool) -> None:
+    def requeue(self, task: StoredTask, *, begun: bool) -> None:
         """A task that was stopped before its end is begun again later; `begun`: that attempt counts."""
         self._rows(
             "UPDATE tasks SET state = 'queued', progress = NULL, attempts = attempts - ? WHERE number = ?",
@@ -266,9 +267,9 @@ def _explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _task(row: tuple[Any, ...]) -> Task:
+def _task(row: tuple[Any, ...]) -> StoredTask:
     *plain, progress, result, problem = row
-    return Task(*plain, *(json.loads(text) if text else None for text in (progress, result, problem)))
+    return StoredTask(*plain, *(json.loads(text) if text else None for text in (progress, result, problem)))
 
 
 def _json(value: Any) -> str | None:

@@ -14,7 +14,7 @@ from dsearch.errors import CorruptData, Gone, NotFound
 from dsearch.store.documents.registry import live
 from dsearch.store.filters.parse import Filter
 from dsearch.store.filters.sql import compile_filter
-from dsearch.store.records import Changes, Pending, Snapshot
+from dsearch.store.records import Changes, Pending, StoreState
 from dsearch.store.sqlite.digest import document_digest, embedding_digest
 from dsearch.store.sqlite.schema import read_state
 from dsearch.types import Document
@@ -41,13 +41,13 @@ REMOVED = (
 Rows = Sequence[int] | Int64[np.ndarray, " rows"]
 
 
-def snapshot(connection: sqlite3.Connection) -> Snapshot:
+def snapshot(connection: sqlite3.Connection) -> StoreState:
     """The searchable rows: those with an embedding, without those with a tombstone."""
     # Both statements are answered from an index alone; joining the tables would read every text.
     embedded = _integers(connection, "SELECT row FROM embedding")
     dead = _integers(connection, "SELECT row FROM document WHERE deleted IS NOT NULL")
     rows = np.setdiff1d(embedded, dead, assume_unique=True)
-    return Snapshot(read_state(connection).sequence, np.sort(rows))
+    return StoreState(read_state(connection).sequence, np.sort(rows))
 
 
 def changes_since(connection: sqlite3.Connection, sequence: int) -> Changes:

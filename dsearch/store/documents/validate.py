@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float32, Shaped
 
 from dsearch.errors import DimensionMismatch, InvalidDocument, InvalidRequest
-from dsearch.store.metadata import Refused, canonical_metadata
+from dsearch.store.metadata import RefusedValue, canonical_metadata
 from dsearch.store.sqlite.digest import canonical_json, document_digest
 from dsearch.types import Document
 
@@ -81,8 +81,8 @@ class Checked(Sequence[Document]):
         try:
             prepared = _prepare(document)
             if document.id in self._prepared:
-                raise Refused("stands in this batch twice; send each id once")
-        except Refused as refused:
+                raise RefusedValue("stands in this batch twice; send each id once")
+        except RefusedValue as refused:
             raise InvalidDocument(f"the document (id {_shown(document)!r}) {refused}") from None
         self._documents.append(document)
         self._prepared[document.id] = prepared
@@ -117,8 +117,8 @@ def prepare(documents: Sequence[Document]) -> list[Prepared]:
         try:
             checked = _prepare(document)
             if document.id in first:
-                raise Refused(f"is also document {first[document.id]} of this batch; send each id once")
-        except Refused as refused:
+                raise RefusedValue(f"is also document {first[document.id]} of this batch; send each id once")
+        except RefusedValue as refused:
             raise InvalidDocument(f"document {position} (id {_shown(document)!r}) {refused}") from None
         first[document.id] = position
         prepared.append(checked)
@@ -129,7 +129,7 @@ def refusal(document: Document) -> str | None:
     """Why a document cannot be stored ("has …"), None when it can."""
     try:
         _prepare(document)
-    except Refused as refused:
+    except RefusedValue as refused:
         return str(refused)
     return None
 
@@ -186,9 +186,9 @@ def _prepare(document: Document) -> Prepared:
     title = _utf8(document.title, "title", MAX_TITLE_BYTES)
     text = _utf8(document.text, "text", MAX_TEXT_BYTES)
     if not id:
-        raise Refused("has an empty id; give every document an id of 1 to 512 bytes")
+        raise RefusedValue("has an empty id; give every document an id of 1 to 512 bytes")
     if not (document.text.strip() or document.title.strip()):
-        raise Refused("has neither title nor text; give it at least one of them, or leave it out")
+        raise RefusedValue("has neither title nor text; give it at least one of them, or leave it out")
     metadata = canonical_metadata(document.metadata)
     value = None if document.value is None else canonical_json(_value(document.value))
     metadata_bytes = _utf8(metadata, "metadata", MAX_METADATA_BYTES)
@@ -201,16 +201,16 @@ def _prepare(document: Document) -> Prepared:
 
 def _utf8(text: object, field: str, limit: int) -> bytes:
     if not isinstance(text, str):
-        raise Refused(f"has a {type(text).__name__} as its {field}; use a string")
+        raise RefusedValue(f"has a {type(text).__name__} as its {field}; use a string")
     try:
         encoded = text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise Refused(
+        raise RefusedValue(
             f"has a lone surrogate at character {error.start} of its {field}, which is no text; "
             "decode the source with errors='replace'"
         ) from None
     if len(encoded) > limit:
-        raise Refused(f"has {len(encoded)} bytes of {field}; at most {limit}")
+        raise RefusedValue(f"has {len(encoded)} bytes of {field}; at most {limit}")
     return encoded
 
 
@@ -218,18 +218,20 @@ def _value(value: object) -> float | list[float]:
     if isinstance(value, list):
         numbers = cast("list[object]", value)
         if not 1 <= len(numbers) <= MAX_VALUE_NUMBERS:
-            raise Refused(f"has a value of {len(numbers)} numbers; use 1 to {MAX_VALUE_NUMBERS}, or none")
+            raise RefusedValue(
+                f"has a value of {len(numbers)} numbers; use 1 to {MAX_VALUE_NUMBERS}, or none"
+            )
         return [_number(number) for number in numbers]
     return _number(value)
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(f"has a {type(value).__name__} in its value; use a number or a list of numbers")
+        raise RefusedValue(f"has a {type(value).__name__} in its value; use a number or a list of numbers")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise Refused(f"has {number} in its value; use finite numbers")
+        raise RefusedValue(f"has {number} in its value; use finite numbers")
     return number

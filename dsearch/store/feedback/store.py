@@ -42,7 +42,7 @@ from dsearch.store.feedback.rows import (
     used_bytes,
 )
 
-__all__ = ["FEEDBACK_FILE", "FeedbackFull", "FeedbackStore", "Page", "Recorded", "copy_feedback"]
+__all__ = ["FEEDBACK_FILE", "FeedbackFull", "FeedbackStore", "Page", "StoredEvents", "copy_feedback"]
 
 MAX_EVENTS_OF_KEY = 200_000
 MAX_BYTES = 1 << 30
@@ -55,7 +55,7 @@ class FeedbackFull(InsufficientStorage):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class StoredEvents:
     """Acknowledged events: how many are new, and how many had been sent before."""
 
     events: int
@@ -88,7 +88,7 @@ class FeedbackStore:
 
     # ---- write
 
-    def record(self, impressions: Sequence[Impression], events: Sequence[Event]) -> Recorded:
+    def record(self, impressions: Sequence[Impression], events: Sequence[Event]) -> StoredEvents:
         """Write events and the impressions that they belong to, all or none; durable on return.
 
         Args:
@@ -116,7 +116,7 @@ class FeedbackStore:
                     f"the feedback of {self._folder.name!r} has reached {self._max_bytes} bytes; make room",
                     hint=Command("feedback clear", ("-c", self._folder.name, "--older-than", "DAYS")),
                 )
-        return Recorded(len(new), len(events) - len(new))
+        return StoredEvents(len(new), len(events) - len(new))
 
     def clear(
         self,

@@ -46,7 +46,7 @@ class Journal:
         self._lock = threading.Lock()  # held by the one whose turn it is
         self._counting = threading.Lock()
         self._waiting = 0
-        self._group: Group | None = None
+        self._group: CommitGroup | None = None
         self._failure: str | None = None
         self._closed = False
         self._watermark = Watermark(folder, replace_unreadable=accept_loss)
@@ -138,7 +138,7 @@ class Journal:
         finally:
             self._lock.release()
 
-    def _join(self) -> Group:
+    def _join(self) -> CommitGroup:
         """The group that is open, or a new one."""
         if self._failure is not None:
             raise Unavailable(self._failure)
@@ -148,7 +148,7 @@ class Journal:
             self._connection.execute("BEGIN IMMEDIATE")
             state = read_state(self._connection)
             self._catch_up(state)
-            self._group = group = Group(self._connection, state)
+            self._group = group = CommitGroup(self._connection, state)
         except BaseException as error:
             self._roll_back()
             if isinstance(error, sqlite3.Error):
@@ -156,7 +156,7 @@ class Journal:
             raise
         return group
 
-    def _run(self, group: Group) -> Generator[Operation]:
+    def _run(self, group: CommitGroup) -> Generator[Operation]:
         """Execute one operation within the group, whole or not at all."""
         first = group.members == 0
         try:
@@ -173,7 +173,7 @@ class Journal:
                 raise translate(error, self._folder) from error
             raise
 
-    def _undo(self, group: Group, cause: BaseException) -> None:
+    def _undo(self, group: CommitGroup, cause: BaseException) -> None:
         """Undo the operation that failed; where SQLite undid the whole transaction, the group has failed."""
         if isinstance(cause, sqlite3.OperationalError):
             self._distrust(cause)  # a large transaction begins its log before COMMIT
@@ -189,7 +189,7 @@ class Journal:
         self._group = None
         group.finish(self._explain(cause) if group.members else None)
 
-    def _finish(self, group: Group) -> None:
+    def _finish(self, group: CommitGroup) -> None:
         """Commit and acknowledge; every member of the group is told how it went."""
         self._group = None
         outcome: DsearchError | None = None
@@ -329,7 +329,7 @@ class Operation:
         )
 
 
-class Group:
+class CommitGroup:
     """Operations of one transaction. All of them are acknowledged or none is."""
 
     def __init__(self, connection: sqlite3.Connection, committed: State) -> None:

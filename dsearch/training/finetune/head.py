@@ -33,7 +33,7 @@ from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.options import TrainingOptions
 from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
 from dsearch.training.scopes.head import MakeTask, new_head
-from dsearch.training.tune import MIN_QUERIES, Choice, Trials, Tuned, head_of, setting_of
+from dsearch.training.tune import MIN_QUERIES, ChosenSetting, Trials, TunedSearch, head_of, setting_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Trained:
     record: dict[str, Any]
     encoder: EncoderChange | None = None
     documents: EncodedDocuments | None = None
-    tuned: Tuned | None = None
+    tuned: TunedSearch | None = None
     lessons: Lessons | None = None
     share: float = 1.0
     keyword_factor: float = 1.0
@@ -205,10 +205,10 @@ def _judged(
     start: Head,
     crossed: CrossFitted,
     trials: Trials | None,
-    choice: Choice | None,
+    choice: ChosenSetting | None,
     gate: Gate | None,
     seed: int,
-) -> tuple[Tuned | None, GateReport]:
+) -> tuple[TunedSearch | None, GateReport]:
     """Tuned search, if it differs from `start`, and the gate report of the head."""
     overlap = None
     if student.encoder is None:  # canaries are stored embeddings: they say nothing of an encoder that changed

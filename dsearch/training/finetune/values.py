@@ -27,7 +27,7 @@ from dsearch.training.loop.run_folder import RunFolder, Stage
 from dsearch.training.loop.student import Student
 from dsearch.training.options import ValueOptions
 from dsearch.training.scopes.values import (
-    Evidence,
+    HeldEvidence,
     ValueData,
     measures_of_values,
     scores_of_values,
@@ -189,7 +189,7 @@ class _Session:
         own = examples.own[part]
         others = np.setdiff1d(np.arange(len(examples)), part)
         evidence = np.setdiff1d(np.arange(len(examples.positions)), own[own >= 0])
-        pooled = Evidence(data, evidence)
+        pooled = HeldEvidence(data, evidence)
         asked = part[:MOST] if len(part) <= MOST else _drawn(part, self.options.seed)
         predicted = {0: pooled.served(self.start.to(data.device), asked)}
         self.start.cpu()

@@ -18,7 +18,7 @@ _TEXT = 70  # characters of a query that are shown
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupComparison:
     """Some queries: the means, how many the second model wins and loses, the difference, its two-sided p."""
 
     name: str
@@ -35,7 +35,7 @@ class Group:
 class Comparison:
     """Second less first: by group, and by query (query id, first, second), largest win first."""
 
-    groups: list[Group]
+    groups: list[GroupComparison]
     queries: list[tuple[str, float, float]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,11 +102,11 @@ def compare_values(
 
 def _group(
     name: str, first: Mapping[str, float], second: Mapping[str, float], queries: list[str], seed: int
-) -> Group:
+) -> GroupComparison:
     interval = paired_bootstrap({q: second[q] for q in queries}, first, SAMPLES, seed)
     change = np.array([second[query] - first[query] for query in queries])
     either = min(sign_flip_p_value(change, seed=seed), sign_flip_p_value(-change, seed=seed))
-    return Group(
+    return GroupComparison(
         name,
         len(queries),
         float(np.mean(list(first.values()))),

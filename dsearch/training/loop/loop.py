@@ -1,6 +1,6 @@
 """Training loop of every scope: batches, Adam, a schedule, checkpoints; it stops at NaN and on request.
 
-It is independent of queries and documents: a `Task` computes a step and names the parameters to learn.
+It is independent of queries and documents: a `TrainingTask` computes a step and names what learns.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Watch:
 
 
 @runtime_checkable
-class Task(Protocol):
+class TrainingTask(Protocol):
     """Model to train, and one step of its training."""
 
     @property
@@ -103,7 +103,7 @@ class Task(Protocol):
 
 
 class NothingFurther:
-    """Mixin for a `Task` whose checkpoints have only the learned parameters; frozen ones are loaded again."""
+    """Mixin for a `TrainingTask` whose checkpoints have the learned parameters alone."""
 
     def lessen(self) -> None:
         """Nothing to halve."""
@@ -152,7 +152,11 @@ class Course:
 
 
 def run_course(
-    task: Task, course: Course, *, watch: Watch | None = None, on_epoch: Callable[[Epoch], bool] | None = None
+    task: TrainingTask,
+    course: Course,
+    *,
+    watch: Watch | None = None,
+    on_epoch: Callable[[Epoch], bool] | None = None,
 ) -> None:
     """Train, from the last checkpoint where there is one.
 
@@ -170,7 +174,7 @@ def run_course(
 
 
 class _Run:
-    def __init__(self, task: Task, course: Course, watch: Watch):
+    def __init__(self, task: TrainingTask, course: Course, watch: Watch):
         self._task, self._course, self._watch = task, course, watch
         self._optimizer = torch.optim.Adam(task.parameter_groups(), fused=True)
         learning = {id(p) for group in self._optimizer.param_groups for p in group["params"]}

@@ -24,8 +24,8 @@ from dsearch.training.loop.loop import (
     Course,
     Epoch,
     NothingFurther,
-    Task,
     TrainingDiverged,
+    TrainingTask,
     Watch,
     run_course,
 )
@@ -42,7 +42,7 @@ _NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 OnEpoch = Callable[[Epoch, Head], bool]
 OnStudent = Callable[[Epoch, Student], bool]
-MakeTask = Callable[[Examples, TrainingOptions, Student, str], Task]
+MakeTask = Callable[[Examples, TrainingOptions, Student, str], TrainingTask]
 """(examples, options, what learns, device) → a step of it, where the documents lie elsewhere."""
 
 
@@ -162,7 +162,7 @@ def _new_student(
 
 
 class _FrozenDocuments(NothingFurther):
-    """The `Task` of the scopes head and query."""
+    """The `TrainingTask` of the scopes head and query."""
 
     def __init__(self, examples: Examples, options: TrainingOptions, student: Student, device: str):
         self.trained = student

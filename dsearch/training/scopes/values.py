@@ -63,7 +63,7 @@ class ValueData:
         return self.examples.snapshot.all_keyword_scores(texts)[:, self.examples.positions]
 
 
-class Evidence:
+class HeldEvidence:
     """Some of the documents, from which values are pooled.
 
     Args:
@@ -177,7 +177,7 @@ def train_on_values(
     head = new_head(data.states.shape[1], options, start).to(data.device)
     with torch.no_grad():
         head.hop_strength.zero_()  # documents are asked once
-    task = _ValuesOfDocuments(data, Evidence(data, evidence), asked, options, Student(head))
+    task = _ValuesOfDocuments(data, HeldEvidence(data, evidence), asked, options, Student(head))
     course = Course(len(asked), options.batch_size, options.epochs, options.seed, epochs)
 
     def told(epoch: Epoch) -> bool:
@@ -195,7 +195,7 @@ class _ValuesOfDocuments(NothingFurther):
     def __init__(
         self,
         data: ValueData,
-        evidence: Evidence,
+        evidence: HeldEvidence,
         asked: Int64[np.ndarray, " asked"],
         options: ValueOptions,
         student: Student,

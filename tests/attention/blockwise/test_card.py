@@ -16,15 +16,15 @@ import torch
 
 from dsearch.attention import Exact, exact_attention, log_partition, top_k
 from dsearch.attention.blockwise import card_attention, card_search
-from dsearch.attention.blockwise.blocks import Corpus, Gradients
+from dsearch.attention.blockwise.blocks import Corpus, CorpusGradients
 from dsearch.attention.blockwise.card import kernels_for
-from dsearch.attention.blockwise.card_search import Plan
+from dsearch.attention.blockwise.card_search import SearchPlan
 
 F64 = torch.float64
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 on_card = [pytest.mark.cuda, pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU (H100, H200)")]
 CPU = torch.device("cpu")
-SMALL = Plan(rows=64, keys=128, pairs=4, stages=2, warps=4)
+SMALL = SearchPlan(rows=64, keys=128, pairs=4, stages=2, warps=4)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ class TestInterpretedAttention:
         context, log_z = total.finish()
         torch.testing.assert_close(context, reference.context, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(log_z, reference.log_partition, rtol=1e-5, atol=1e-5)
-        gradients = Gradients(
+        gradients = CorpusGradients(
             queries=torch.zeros(5, 12),
             keys=torch.zeros(300, 12),
             values=None if value_dim is None else torch.zeros(300, value_dim),

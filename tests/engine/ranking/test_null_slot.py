@@ -12,7 +12,7 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchLayer, head_bytes, head_from_bytes
 from dsearch.engine.evaluate import judged_answerability
-from dsearch.engine.search.gradients import Question, attention_parts
+from dsearch.engine.search.gradients import GradientQuery, attention_parts
 from dsearch.engine.search.predict import VALUE
 from dsearch.errors import UnsupportedFormat
 from dsearch.types import Document
@@ -76,7 +76,9 @@ def test_predictions_are_of_what_the_slot_leaves(collection: Collection) -> None
 
 def test_attend_says_it_and_gradients_come_from_the_server(collection: Collection) -> None:
     version = collection.add_model(slotted(), {})
-    parts = attention_parts(collection, Question(texts=TEXTS, model=version), include={"parts", "slopes"})
+    parts = attention_parts(
+        collection, GradientQuery(texts=TEXTS, model=version), include={"parts", "slopes"}
+    )
     assert parts.arrays["null_weight"].shape == (3,)
     assert "slopes" not in parts.arrays
     np.testing.assert_allclose(parts.arrays["weights"].sum(1) + parts.arrays["null_weight"], 1, rtol=1e-5)

@@ -11,7 +11,7 @@ from support.engine.layers import QUERIES, opened_head
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchLayer
-from dsearch.engine.search.gradients import Question, attention_parts, vjp
+from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp
 from dsearch.errors import Conflict, DimensionMismatch, Gone, InvalidRequest, ModelNotFound
 from dsearch.types import Document, Stamp
 
@@ -44,7 +44,7 @@ def test_slopes_are_the_jacobian_of_the_dense_scores(
         options["width"] = 1.4  # some candidates are outside its support
     states = states_of(encoder)
     found = attention_parts(
-        collection, Question(states, dtype="float64", options=options), include={"parts", "slopes"}
+        collection, GradientQuery(states, dtype="float64", options=options), include={"parts", "slopes"}
     )
     layer = exact_layer(collection, **options)
     expected = layer(states)
@@ -73,7 +73,7 @@ def test_vjp_is_what_autograd_gives(
     texts = QUERIES if words else None
     options = {"hops": hops, "hop_strength": None, "candidates": 6}
     states = states_of(encoder)
-    asked = Question(states, texts, dtype="float64", options=options)
+    asked = GradientQuery(states, texts, dtype="float64", options=options)
     answered = attention_parts(collection, asked, include={"slopes"})
     assert ("slopes" in answered.arrays) == (hops == 1)
     layer = exact_layer(collection, **options, mode="hybrid" if words else "dense")
@@ -92,7 +92,7 @@ def test_vjp_is_what_autograd_gives(
     )
     # After a write the state that the stamp names is still the one that is asked.
     collection.upsert([Document("new", "apple bread cheese")])
-    pinned = Question(states.detach(), texts, stamp=answered.stamp, dtype="float64", options=options)
+    pinned = GradientQuery(states.detach(), texts, stamp=answered.stamp, dtype="float64", options=options)
     given = vjp(collection, pinned, context=contexts.numpy(), weights=ragged, scores=ragged)
     assert given.stamp == answered.stamp
     np.testing.assert_allclose(given.states, expected[0], atol=1e-10)
@@ -104,36 +104,36 @@ def test_a_head_that_a_search_loaded_has_gradients(collection: Collection) -> No
     trained(collection, 2)
     collection._heads.clear()
     collection.attend(QUERIES)  # loads the head under inference mode
-    given = vjp(collection, Question(texts=QUERIES), context=np.ones((2, 32), np.float32))
+    given = vjp(collection, GradientQuery(texts=QUERIES), context=np.ones((2, 32), np.float32))
     assert np.abs(given.head["value_delta"]).max() > 0
     assert collection.head(collection.live_model).value_delta.grad is None
 
 
 def test_a_stamp_names_its_state_for_a_while(collection: Collection) -> None:
-    first = attention_parts(collection, Question(texts=QUERIES))
+    first = attention_parts(collection, GradientQuery(texts=QUERIES))
     for number in range(8):
         collection.upsert([Document(f"new{number}", f"apple number{number}")])
-    again = attention_parts(collection, Question(texts=QUERIES, stamp=first.stamp))
+    again = attention_parts(collection, GradientQuery(texts=QUERIES, stamp=first.stamp))
     assert (again.stamp, again.ids) == (first.stamp, first.ids)
     np.testing.assert_array_equal(again.arrays["weights"], first.arrays["weights"])
     collection.delete(["new3"])
     with pytest.raises(Gone, match=r"generation 2, sequence \d+ is gone; .* ask again, without the stamp"):
-        attention_parts(collection, Question(texts=QUERIES, stamp=first.stamp))
-    present = attention_parts(collection, Question(texts=QUERIES)).stamp
+        attention_parts(collection, GradientQuery(texts=QUERIES, stamp=first.stamp))
+    present = attention_parts(collection, GradientQuery(texts=QUERIES)).stamp
     collection.refresh()
     with pytest.raises(Gone):
-        vjp(collection, Question(texts=QUERIES, stamp=present), context=np.ones((2, 32), np.float32))
+        vjp(collection, GradientQuery(texts=QUERIES, stamp=present), context=np.ones((2, 32), np.float32))
     ahead = Stamp(present.generation + 9, "v0", present.sequence)
     with pytest.raises(Conflict, match="has only come to generation"):
-        attention_parts(collection, Question(texts=QUERIES, stamp=ahead))
+        attention_parts(collection, GradientQuery(texts=QUERIES, stamp=ahead))
 
 
 def test_a_model_of_a_stamp_that_is_gone_is_told_from_one_that_never_was(collection: Collection) -> None:
     trained(collection, 1)
-    present = attention_parts(collection, Question(texts=QUERIES)).stamp
+    present = attention_parts(collection, GradientQuery(texts=QUERIES)).stamp
     never = Stamp(present.generation, "v7", present.sequence)
     with pytest.raises(ModelNotFound):
-        attention_parts(collection, Question(texts=QUERIES, stamp=never))
+        attention_parts(collection, GradientQuery(texts=QUERIES, stamp=never))
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,13 @@ def test_gradients_that_fit_nothing_are_refused(
     collection: Collection, given: dict, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        vjp(collection, Question(texts=QUERIES), **given)
+        vjp(collection, GradientQuery(texts=QUERIES), **given)
 
 
 def test_what_would_be_too_large_is_refused_before_it_is_computed(collection: Collection) -> None:
     with pytest.raises(InvalidRequest, match="2 queries of 16 candidates with 2 arrays of vectors are 8192"):
-        attention_parts(collection, Question(texts=QUERIES), include={"keys", "slopes"}, largest_bytes=8191)
+        attention_parts(
+            collection, GradientQuery(texts=QUERIES), include={"keys", "slopes"}, largest_bytes=8191
+        )
     with pytest.raises(InvalidRequest, match="neither states nor texts"):
-        attention_parts(collection, Question())
+        attention_parts(collection, GradientQuery())

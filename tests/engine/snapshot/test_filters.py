@@ -15,7 +15,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, PassageOptions, SearchEngine
-from dsearch.engine.search.attend import Attended
+from dsearch.engine.search.attend import AttendResult
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document, Mode
 
@@ -178,7 +178,7 @@ def test_filtered_search_is_search_among_what_matches(
     assert all(hit.id in scores for hit in best)
 
 
-def ids_of(attended: Attended) -> list[str]:
+def ids_of(attended: AttendResult) -> list[str]:
     return [id for id in attended.ids[0] if id]
 
 

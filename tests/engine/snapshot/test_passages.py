@@ -12,7 +12,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.maxp import best_passages
-from dsearch.engine import PassageOptions, Question, SearchEngine, SearchLayer, attention_parts, vjp
+from dsearch.engine import GradientQuery, PassageOptions, SearchEngine, SearchLayer, attention_parts, vjp
 from dsearch.engine.indexing.chunking import Cutting, encode, spans_of
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.ranking.certificate import _inner_products
@@ -477,7 +477,7 @@ def test_a_score_of_nan_or_nothing_takes_the_first_passage():
 
 def parts_of(collection, head, states, include, **options):
     version = collection.add_model(head, {})
-    question = Question(states=states, texts=QUERIES, model=version, dtype="float64", options=options)
+    question = GradientQuery(states=states, texts=QUERIES, model=version, dtype="float64", options=options)
     return question, attention_parts(collection, question, include=include)
 
 

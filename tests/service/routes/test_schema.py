@@ -115,7 +115,7 @@ def test_every_request_of_the_document_gets_an_answer(served: Served, number: in
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_the_server_is_still_there_and_holds_no_more(served: Served) -> None:
-    """After all operations everything was loaded once: the second round may add 5 %, and the allocator a bit."""
+    """After all operations everything was loaded once: the second round may add 5 %."""
     noise_bytes = 48 << 20  # what other tests of this process left free is taken up meanwhile
     assert served.client.get("/readyz").status_code == 200
     first, end = served.resident[len(OPERATIONS) - 1], served.resident[-1]

@@ -13,7 +13,7 @@ from safetensors.numpy import load, save
 from starlette.testclient import TestClient
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.engine import Collection, Question, SearchEngine, attention_parts, head_bytes, vjp
+from dsearch.engine import Collection, GradientQuery, SearchEngine, attention_parts, head_bytes, vjp
 from dsearch.service import create_app
 from dsearch.service.schemas.attend import AttendAnswer, VjpAnswer
 from dsearch.service.schemas.collections import ModelAdded
@@ -53,7 +53,7 @@ def test_tensors_and_json_are_what_python_gives_to_the_bit(
 ) -> None:
     states = torch.as_tensor(live.encoder.encode_queries(QUERIES)).double()
     texts = QUERIES if words else None
-    asked = Question(states=states, texts=texts, dtype=dtype, options={"candidates": 7})
+    asked = GradientQuery(states=states, texts=texts, dtype=dtype, options={"candidates": 7})
     expected = attention_parts(live, asked, include=set(EVERYTHING), certify=3)  # type: ignore[arg-type]
     body = {"vectors": states.tolist(), "queries": texts, "dtype": dtype, "candidates": 7, "certify": 3}
     answered = client.post(f"{URL}/attend", json={**body, "include": EVERYTHING}, headers=TENSORS)
@@ -89,7 +89,10 @@ def test_vjp_answers_the_gradients(client: TestClient, live: Collection, tensors
     live.delete(["d007"])  # the state that the stamp names is still known
     body = {"queries": QUERIES, "stamp": stamp, "grad_weights": weights, "grad_context": [[0.5] * 32] * 2}
     expected = vjp(
-        live, Question(texts=QUERIES, stamp=Stamp(**stamp)), context=np.full((2, 32), 0.5), weights=weights
+        live,
+        GradientQuery(texts=QUERIES, stamp=Stamp(**stamp)),
+        context=np.full((2, 32), 0.5),
+        weights=weights,
     )
     answered = client.post(f"{URL}/vjp", json=body, headers=TENSORS if tensors else {})
     assert answered.status_code == 200, answered.text

@@ -6,7 +6,7 @@ from typing import Any
 
 from dsearch.service.overload.admission import (
     Admission,
-    Place,
+    AdmittedRequest,
 )
 
 SEARCH = "/v1/collections/papers/search"
@@ -16,9 +16,9 @@ async def nothing() -> Any:
     return {"type": "http.disconnect"}
 
 
-def fill(door: Admission, path: str = SEARCH) -> list[Place]:
+def fill(door: Admission, path: str = SEARCH) -> list[AdmittedRequest]:
     """Requests that are let in until one is refused."""
-    places: list[Place] = []
+    places: list[AdmittedRequest] = []
     while not door.refuses(path):
         places.append(door.let_in(path, nothing))
         places[-1].take()

@@ -23,7 +23,7 @@ from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.losses import values
 from dsearch.training.losses.values import log_loss, loss_of_values, pooled_values, squared_error
 from dsearch.training.options import ValueOptions
-from dsearch.training.scopes.values import Evidence, ValueData, train_on_values
+from dsearch.training.scopes.values import HeldEvidence, ValueData, train_on_values
 from dsearch.types import Document
 
 FAST = ValueOptions(epochs=8, learning_rate=3e-2, batch_size=32)
@@ -156,7 +156,7 @@ def test_without_leaving_itself_out_the_bandwidth_collapses(signs: Collection) -
     half, rest = np.arange(200), np.arange(200, 400)
 
     def losses(of: ValueExamples) -> list[float]:
-        head, evidence = Head(16), Evidence(ValueData(of, keywords=False), half)
+        head, evidence = Head(16), HeldEvidence(ValueData(of, keywords=False), half)
         found = []
         for temperature in TEMPERATURES:
             with torch.no_grad():
@@ -168,7 +168,7 @@ def test_without_leaving_itself_out_the_bandwidth_collapses(signs: Collection) -
     def accuracy(of: ValueExamples) -> float:
         data = ValueData(of, keywords=False)
         head = train_on_values(data, FAST, asked=half, evidence=half)
-        predicted = Evidence(data, half).served(head, rest)
+        predicted = HeldEvidence(data, half).served(head, rest)
         return float((predicted.argmax(1) == examples.wanted[rest].argmax(1)).mean())
 
     fooled, honest = losses(itself), losses(examples)
@@ -192,7 +192,7 @@ def test_held_out_documents_are_no_evidence(signs: Collection) -> None:
 
 
 def test_served_predictions_are_those_that_the_gate_saw(signs: Collection) -> None:
-    """The served path is the training path: a collection's `predict` gives what `Evidence.served` said."""
+    """The served path is the training path: `predict` gives what `HeldEvidence.served` said."""
     examples = value_examples(signs, "value")
     embeddings, _ = one_informative_direction(20, seed=5)
     head = train_on_values(ValueData(examples, keywords=False), FAST)
@@ -205,7 +205,7 @@ def test_served_predictions_are_those_that_the_gate_saw(signs: Collection) -> No
         own=np.full(20, -1),
         texts=[],
     )
-    served = Evidence(ValueData(asked, keywords=False)).served(head, np.arange(20))
+    served = HeldEvidence(ValueData(asked, keywords=False)).served(head, np.arange(20))
     mean = one_informative_direction(400)[1].mean()
     expected = served[:, 0] * examples.scale[0] + mean
     np.testing.assert_allclose(np.array([one.mean for one in predicted]), expected, atol=1e-4)
@@ -216,8 +216,8 @@ def test_keywords_have_a_part_where_they_are_asked_for(collection: Collection) -
     assert examples.kind == "number"
     data = ValueData(examples, keywords=True)
     head = Head(32)
-    dense = Evidence(ValueData(examples, keywords=False)).predict(head, torch.arange(16))
-    both = Evidence(data).predict(head, torch.arange(16))
+    dense = HeldEvidence(ValueData(examples, keywords=False)).predict(head, torch.arange(16))
+    both = HeldEvidence(data).predict(head, torch.arange(16))
     assert not torch.allclose(dense, both)
     keyword = torch.as_tensor(collection.snapshot.all_keyword_scores(examples.texts))
     states = torch.as_tensor(examples.states)
