@@ -5,9 +5,12 @@ Answers are written from plain objects, which is faster; tests compare every ans
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+from dsearch.index import AUTO, DENSE_KINDS
+from dsearch.service.wire.fields import allowed, listed
 
 STAMP = {"generation": 3, "model": "v1", "sequence": 120}
 HIT = {
@@ -30,6 +33,11 @@ KEYS = {
     "queries_per_s": 1450.0,
     "bytes_per_document": 496.2,
 }
+
+
+KeyKind = Annotated[
+    str, Field(min_length=1, max_length=32), allowed(listed([AUTO, *DENSE_KINDS]))
+]  # the engine checks the name, and lists the kinds that are installed
 
 
 def example(example: Any, *others: Any) -> ConfigDict:

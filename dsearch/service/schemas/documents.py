@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dsearch.engine.search.similar import MAX_EXAMPLES
-from dsearch.service.schemas.common import HIT, example
+from dsearch.service.schemas.common import HIT, KeyKind, example
 from dsearch.service.schemas.search import Filtered, QueryText, SearchFields
 from dsearch.service.wire.fields import Given, allowed
 
@@ -121,10 +121,9 @@ class CreateRequest(Given):
     )
 
     passages: CutRequest | None = Field(None, description="how documents longer than a passage are cut")
-    kind: (
-        Annotated[str, Field(min_length=1, max_length=32), allowed("auto, Flat, SQ8, HNSW, IVF or IVFPQ")]
-        | None
-    ) = Field(None, description="how keys are kept; Flat, which compares every one, when it is not given")
+    kind: KeyKind | None = Field(
+        None, description="how keys are kept; Flat, which compares every one, when it is not given"
+    )
 
     language: (
         Annotated[

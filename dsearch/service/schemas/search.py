@@ -5,14 +5,15 @@ Requests are checked field by field, and errors say what is allowed; unknown nam
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from dsearch.attention import POOLINGS, SCORES
 from dsearch.engine.feedback import MAX_EXPLORE
 from dsearch.engine.search.pagination import MAX_CURSOR_CHARACTERS
 from dsearch.service.schemas.common import HIT, STAMP, Stamped, example
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.fields import Given, allowed, listed
 from dsearch.service.wire.json import parse
 from dsearch.store import Filter, parse_filter
 from dsearch.types import Document, Mode
@@ -45,23 +46,12 @@ Version = Annotated[
     str, Field(pattern=r"^v[0-9]{1,9}$"), allowed("a registered version such as v1; v0 is untrained")
 ]
 Hops = Annotated[int, Field(ge=1, le=MAX_HOPS), allowed(f"an integer from 1 to {MAX_HOPS}")]
-Score = Annotated[
-    Literal[
-        "dot",
-        "scaled_dot_product",
-        "cosine",
-        "general",
-        "additive",
-        "gaussian",
-        "epanechnikov",
-        "boxcar",
-        "exact_match",
-    ],
-    allowed(
-        "dot, scaled_dot_product, cosine, general, additive, gaussian, epanechnikov, boxcar or exact_match"
-    ),
-]
-Pooling = Annotated[Literal["soft", "hard", "uniform"], allowed("soft, hard or uniform")]
+if TYPE_CHECKING:
+    ScoreName = PoolingName = str
+else:  # the schema lists what is registered
+    ScoreName, PoolingName = Literal[tuple(SCORES)], Literal[tuple(POOLINGS)]
+Score = Annotated[ScoreName, allowed(listed(SCORES))]
+Pooling = Annotated[PoolingName, allowed(listed(POOLINGS))]
 YesOrNo = Annotated[bool, allowed("true or false")]
 Threshold = Annotated[
     float, Field(ge=-1e9, le=1e9, allow_inf_nan=False), allowed("a number from -1e9 to 1e9")

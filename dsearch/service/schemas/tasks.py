@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dsearch.hints import Command
 from dsearch.jobs import TrainingJob, TuningJob
+from dsearch.service.schemas.common import KeyKind
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, Limit, SearchMode, Version
 from dsearch.service.tasks.store import TaskKind, TaskState
 from dsearch.service.wire.fields import Given, allowed
@@ -116,10 +117,7 @@ class RefreshRequest(Given):
         strict=True, json_schema_extra={"examples": [{"kind": "HNSW", "recall_target": 0.95}, {}]}
     )
 
-    kind: (
-        Annotated[str, Field(min_length=1, max_length=32), allowed("auto, Flat, SQ8, HNSW, IVF or IVFPQ")]
-        | None
-    ) = Field(None, description="auto, or one of the kinds that GET …/statistics names")
+    kind: KeyKind | None = Field(None, description="auto, or one of the kinds that GET …/statistics names")
     recall_target: Annotated[float, Field(gt=0, le=1), allowed("a number above 0, up to 1")] | None = Field(
         None, description="recall@10 that an approximate kind is tuned for"
     )

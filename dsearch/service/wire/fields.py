@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,12 @@ def allowed(what: str) -> WrapValidator:
             raise PydanticCustomError("not_allowed", "use {allowed}", {"allowed": what}) from None
 
     return WrapValidator(validate)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as a message lists them: a, b or c."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def shown(value: Any) -> str:
