@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 import numpy as np
@@ -21,7 +21,7 @@ _CLASSES = (
     *(messages.ShardAttendRequest, messages.Foremost, messages.Gathered, messages.Gathering, messages.Part),
     *(messages.Pooled, messages.Pooling, messages.Proposal, messages.GradientRequest, messages.Showing),
     *(messages.Shown, messages.Upstream, Document, Highlight, Passage),
-    *(parse.All, parse.Compares, parse.Equals, parse.Exists, parse.Not, parse.Some),
+    *get_args(parse.Filter),
 )
 _BY_NAME: dict[str, Any] = {one.__name__: one for one in _CLASSES}
 _FIELDS = {one: tuple(field.name for field in dataclasses.fields(one)) for one in _CLASSES}

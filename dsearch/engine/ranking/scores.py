@@ -28,6 +28,7 @@ from dsearch.attention.scores import length
 from dsearch.errors import InvalidRequest
 
 KERNELS = ("gaussian", "epanechnikov", "boxcar")
+INNER_PRODUCTS = ("dot", "general")
 # An encoder gives one text slightly different vectors in different batches, so equality to the bit means
 # nothing here: vectors are equal that differ by less than this share of the query's length.
 EQUAL = 1e-3
@@ -100,12 +101,14 @@ class NamedScore:
             return torch.where(nearest > (EQUAL * queries).square(), -math.inf, 0.0)
         if self.name in KERNELS:
             return bound_kernel(floor, queries, shortest, self.name, self.width)
-        return floor
+        if self.name in INNER_PRODUCTS:
+            return floor
+        return torch.full_like(floor, math.inf)  # no bound is known: nothing is certified
 
 
 def ranks_by_inner_product(score: Score) -> bool:
     """Return True if the index ranks by this score, so that no candidate is re-scored."""
-    return isinstance(score, NamedScore) and score.name in ("dot", "general")
+    return isinstance(score, NamedScore) and score.name in INNER_PRODUCTS
 
 
 def checked_score(score: str | Score, width: float | None) -> Score:

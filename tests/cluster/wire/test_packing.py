@@ -57,7 +57,7 @@ def test_whatever_is_plain_comes_back(value: Any) -> None:
 def test_records_come_back() -> None:
     either = [{"a.b": {"in": ["x", None, True, 1]}}, {"not": {"c": {"exists": True}}}]
     tree = parse_filter({"year": {"gte": 2**62, "lt": 2.5}, "or": either})
-    question = messages.Question(
+    question = messages.GradientRequest(
         folded=np.array([[[0.5, -np.inf, np.nan]]], np.float32),
         texts=["ein Wort"],
         mode="hybrid",

@@ -224,6 +224,23 @@ def test_where_there_is_no_bound_it_says_so(engine: SearchEngine, encoder: Hashi
     assert everything.certificate.proved.all()
 
 
+def test_a_score_that_is_only_registered_ranks_and_is_never_certified(
+    many: Collection, encoder: HashingEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry of `SCORES` is all that a new score needs; a certificate needs a bound as well."""
+
+    def manhattan(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        return -(queries.unsqueeze(-2) - keys.unsqueeze(-3)).abs().sum(-1)
+
+    monkeypatch.setitem(attention.SCORES, "manhattan", manhattan)
+    states = torch.as_tensor(encoder.encode_queries([QUERY]))
+    attended = many.attend(states, score="manhattan", candidates=1000, certify=3)
+    keys = torch.as_tensor(many.snapshot.embeddings(attended.output.positions[0]))
+    torch.testing.assert_close(attended.output.scores, manhattan(states, keys), atol=1e-5, rtol=1e-5)
+    assert attended.certificate is not None
+    assert not many.attend(states, score="manhattan", candidates=5, certify=3).certificate.proved.any()
+
+
 def test_a_score_of_ones_own_learns_with_the_layer(collection: Collection, encoder: HashingEncoder) -> None:
     score = attention.KernelScore("gaussian", 0.5)
     layer = SearchLayer(collection.snapshot, Head(32), mode="dense", score=score)
