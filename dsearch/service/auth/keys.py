@@ -22,6 +22,7 @@ from typing import Literal, get_args
 from filelock import FileLock
 
 from dsearch.errors import CorruptData, InvalidRequest, NotFound
+from dsearch.store.sqlite.watermark import sync_folder
 
 Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -161,6 +162,7 @@ class ApiKeys:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(self.path)
+        sync_folder(self.path.parent)  # a revocation that a power cut undoes would open the door again
 
 
 def _parse(path: Path) -> dict[str, ApiKey]:

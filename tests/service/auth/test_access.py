@@ -226,6 +226,7 @@ def test_the_file_is_synced_before_it_takes_the_place_of_the_old_one(
         change()
         state = keys.path.stat()
         assert (state.st_ino, state.st_size) in synced
+        assert synced[-1][0] == keys.path.parent.stat().st_ino  # the new name, too: a revocation stays one
 
 
 def test_a_change_waits_for_that_of_another_process(keys: ApiKeys, monkeypatch: pytest.MonkeyPatch) -> None:
