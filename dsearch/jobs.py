@@ -12,15 +12,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from dsearch.errors import InvalidRequest
+from dsearch.types import Mode
 
 ALPHA, MARGIN = 0.05, 0.02  # what the gate asks, see training/gate/gate.py
 
 FEEDBACK = "feedback"
 VALUE = "value"
 
+MODES: tuple[str, ...] = get_args(Mode)
 SCOPES = ("head", "query", "full")
 QUERY_SIDES = ("linear", "low-rank", "mlp")
 OBJECTIVE_NAMES = (
@@ -81,7 +83,7 @@ def allowed_values(field: dataclasses.Field[Any], about: Option) -> str:
         return f"a text of 1 to {about.longest} characters"
     if about.low is None:
         return "true or false"
-    if "int" in str(field.type):
+    if type_of(field)[0] is int:
         return f"an integer from {about.low:g} to {about.high:g}"
     between = "between {:g} and {:g}" if about.inside else "from {:g} to {:g}"
     return "a number " + between.format(about.low, about.high)
@@ -109,6 +111,19 @@ def request_of(job: LearningJob) -> dict[str, Any]:
         if field.name != "left_out" and value != field.default:
             given[field.name] = value
     return given
+
+
+def type_of(field: dataclasses.Field[Any]) -> tuple[type, bool]:
+    """The type of an option, and whether it may be None."""
+    name, _, optional = str(field.type).partition(" | ")
+    return {"bool": bool, "int": int, "float": float, "str": str}[name], bool(optional)
+
+
+def _has_type(value: object, field: dataclasses.Field[Any]) -> bool:
+    plain, optional = type_of(field)
+    if value is None or isinstance(value, bool):
+        return optional if value is None else plain is bool
+    return isinstance(value, (int, float) if plain is float else plain)
 
 
 def in_python(name: str, value: object = None) -> str:
@@ -152,7 +167,7 @@ class LearningJob:
             raise InvalidRequest("queries and judgements belong together; give both or neither")
         for name, (declared, about) in options_of(type(self)).items():
             value = getattr(self, name)
-            if value != declared.default and not about.allows(value):
+            if value != declared.default and not (_has_type(value, declared) and about.allows(value)):
                 raise InvalidRequest(f"{spell(name, value)}; use {allowed_values(declared, about)}")
 
 
@@ -331,3 +346,17 @@ class EvaluationJob:
     model: str | None = None
     systems: Sequence[Mapping[str, str | None]] | None = None
     training: Grades | None = None
+
+    def check(self) -> None:
+        """Refuse a job without judgements, or with models named twice.
+
+        Raises:
+            InvalidRequest: the message says what to give, or to leave out.
+        """
+        if not self.judgements:
+            raise InvalidRequest("there is no judgement to score against; give queries and judgements")
+        if self.systems is not None and self.model is not None:
+            raise InvalidRequest("model and systems; give the model within systems, or model alone")
+        for system in self.systems or ():
+            if system.get("mode") not in (None, *MODES):
+                raise InvalidRequest(f"mode={system['mode']!r}; use one of {', '.join(MODES)}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Mode = Literal["hybrid", "dense", "keyword"]
+TaskState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)

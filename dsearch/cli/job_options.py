@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dsearch.jobs import LearningJob, Option, options_of
+from dsearch.jobs import LearningJob, Option, TrainingJob, options_of, type_of
 
 _DATA_FLAGS = {"judgements": "--data", "trusted_keys": "--trusted-keys", "teacher": "--teacher"}
 
@@ -42,16 +42,9 @@ def with_options_of(job: type[LearningJob]) -> Callable[[Callable[..., None]], C
 
 def as_flag(name: str, value: object = None) -> str:
     """An option as the command line spells it: `--scope full`, or its flag alone."""
-    about = options_of_any().get(name)
-    flag = _DATA_FLAGS.get(name) or _flag(name, about)
+    declared = options_of(TrainingJob).get(name)
+    flag = _DATA_FLAGS.get(name) or _flag(name, None if declared is None else declared[1])
     return flag if value is None or isinstance(value, bool | list | dict) else f"{flag} {value}"
-
-
-def options_of_any() -> dict[str, Option]:
-    """The options of every job, by name."""
-    from dsearch.jobs import TrainingJob
-
-    return {name: about for name, (_, about) in options_of(TrainingJob).items()}
 
 
 def _flag(name: str, about: Option | None) -> str:
@@ -61,11 +54,10 @@ def _flag(name: str, about: Option | None) -> str:
 
 
 def _annotation(field: dataclasses.Field[Any], about: Option) -> Any:
-    kinds = {"bool": bool, "int": int, "float": float, "str": str}
-    name, _, optional = str(field.type).partition(" | ")
-    kind: Any = kinds[name] | None if optional else kinds[name]
+    plain, optional = type_of(field)
+    kind: Any = plain | None if optional else plain
     flag = _flag(field.name, about)
-    if name == "bool" and field.default is True:
+    if field.default is True:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     text = about.help[0].upper() + about.help[1:]
     if about.choices and not all(choice in text for choice in about.choices):

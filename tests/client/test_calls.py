@@ -18,6 +18,7 @@ from dsearch.store.documents import validate
 from dsearch.types import Document, Stamp
 
 QUERIES = ["river stone", "attention music head"]
+JUDGED = ({"q": "cat"}, {"q": {"d001": 1}})
 STATES = np.random.default_rng(3).standard_normal((2, 32))
 
 
@@ -320,6 +321,20 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("migrate", ("none",), {}, "collection_not_found"),
     ("migrate", ("papers",), {"encoder": "other"}, "conflict"),
     ("tune", ("papers", {}, {}), {}, "invalid_request"),
+    ("train", ("papers",), {}, "invalid_request"),
+    ("train", ("papers",), {"self_supervised": True, "epochs": 0}, "invalid_request"),
+    ("train", ("papers",), {"self_supervised": True, "epochs": "3"}, "invalid_request"),
+    ("train", ("papers",), {"self_supervised": True, "scope": "all"}, "invalid_request"),
+    ("train", ("papers",), {"queries": {"q": "cat"}}, "invalid_request"),
+    ("train", ("none",), {"self_supervised": True}, "collection_not_found"),
+    ("evaluate", ("papers", {}, {}), {}, "invalid_request"),
+    ("evaluate", ("papers", *JUDGED), {"systems": [{"mode": "sparse"}]}, "invalid_request"),
+    ("evaluate", ("papers", *JUDGED), {"systems": [{}], "model": "v1"}, "invalid_request"),
+    ("evaluate", ("none", *JUDGED), {}, "collection_not_found"),
+    ("tasks", (), {"cursor": "next"}, "invalid_request"),
+    ("tasks", (), {"limit": 0}, "invalid_request"),
+    ("tasks", (), {"state": "asleep"}, "invalid_request"),
+    ("cancel_task", ("none",), {}, "task_not_found"),
     ("task", ("none",), {}, "task_not_found"),
     ("wait_for_task", ("none",), {}, "task_not_found"),
 ]

@@ -37,6 +37,27 @@ def test_a_backup_is_a_collection_of_one_moment(store, tmp_path, embed):
     ]
 
 
+def test_a_backup_is_synced_before_it_takes_its_name(store, tmp_path, embed, monkeypatch):
+    """After a power cut it is whole or not there: a name that lasts longer than its content is neither."""
+    store.upsert([Document("a", "a")], embed("a"))
+    synced: list[tuple[int, int]] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        state = os.fstat(descriptor)
+        synced.append((state.st_ino, state.st_size))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "fdatasync", noted)
+    store.backup(tmp_path / "backups" / "monday")
+    files = [*(tmp_path / "backups" / "monday").iterdir()]
+    assert len(files) == 2
+    for file in files:
+        assert (file.stat().st_ino, file.stat().st_size) in synced, file.name
+    assert synced[-1][0] == (tmp_path / "backups").stat().st_ino
+
+
 def test_a_backup_while_writes_go_on_is_of_one_operation(store, tmp_path, embed):
     """Each operation replaces the one document by the next and nothing else, so a mixture would show."""
     store.upsert([Document("x", "0")], embed("0"))

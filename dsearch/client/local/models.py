@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from dsearch.client import answers
 from dsearch.client.answers import Task, TaskPage
@@ -22,11 +22,15 @@ from dsearch.engine import (
 )
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.options import KeyOptions
-from dsearch.errors import Cancelled, Conflict, DsearchError, NotFound
+from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, NotFound
 from dsearch.jobs import EvaluationJob, TrainingJob, TuningJob
+from dsearch.types import TaskState
 
 if TYPE_CHECKING:
     from dsearch.training import Observer
+
+
+MOST_TASKS = 1000  # of a page, as a server has it
 
 
 class LocalUpkeep:
@@ -88,6 +92,7 @@ class LocalUpkeep:
         from dsearch.training import run_evaluation
 
         job = EvaluationJob(queries, judgements, model=model, systems=systems, training=training)
+        job.check()
         return self._done("evaluate", collection, lambda opened: run_evaluation(opened, job, self.observer))
 
     def refresh(
@@ -153,6 +158,12 @@ class LocalUpkeep:
             for task in reversed(self._tasks.values())
             if collection in (None, task.collection) and state in (None, task.state)
         ]
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
+            raise InvalidRequest(f"cursor={cursor[:80]!r}; use the `next` of an answer")
+        if state not in (None, *get_args(TaskState)):
+            raise InvalidRequest(f"state={state!r}; use one of {', '.join(get_args(TaskState))}")
+        if not 1 <= limit <= MOST_TASKS:
+            raise InvalidRequest(f"limit={limit}; use an integer from 1 to {MOST_TASKS}")
         first = 0 if cursor is None else int(cursor)
         rest = len(every) - first - limit
         return TaskPage(every[first : first + limit], str(first + limit) if rest > 0 else None)

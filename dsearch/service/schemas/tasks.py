@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dsearch.hints import Command
-from dsearch.jobs import TrainingJob, TuningJob
+from dsearch.jobs import EvaluationJob, TrainingJob, TuningJob
 from dsearch.service.schemas.common import KeyKind
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, Limit, SearchMode, Version
-from dsearch.service.tasks.store import TaskKind, TaskState
-from dsearch.service.wire.fields import Given, allowed
-from dsearch.service.wire.job_fields import options_from
+from dsearch.service.tasks.store import TaskKind
+from dsearch.service.wire.fields import Given, allowed, listed
+from dsearch.service.wire.job_fields import options_from, plain_errors
+from dsearch.types import TaskState
 
 MAX_JUDGED_QUERIES = 50_000
 MAX_SYSTEMS = 8
@@ -185,11 +186,14 @@ class EvaluateRequest(JudgedFields):
 
     @model_validator(mode="after")
     def _given(self) -> Self:
-        if not self.judgements:
-            raise ValueError("there is no judgement to score against; give queries and judgements")
-        if self.systems is not None and self.model is not None:
-            raise ValueError("model and systems; give the model within systems, or model alone")
+        with plain_errors():
+            self.job().check()
         return self
+
+    def job(self) -> EvaluationJob:
+        """Return the job of this request, as the engine takes it."""
+        systems = None if self.systems is None else [system.model_dump() for system in self.systems]
+        return EvaluationJob(self.queries or {}, self.judgements or {}, self.model, systems, self.training)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, for the task."""
@@ -204,9 +208,7 @@ class TaskParameters(Given):
         Field(None, description="`next` of the page before")
     )
     collection: Annotated[str, Field(max_length=200)] | None = None
-    state: Annotated[TaskState, allowed("queued, running, done, failed, cancelled or interrupted")] | None = (
-        None
-    )
+    state: Annotated[TaskState, allowed(listed(get_args(TaskState)))] | None = None
 
 
 _TASK = {

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dsearch.errors import CorruptData, DsearchError, InsufficientStorage, NotFound, UnsupportedFormat
+from dsearch.types import TaskState
 
 TaskKind = Literal["train", "tune", "evaluate", "refresh", "compact", "migrate"]
-TaskState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 ENDED: tuple[TaskState, ...] = ("done", "failed", "cancelled", "interrupted")
 FILE_NAME = "tasks.db"
 KEPT_TASKS = 1000

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Optional, TypeVar
 
 from pydantic import BaseModel, Field, create_model, model_validator
 
 from dsearch.errors import InvalidRequest
-from dsearch.jobs import LearningJob, Option, allowed_values, options_of
+from dsearch.jobs import LearningJob, Option, allowed_values, options_of, type_of
 from dsearch.service.wire.fields import allowed
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn our errors into those that pydantic collects."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from None
 
 
 def options_from(job: type[LearningJob]) -> Callable[[type[Model]], type[Model]]:
@@ -26,10 +36,8 @@ def options_from(job: type[LearningJob]) -> Callable[[type[Model]], type[Model]]
 
         def check(request: Any) -> Any:
             given = {name: getattr(request, name) for name in (*data, *fields)}
-            try:
+            with plain_errors():
                 job(**given).check()
-            except InvalidRequest as error:
-                raise ValueError(str(error)) from None
             return request
 
         validators: dict[str, Any] = {"_goes_together": model_validator(mode="after")(check)}
@@ -47,9 +55,8 @@ def options_from(job: type[LearningJob]) -> Callable[[type[Model]], type[Model]]
 
 def _field(declared: dataclasses.Field[Any], about: Option) -> tuple[Any, Any]:
     """The annotation and the default of one option, as `create_model` takes them."""
-    kinds = {"bool": bool, "int": int, "float": float, "str": str}
-    name, _, optional = str(declared.type).partition(" | ")
-    kind: Any = Literal[about.choices] if about.choices else kinds[name]
+    plain, optional = type_of(declared)
+    kind: Any = Literal[about.choices] if about.choices else plain
     bounds: dict[str, Any] = {}
     if about.low is not None:
         low, high = ("gt", "lt") if about.inside else ("ge", "le")

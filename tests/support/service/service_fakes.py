@@ -69,17 +69,24 @@ NASTY = [
 
 
 @contextmanager
-def serving(home: Path, **asked: Any) -> Iterator[tuple[str, WarmProcess]]:
+def serving(
+    home: Path, *, cold: bool = False, **options: Any
+) -> Iterator[tuple[str, WarmProcess | subprocess.Popen[str]]]:
     """A server in another process: its origin, and the process, which ends well when the block does.
 
-    `asked`: of `Patience`, and `no_tasks`.
+    Args:
+        home: of the server.
+        cold: start an interpreter of its own. A fork counts the pages that it shares as its memory only when
+            it touches them, so its resident memory grows without any allocation.
+        options: of `Patience`, and `no_tasks`.
     """
     command = [sys.executable, str(Path(__file__).with_name("server_process.py")), str(home)]
-    if asked:
-        command.append(json.dumps(asked))
+    if options:
+        command.append(json.dumps(options))
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # tests/support/fakes.py
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-    process = warm_start()(command, stdout=subprocess.PIPE, text=True, env=environment)
+    start: Any = subprocess.Popen if cold else warm_start()
+    process = start(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}", process
