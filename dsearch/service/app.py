@@ -22,7 +22,7 @@ from dsearch.service.errors import (
 )
 from dsearch.service.middleware.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
 from dsearch.service.middleware.guard import LOOPBACK_HOSTS, Guard
-from dsearch.service.middleware.straight import Straight
+from dsearch.service.middleware.slow_clients import WatchBodies
 from dsearch.service.routes import (
     aliases,
     attend,
@@ -136,7 +136,6 @@ def create_app(
     guide.install(app)
     _share_schemas(app)
     # The last one is the outermost.
-    app.add_middleware(Straight, routes=[route for routes in declared for route in routes.router.routes])
     app.add_middleware(Deadline, query_timeout_s=query_timeout_s)
     app.add_middleware(Access, keys=ApiKeys(engine.home.path), required=require_key)
     if origins:
@@ -155,6 +154,7 @@ def create_app(
         leaving=lambda: service.leaving,
         refusal=service.refusal,
     )
+    app.add_middleware(WatchBodies)
     return app
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import uvicorn
 from fastapi import FastAPI
 
-from dsearch.service.middleware.slow_clients import Patience, look_after, patient_protocol
+from dsearch.service.middleware.slow_clients import Patience, PatientProtocol, look_after, patient_protocol
 from dsearch.service.overload.event_loop import event_loop
 from dsearch.service.state import Service
 
@@ -48,7 +48,7 @@ def run_server(
         sockets: that are bound already, in place of host and port.
         patience: with slow clients.
     """
-    patience = patience or Patience()
+    protocol = patient_protocol(patience or Patience())
     _allow_open_files()
     # The thread that computes holds Python's lock for so long before the event loop gets it; with the usual
     # 5 ms each step of each request may wait that long.
@@ -61,7 +61,7 @@ def run_server(
         app,
         host=host,
         port=port,
-        http=patient_protocol(patience, service.refusal),
+        http=protocol,
         log_config=None,
         log_level="warning",
         access_log=False,  # it would write queries down
@@ -74,20 +74,20 @@ def run_server(
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         backlog=1024,
     )
-    server = _Server(config, service, patience)
+    server = _Server(config, service, protocol)
     # asyncio's loop is what all was measured with; uvicorn would take uvloop wherever an extra brings that.
     with asyncio.Runner(loop_factory=lambda: event_loop(lambda: service.admission.tight)) as runner:
         runner.run(server.serve(list(sockets) if sockets else None))
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service, patience: Patience):
+    def __init__(self, config: uvicorn.Config, service: Service, protocol: type[PatientProtocol]):
         super().__init__(config)
         self._service = service
-        self._patience = patience
+        self._protocol = protocol
 
     async def main_loop(self) -> None:
-        looking = asyncio.create_task(look_after(self.server_state.connections, self._patience))
+        looking = asyncio.create_task(look_after(self._protocol))
         settling = asyncio.create_task(_settle(self._service))
         try:
             await super().main_loop()

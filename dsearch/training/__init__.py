@@ -7,7 +7,6 @@ from dsearch.training.data.clicks import ClickOptions, Graded, graded_pages
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.data.propensity import Propensities, propensities_from_pages
 from dsearch.training.data.validation import CheckedData, DataReport, checked_judgements
-from dsearch.training.data.values import ValueExamples, value_examples
 from dsearch.training.evaluation import run_evaluation
 from dsearch.training.finetune.feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
@@ -18,7 +17,6 @@ from dsearch.training.finetune.null_slot import (
     unanswerable_queries,
     with_null_slot,
 )
-from dsearch.training.finetune.values import TrainedValues, finetune_values
 from dsearch.training.gate.compare import Comparison, compare_values
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Headroom, headroom
@@ -43,6 +41,8 @@ from dsearch.training.run import JobResult, run_training, run_tuning, summary
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.scopes.head import train_head, train_student
 from dsearch.training.tune import TunedSearch, tune
+from dsearch.training.values.examples import ValueExamples, value_examples
+from dsearch.training.values.finetune import TrainedValues, finetune_values
 
 __all__ = [
     "ACTIONS",

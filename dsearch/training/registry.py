@@ -14,7 +14,7 @@ from dsearch.training.tune import SCOPE, TunedSearch, head_of, setting_from
 
 if TYPE_CHECKING:
     from dsearch.training.finetune.head import Trained
-    from dsearch.training.finetune.values import TrainedValues
+    from dsearch.training.values.finetune import TrainedValues
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,10 @@ from dsearch.engine import UNTRAINED, Collection
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import LearningJob, TrainingJob, TuningJob
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
-from dsearch.training.data.values import ValueExamples, value_examples
 from dsearch.training.finetune.feedback import examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import Trained, finetune
 from dsearch.training.finetune.null_slot import NullSlot, unanswerable_queries, with_null_slot
-from dsearch.training.finetune.values import TrainedValues, finetune_values
 from dsearch.training.gate.gate import Gate
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
@@ -35,6 +33,8 @@ from dsearch.training.options import (
 from dsearch.training.registry import Registered, register_trained, starting_version
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.tune import TunedSearch, tune
+from dsearch.training.values.examples import ValueExamples, value_examples
+from dsearch.training.values.finetune import TrainedValues, finetune_values
 
 if TYPE_CHECKING:
     from dsearch.training.loop.distributed import Processes

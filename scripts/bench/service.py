@@ -4,6 +4,7 @@
     python scripts/bench/service.py                             dsearch and scripts/bench/baseline_service.py
     python scripts/bench/service.py --backends torch openvino   dsearch by several back ends
     python scripts/bench/service.py --peers PYTHON              txtai's API too, from another environment
+    python scripts/bench/service.py --versions FOLDER FOLDER    other checkouts of dsearch: see versions.py
 
 Each server is given the same documents over HTTP, one thread for its arithmetic and queries of one kind, none
 twice, each answered with ten hits and their texts. Rounds go by turns, so a busy moment is everybody's;
@@ -56,6 +57,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--backends", nargs="+", default=["torch"], help="of dsearch, one server each")
     parser.add_argument("--peers", help="the Python of an environment with txtai")
+    parser.add_argument(
+        "--versions",
+        type=Path,
+        nargs="+",
+        metavar="FOLDER",
+        help="other checkouts of dsearch, alone",
+    )
     parser.add_argument("--threads", type=int, default=1, help="of each server's arithmetic")
     parser.add_argument("--cold-documents", type=int, default=100_000, help="0: no cold starts")
     parser.add_argument("--within", type=float, default=900, help="seconds for everything, about")
@@ -72,6 +80,11 @@ def main() -> None:
             options.json.write_text(json.dumps(figures, indent=1))
 
     texts, queries = corpus(options.documents)
+    if options.versions:
+        from versions import compare
+
+        compare(options, texts, queries, ends)
+        return
     with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
         started = systems(options, Path(folder), servers)
         for system in started:
@@ -84,7 +97,7 @@ def main() -> None:
                 figures["work"][system.name] = asyncio.run(asked(system, 1, options.seconds, same))
                 keep()
         for number, found in rounds(started, queries, options, ends):
-            figures["asked"], figures["rounds"] = found, number
+            figures["asked"], figures["rounds"] = medians(found), number
             keep()
     if options.cold_documents and time.monotonic() < ends:
         figures["cold"] = cold_starts(options, ends)
@@ -291,25 +304,28 @@ async def asked(system: System, connections: int, seconds: float, queries: Itera
     }
 
 
+Found = dict[tuple[str, int], list[dict[str, float]]]
+
+
 def rounds(
     started: list[System], queries: Iterator[str], options: argparse.Namespace, ends: float
-) -> Iterator[tuple[int, dict[str, dict[int, dict[str, float]]]]]:
-    """Whole rounds so far, and medians by system and number of connections; after each measurement."""
-    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+) -> Iterator[tuple[int, Found]]:
+    """Whole rounds so far, and figures by system and number of connections; after each measurement."""
+    found: Found = {}
     for system in started:
         asyncio.run(asked(system, 2, 1.0, queries))  # warm
     for number in range(options.rounds):
         for connections in options.connections:
-            for system in started:
+            for system in started[:: -1 if number % 2 else 1]:
                 if time.monotonic() > ends:
                     return
                 figures = asyncio.run(asked(system, connections, options.seconds, queries))
                 found.setdefault((system.name, connections), []).append(figures)
-                yield number, medians(found)
-        yield number + 1, medians(found)
+                yield number, found
+        yield number + 1, found
 
 
-def medians(found: dict[tuple[str, int], list[dict[str, float]]]) -> dict[str, dict[int, dict[str, float]]]:
+def medians(found: Found) -> dict[str, dict[int, dict[str, float]]]:
     """By system and number of connections."""
     middle: dict[str, dict[int, dict[str, float]]] = {}
     for (name, connections), several in found.items():

@@ -1,1 +1,1 @@
-"""Request guards, deadlines, slow clients, response writing."""
+"""Request guards, deadlines, slow clients, strict JSON bodies."""

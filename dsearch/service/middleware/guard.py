@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Guard:
-    """An ASGI middleware, the outermost.
+    """An ASGI middleware, around all that know the service.
 
     Args:
         app: what is guarded.

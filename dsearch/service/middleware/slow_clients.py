@@ -3,6 +3,10 @@
 A client that opens many connections and sends almost nothing (slow headers, slow bodies, an answer that is
 never read) would otherwise hold them all forever. Time in which the server itself does not read, because it
 is busy with earlier requests, does not count.
+
+`PatientProtocol` stands between asyncio and uvicorn's protocol and sees the bytes that come. `WatchBodies`,
+an ASGI middleware, tells it when a request has begun, when its body is waited for and when it is answered; it
+finds the connection in the state that the server gives to every request.
 """
 
 from __future__ import annotations
@@ -11,15 +15,15 @@ import asyncio
 import socket
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dsearch.errors import InvalidRequest
-from dsearch.service.middleware.one_write import OneWrite
-from dsearch.service.overload.refusal import Refusal
 
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_STATE = "dsearch.connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,111 +57,179 @@ class Patience:
         return min(1.0, self.header_s / 4, self.window_s / 4)
 
 
-def patient_protocol(patience: Patience, refusal: Refusal | None = None) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol, with connections that can be asked whether they are too slow.
+def patient_protocol(patience: Patience) -> type[PatientProtocol]:
+    """uvicorn's HTTP protocol, with connections that are closed if their clients are too slow."""
+    return type("Patient", (PatientProtocol,), {"patience": patience, "connections": set()})
 
-    Args:
-        patience: with clients.
-        refusal: to requests that a connection answers by itself; None: the application answers all.
+
+class PatientProtocol(asyncio.Protocol):
+    """One connection.
+
+    Attributes:
+        patience: with its client.
+        connections: all that are open.
+        waiting_since: since when headers are awaited; None when they are there, or nothing was sent since the
+            last answer (which uvicorn's own timeout ends).
     """
 
-    class Patient(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-        cycle: Any
-        transport: Any
-        flow: Any
-        pipeline: Any
-        connections: set[Any]
+    patience: ClassVar[Patience]
+    connections: ClassVar[set[PatientProtocol]]
+    transport: Any = None
 
-        def connection_made(self, transport: Any) -> None:
-            now = time.monotonic()
-            self._headers_since: float | None = now
-            self._window_since, self._window_bytes = now, 0
-            self._unread, self._unread_since = 0, now
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        make: Any = AutoHTTPProtocol
+        self._served = make(config, server_state, {**app_state, _STATE: self}, _loop)
+        self.waiting_since: float | None = None
+        self._request: _Request | None = None
+        self._header_bytes = 0
+        self._unread, self._unread_since = 0, 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        """As asyncio's."""
+        self.transport = transport
+        self.waiting_since = self._unread_since = time.monotonic()
+        _send_at_once(transport)
+        self.connections.add(self)
+        if len(self.connections) > self.patience.connections:
+            _evict(self.connections)
+        self._served.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As asyncio's."""
+        self.connections.discard(self)
+        self._served.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """As asyncio's."""
+        if self._request is not None:
+            self._request.bytes += len(data)
+            self._served.data_received(data)
+            return
+        if self.waiting_since is None:
+            self.waiting_since = time.monotonic()
+        self._header_bytes += len(data)
+        self._served.data_received(data)
+        if self._header_bytes > self.patience.header_bytes:
+            # If this was the end of the headers, the request begins with the loop's next turn.
+            asyncio.get_running_loop().call_soon(self._refuse_long_headers)
+
+    def eof_received(self) -> bool | None:
+        """As asyncio's."""
+        return self._served.eof_received()
+
+    def pause_writing(self) -> None:
+        """As asyncio's."""
+        self._served.pause_writing()
+
+    def resume_writing(self) -> None:
+        """As asyncio's."""
+        self._served.resume_writing()
+
+    def begin(self) -> _Request:
+        """The headers of a request are there."""
+        self.waiting_since, self._header_bytes = None, 0
+        self._request = request = _Request()
+        return request
+
+    def end(self, request: _Request) -> None:
+        """A request is answered; the next one, sent ahead, may have begun."""
+        if self._request is request:
+            self._request = None
+
+    def look(self, now: float) -> None:
+        """Close the connection if its client is too slow."""
+        if self.waiting_since is not None:
+            slow = now - self.waiting_since > self.patience.header_s
+        else:
+            slow = self._request is not None and self._request.too_slow(self.patience, now)
+        if slow:
+            self.transport.close()
+        unread = self.transport.get_write_buffer_size()
+        if unread == 0 or unread < self._unread:
+            self._unread_since = now
+        elif now - self._unread_since > self.patience.answer_s:
+            self.transport.abort()
+        self._unread = unread
+
+    def _refuse_long_headers(self) -> None:
+        if self._request is None and self._header_bytes > self.patience.header_bytes:
             self._header_bytes = 0
-            super().connection_made(OneWrite(transport))
-            _answer_at_once(transport)
-            if len(self.connections) > patience.connections:
-                _evict(self.connections)
-
-        def data_received(self, data: bytes) -> None:
-            self._window_bytes += len(data)
-            if self._headers_since is None and self._between_requests:
-                self._headers_since = time.monotonic()
-            was_between = self._between_requests
-            super().data_received(data)
-            if self._headers_since is not None and self._between_requests:
-                self._header_bytes += len(data)
-                if self._header_bytes > patience.header_bytes and not self.transport.is_closing():
-                    self.transport.write(_TOO_LONG)
-                    self.transport.close()
-            if not self._between_requests:
-                self._headers_since, self._header_bytes = None, 0
-                if was_between:
-                    self._window_since, self._window_bytes = time.monotonic(), 0
-
-        def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-            refused = None
-            # Not to a client that does not read, nor before others that wait: these take turns as tasks.
-            if refusal is not None and cycle.keep_alive and not (self.flow.write_paused or self.pipeline):
-                refused = refusal.written(cycle.scope, cycle.default_headers)
-            if refused is None:
-                super()._start_asgi_task(cycle, app)  # pyright: ignore[reportAttributeAccessIssue]
-                return
-            self.transport.write(refused)
-            cycle.response_complete = True
-            self._headers_since, self._header_bytes = None, 0  # they were there
-            self.on_response_complete()
-
-        def on_response_complete(self) -> None:
-            self.transport.flush()  # to HEAD there was no body
-            super().on_response_complete()  # pyright: ignore[reportAttributeAccessIssue]
-
-        @property
-        def waiting_since(self) -> float | None:
-            """Since when headers are awaited; None when they are there."""
-            return self._headers_since
-
-        def look(self, now: float) -> None:
-            """Close the connection if its client is too slow."""
-            if self._headers_since is not None and now - self._headers_since > patience.header_s:
+            if not self.transport.is_closing():
+                self.transport.write(_TOO_LONG)
                 self.transport.close()
-            elif not self._between_requests and self.cycle.more_body:
-                self._look_at_body(now)
-            self._look_at_answer(now)
-
-        @property
-        def _between_requests(self) -> bool:
-            return self.cycle is None or self.cycle.response_complete
-
-        def _look_at_body(self, now: float) -> None:
-            if not self.flow.read_paused:
-                if now - self._window_since < patience.window_s:
-                    return
-                if self._window_bytes < patience.body_bytes_per_s * patience.window_s:
-                    self.transport.close()
-            self._window_since, self._window_bytes = now, 0
-
-        def _look_at_answer(self, now: float) -> None:
-            unread = self.transport.get_write_buffer_size()
-            if unread == 0 or unread < self._unread:
-                self._unread_since = now
-            elif now - self._unread_since > patience.answer_s:
-                self.transport.abort()
-            self._unread = unread
-
-    return Patient
 
 
-async def look_after(connections: set[Any], patience: Patience) -> None:
-    """Look at connections again and again, until cancelled."""
+class _Request:
+    """The body of a request as it comes.
+
+    Attributes:
+        bytes: that came since the last look.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._read = False
+        self._awaited_s = 0.0
+        self._awaited_since: float | None = None
+
+    async def receive(self, receive: Receive) -> Message:
+        """As ASGI's `receive`; the time that this waits for a body is the client's."""
+        if self._read:
+            return await receive()
+        self._awaited_since = time.monotonic()
+        message = await receive()
+        self._awaited_s += time.monotonic() - self._awaited_since
+        self._awaited_since = None
+        self._read = not message.get("more_body", False)
+        return message
+
+    def too_slow(self, patience: Patience, now: float) -> bool:
+        """Return True if too little came while more was waited for."""
+        if self._read:
+            return False
+        awaited_s = self._awaited_s + (0.0 if self._awaited_since is None else now - self._awaited_since)
+        if awaited_s < patience.window_s:
+            return False
+        slow = self.bytes < patience.body_bytes_per_s * patience.window_s
+        self.bytes, self._awaited_s = 0, 0.0
+        if self._awaited_since is not None:
+            self._awaited_since = now
+        return slow
+
+
+class WatchBodies:
+    """An ASGI middleware, the outermost: tells a connection of its requests.
+
+    Args:
+        app: what answers them.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it."""
+        connection = scope.get("state", {}).pop(_STATE, None) if scope["type"] == "http" else None
+        if connection is None:
+            await self.app(scope, receive, send)
+            return
+        request = connection.begin()
+        try:
+            await self.app(scope, lambda: request.receive(receive), send)
+        finally:
+            connection.end(request)
+
+
+async def look_after(protocol: type[PatientProtocol]) -> None:
+    """Look at all connections again and again, until cancelled."""
     while True:
-        await asyncio.sleep(patience.look_every_s)
+        await asyncio.sleep(protocol.patience.look_every_s)
         now = time.monotonic()
-        for connection in list(connections):
+        for connection in list(protocol.connections):
             connection.look(now)
 
 
-def _answer_at_once(transport: Any) -> None:
+def _send_at_once(transport: Any) -> None:
     """Send what is written, without waiting for more of it.
 
     asyncio does this by itself, but not for connections from a socket that was bound by somebody else (its
@@ -169,7 +241,7 @@ def _answer_at_once(transport: Any) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _evict(connections: set[Any]) -> None:
-    waiting = [one for one in connections if one.waiting_since is not None]
+def _evict(connections: set[PatientProtocol]) -> None:
+    waiting = [(one.waiting_since, one) for one in connections if one.waiting_since is not None]
     if waiting:
-        min(waiting, key=lambda one: one.waiting_since).transport.abort()
+        min(waiting, key=lambda one: one[0])[1].transport.abort()

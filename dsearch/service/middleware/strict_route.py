@@ -11,7 +11,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from dsearch.service.errors import BodyTooLarge, UnsupportedMediaType
-from dsearch.service.middleware.fast_path import PlainCall
 from dsearch.service.wire import json as strict_json
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -37,26 +36,15 @@ class StrictRoute(APIRoute):
     """A route that parses its JSON body strictly, before anything of it is used."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """A handler of requests that are parsed already: ours, or FastAPI's where it asks for more."""
+        """FastAPI's handler, given requests that are parsed already."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
-        if PlainCall.fits(self):
-            return strict_handler(PlainCall(self))
 
         async def strict(request: Request) -> Response:
             return await handle(_JsonRequest(request, await read_json(request)))
 
         return strict
-
-
-def strict_handler(call: PlainCall) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-    """Return a handler that reads a request's JSON and calls an endpoint with it."""
-
-    async def strict(request: Request) -> Response:
-        return await call(request, await read_json(request))
-
-    return strict
 
 
 async def read_json(request: Request) -> Any:

@@ -154,7 +154,8 @@ def problem_of(error: DsearchError, **more: Any) -> Response:
 
 def install(app: FastAPI) -> None:
     """Let every error that a route of `app` raises on purpose be answered as a problem."""
-    for kind, answer in ANSWERS.items():
+    answers = {DsearchError: _of_dsearch, RequestValidationError: _of_validation, HTTPException: _of_routing}
+    for kind, answer in answers.items():
         app.add_exception_handler(kind, answer)
 
 
@@ -219,10 +220,6 @@ async def _of_routing(request: Request, error: Exception) -> Response:
     status = HTTPStatus(error.status_code)
     code = "invalid_request" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "internal_error"
     return problem(code, status.description or status.phrase, status=status, headers=headers)
-
-
-ANSWERS = {DsearchError: _of_dsearch, RequestValidationError: _of_validation, HTTPException: _of_routing}
-"""What answers the errors that routes raise on purpose."""
 
 
 def _tree(root: type[DsearchError]) -> Iterator[type[DsearchError]]:

@@ -1,10 +1,8 @@
 """`FeedbackFile`: `feedback.db` as a file: its format, its transactions, its watermark.
 
-A transaction is: lock the watermark → BEGIN IMMEDIATE → compare the database with the marks → the change, its
-facts added to the set digest, sequence + 1 → COMMIT (synced) → mark (synced) → unlock. The table in
-watermark.py lists the crash windows and the state after each; the next writer marks a committed operation
-without a mark. Unlike the documents' writer this one holds the lock for one transaction only, so that a
-command can clear feedback beside a running server.
+A transaction is: lock the watermark → compare the database with the marks → the change, committed and marked
+by transaction.py → unlock. Unlike the documents' writer this one holds the lock for one transaction only, so
+that a command can clear feedback beside a running server.
 
 Format 1 had no sequence and no watermark. Such a file is read as it is, and its first writer upgrades it to
 format 2. Marks of operation 0 are written before the upgrade is committed, so they reveal an interrupted
@@ -27,15 +25,15 @@ from dsearch.store.feedback.rows import (
     FEEDBACK_FILE,
     OLDEST_FORMAT,
     TABLES,
-    FeedbackState,
     all_facts,
     damaged_file,
     insert_state,
     read_state,
-    write_state,
 )
-from dsearch.store.sqlite.connection import connect, is_full, readable_errors
+from dsearch.store.sqlite.connection import connect, readable_errors
 from dsearch.store.sqlite.digest import DIGEST_BYTES, add_facts
+from dsearch.store.sqlite.state import MarkedState, later, write_state
+from dsearch.store.sqlite.transaction import Transactions, roll_back
 from dsearch.store.sqlite.watermark import (
     Marks,
     Watermark,
@@ -48,6 +46,7 @@ from dsearch.store.sqlite.watermark import (
 
 _PATIENCE_S = 10.0
 _NOTHING = bytes(DIGEST_BYTES)
+_REFUSED = "feedback is refused until this process is started again, searches go on"
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ class FeedbackFile:
         self._folder = folder
         self._lock = threading.Lock()
         self._writer: sqlite3.Connection | None = None
-        self._failure: str | None = None
+        self._transactions = Transactions(self.path, _REFUSED)
 
     @property
     def path(self) -> Path:
@@ -88,15 +87,14 @@ class FeedbackFile:
             CorruptData: acknowledged rows are missing, or the file is damaged.
             InsufficientStorage, Unavailable, UnsupportedFormat.
         """
-        with self._lock, self._errors(), self._distrusting():
-            if self._failure is not None:
-                raise Unavailable(self._failure)
+        with self._lock, self._errors(), self._transactions.distrusting():
+            self._transactions.require_writable()
             with closing(self._watermark()) as watermark:
                 yield from self._change(watermark, accept_loss)
 
     def vacuum(self) -> None:
         """Write the file anew, without what was deleted, and empty its log."""
-        with self._lock, self._errors(), self._distrusting():
+        with self._lock, self._errors(), self._transactions.distrusting():
             connection = self._connection()
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -139,7 +137,7 @@ class FeedbackFile:
     def stop_writing(self) -> None:
         """Refuse every further write (Unavailable)."""
         with self._lock:
-            self._failure = f"{self.path}: its collection was replaced by another; open that one"
+            self._transactions.refusal = f"{self.path}: its collection was replaced by another; open that one"
 
     def close(self) -> None:
         """Close the file; a later call opens it again."""
@@ -169,7 +167,7 @@ class FeedbackFile:
         try:
             sync_folder(self._folder)
         except OSError as error:
-            raise Unavailable(self._fail(error)) from error
+            raise Unavailable(self._transactions.fail(str(error))) from error
 
     def _change(self, watermark: Watermark, accept_loss: bool) -> Generator[Change]:
         connection = self._connection()
@@ -178,38 +176,29 @@ class FeedbackFile:
             state = self._checked(connection, watermark, accept_loss)
             change, before = Change(connection), connection.total_changes
             yield change
-            changed = accept_loss or connection.total_changes != before
-            if changed:
-                digest = (
-                    add_facts(_NOTHING, all_facts(connection))
-                    if accept_loss  # the rows that are there count, whatever was before
-                    else add_facts(state.digest, change.facts)
-                )
-                # Past whatever the watermark has seen: a number is not used twice.
-                state = state.later(max(state.sequence, watermark.marks.newest.sequence) + 1, digest)
+            if accept_loss or connection.total_changes != before:
+                # When a loss is accepted, the rows that are there count, whatever was before.
+                facts = all_facts(connection) if accept_loss else change.facts
+                state = later(state, watermark, add_facts(_NOTHING if accept_loss else state.digest, facts))
                 write_state(connection, state)
-        except BaseException:
-            if connection.in_transaction:  # a full disk may have ended it
-                connection.execute("ROLLBACK")
-            raise
-        self._commit(connection)
-        if changed:
-            self._mark(watermark, state)
-            if accept_loss:
-                self._mark(watermark, state)  # both slots have to be whole again
+                self._transactions.finish(connection, watermark, state, marks=2 if accept_loss else 1)
+            else:
+                self._transactions.commit(connection)
+        finally:
+            roll_back(connection)
 
     def _checked(
         self, connection: sqlite3.Connection, watermark: Watermark, accept_loss: bool
-    ) -> FeedbackState:
+    ) -> MarkedState:
         """The state that a transaction starts from, after bringing an older file up to the present format."""
         state = read_state(connection, self.path)
         if state is None:
             if not accept_loss:
                 self._require_nothing_lost(watermark.marks)
-            state = FeedbackState(0, digest := add_facts(_NOTHING, all_facts(connection)), 0, digest)
+            state = MarkedState(0, digest := add_facts(_NOTHING, all_facts(connection)), 0, digest)
             if watermark.marks.newest.sequence == 0:
-                self._mark(watermark, state)
-                self._mark(watermark, state)
+                for _ in range(2):
+                    self._transactions.acknowledge(watermark, state)
             insert_state(connection, state)
             return state
         if accept_loss:
@@ -218,45 +207,8 @@ class FeedbackFile:
             raise watermark.unreadable
         marks = watermark.marks
         check_database(self._folder, state.marks, before=marks, after=marks, of=FEEDBACK)
-        if marks.newest.sequence < state.sequence:  # a writer was cut off between its commit and its mark
-            self._mark(watermark, state)
+        self._transactions.catch_up(watermark, state)
         return state
-
-    def _commit(self, connection: sqlite3.Connection) -> None:
-        try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            if not is_full(error):
-                self._fail(error)  # whatever it was: see `_distrusting`
-            raise
-
-    @contextmanager
-    def _distrusting(self) -> Generator[None]:
-        """After an error of the disk nothing more is written: what is on the medium is not known, and asking
-        again may be answered by the cache alone. A full disk is no such error.
-        """
-        try:
-            yield
-        except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", "") or ""
-            if name.startswith("SQLITE_IOERR") and not is_full(error):
-                self._fail(error)
-            raise
-
-    def _mark(self, watermark: Watermark, state: FeedbackState) -> None:
-        try:
-            watermark.write(state.marks[0])
-        except OSError as error:
-            raise Unavailable(self._fail(error)) from error
-
-    def _fail(self, error: Exception) -> str:
-        self._failure = (
-            f"{self.path}: a write failed ({error}); feedback is refused until this process is "
-            "started again, searches go on"
-        )
-        return self._failure
 
     def _marks(self) -> Marks | None:
         """Marks of the watermark; None if it was never written, or not completely."""

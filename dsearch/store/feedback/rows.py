@@ -1,13 +1,13 @@
 """Rows of feedback.db: writing, reading, and checking against their digests.
 
-Also the state of `feedback.db` (operation and format), and the messages for operations missing from it.
+Also the format of `feedback.db`, and the messages for operations missing from it.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from dsearch.errors import Conflict, CorruptData, UnsupportedFormat
 from dsearch.hints import Command
 from dsearch.store.feedback.records import Event, Impression, digest_of
 from dsearch.store.sqlite.digest import content_fact
-from dsearch.store.sqlite.watermark import Mark, Marked
+from dsearch.store.sqlite.state import MarkedState, read_row
+from dsearch.store.sqlite.watermark import Marked
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -234,26 +235,7 @@ FORMAT = 2
 OLDEST_FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class FeedbackState:
-    """The row of table `state`: the last operation and the one before it, with the set digests then."""
-
-    sequence: int
-    digest: bytes
-    previous_sequence: int
-    previous_digest: bytes
-
-    @property
-    def marks(self) -> tuple[Mark, Mark]:
-        """Marks that are consistent with this state: this operation, or the one before."""
-        return Mark(self.sequence, self.digest), Mark(self.previous_sequence, self.previous_digest)
-
-    def later(self, sequence: int, digest: bytes) -> FeedbackState:
-        """The state after an operation of this number."""
-        return FeedbackState(sequence, digest, self.sequence, self.digest)
-
-
-def read_state(connection: sqlite3.Connection, path: Path) -> FeedbackState | None:
+def read_state(connection: sqlite3.Connection, path: Path) -> MarkedState | None:
     """The row of table `state`; None in a file of format 1. Raises UnsupportedFormat, CorruptData."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
     if row is None or row[0] not in (str(OLDEST_FORMAT), str(FORMAT)):
@@ -264,27 +246,16 @@ def read_state(connection: sqlite3.Connection, path: Path) -> FeedbackState | No
         )
     if row[0] == str(OLDEST_FORMAT):
         return None
-    row = connection.execute(
-        "SELECT sequence, digest, previous_sequence, previous_digest FROM state"
-    ).fetchone()
-    if row is None or [type(value) for value in row] != [int, bytes, int, bytes]:
+    state = read_row(connection, MarkedState)
+    if state is None:
         raise damaged_file(path, "the row of its table `state` is not what was written")
-    return FeedbackState(*row)
+    return state
 
 
-def insert_state(connection: sqlite3.Connection, state: FeedbackState) -> None:
+def insert_state(connection: sqlite3.Connection, state: MarkedState) -> None:
     """Bring a file of format 1 up to the present one; part of a transaction."""
-    values = (state.sequence, state.digest, state.previous_sequence, state.previous_digest)
-    connection.execute("INSERT INTO state VALUES (1, ?, ?, ?, ?)", values)
+    connection.execute("INSERT INTO state VALUES (1, ?, ?, ?, ?)", astuple(state))
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('format', ?)", (str(FORMAT),))
-
-
-def write_state(connection: sqlite3.Connection, state: FeedbackState) -> None:
-    """Write the row of table `state`; part of the operation's own transaction."""
-    connection.execute(
-        "UPDATE state SET sequence = ?, digest = ?, previous_sequence = ?, previous_digest = ?",
-        (state.sequence, state.digest, state.previous_sequence, state.previous_digest),
-    )
 
 
 def damaged_file(path: Path, why: str) -> CorruptData:

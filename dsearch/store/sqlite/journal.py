@@ -7,11 +7,8 @@
 in line, or the first that finds the transaction 5 ms old, commits for all. A single writer commits at once. A
 failed operation is rolled back by itself (a savepoint), and the others continue.
 
-**Errors.** watermark.py has the table of crash windows. After an error of the file system in or after COMMIT
-the content of the medium is unknown, and a repeated fsync may report success for pages that the kernel has
-dropped (Rebello et al. 2020, "Can applications recover from fsync failures?"). So it is never retried: the
-store rejects further writes until it is opened again, and continues to read. A full disk is different: the
-kernel rejected the write and it was rolled back, so the next write may try again.
+**Errors.** transaction.py: after an error of the disk the store rejects further writes until it is opened
+again, and continues to read; after a full disk the next write may try again.
 """
 
 from __future__ import annotations
@@ -21,16 +18,21 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from dsearch.errors import CorruptData, DsearchError, Unavailable
-from dsearch.store.sqlite.connection import connect, is_full, translate
+from dsearch.store.sqlite.connection import connect, readable_errors, translate
 from dsearch.store.sqlite.digest import add_facts
-from dsearch.store.sqlite.schema import State, read_state, write_state
-from dsearch.store.sqlite.watermark import Mark, Marks, Watermark, check_database
+from dsearch.store.sqlite.schema import State, read_state
+from dsearch.store.sqlite.state import later, write_state
+from dsearch.store.sqlite.transaction import Transactions, roll_back
+from dsearch.store.sqlite.watermark import Marks, Watermark, check_database
 
 _WINDOW_S = 0.005
+_REFUSED = (
+    "this write is not acknowledged and no more are taken. Searches go on. Check the disk and open the "
+    "collection again"
+)
 
 
 class Journal:
@@ -47,7 +49,7 @@ class Journal:
         self._counting = threading.Lock()
         self._waiting = 0
         self._group: CommitGroup | None = None
-        self._failure: str | None = None
+        self._transactions = Transactions(folder, _REFUSED)
         self._closed = False
         self._watermark = Watermark(folder, replace_unreadable=accept_loss)
         try:
@@ -59,12 +61,13 @@ class Journal:
             state = read_state(self._connection)
             marks = self._watermark.marks
             if accept_loss and not _agrees(folder, marks, state):
-                state = self._jump(state)
-                self._acknowledge(state)  # twice: both slots have to be whole again
-                self._acknowledge(state)
+                state = later(state, self._watermark, state.digest)
+                self._connection.execute("BEGIN IMMEDIATE")
+                write_state(self._connection, state)
+                self._transactions.finish(self._connection, self._watermark, state, marks=2)
             else:
                 check_database(folder, state.marks, before=marks, after=marks)
-            self._catch_up(state)
+                self._transactions.catch_up(self._watermark, state)
         except BaseException:
             self.close()
             raise
@@ -72,7 +75,7 @@ class Journal:
     @property
     def failed(self) -> bool:
         """True if writes are rejected: the disk failed, or the journal was closed."""
-        return self._failure is not None
+        return self._transactions.refusal is not None
 
     @property
     def acknowledged(self) -> int:
@@ -103,14 +106,10 @@ class Journal:
         with self._turn():
             if self._group is not None:
                 self._finish(self._group)
-            if self._failure is not None:
-                raise Unavailable(self._failure)
-            try:
+            self._transactions.require_writable()
+            with readable_errors(self._folder), self._transactions.distrusting():
                 self._connection.execute("VACUUM")
                 (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            except sqlite3.OperationalError as error:
-                self._distrust(error)
-                raise translate(error, self._folder) from error
         return busy == 0
 
     def close(self) -> None:
@@ -120,7 +119,7 @@ class Journal:
                 if self._group is not None:
                     self._finish(self._group)
                 self._closed = True
-                self._failure = f"{self._folder} was closed; open it again"
+                self._transactions.refusal = f"{self._folder} was closed; open it again"
                 self._connection.close()
                 self._watermark.close()
 
@@ -140,17 +139,16 @@ class Journal:
 
     def _join(self) -> CommitGroup:
         """The group that is open, or a new one."""
-        if self._failure is not None:
-            raise Unavailable(self._failure)
+        self._transactions.require_writable()
         if self._group is not None:
             return self._group
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             state = read_state(self._connection)
-            self._catch_up(state)
+            self._transactions.catch_up(self._watermark, state)
             self._group = group = CommitGroup(self._connection, state)
         except BaseException as error:
-            self._roll_back()
+            roll_back(self._connection)
             if isinstance(error, sqlite3.Error):
                 raise translate(error, self._folder) from error
             raise
@@ -175,17 +173,17 @@ class Journal:
 
     def _undo(self, group: CommitGroup, cause: BaseException) -> None:
         """Undo the operation that failed; where SQLite undid the whole transaction, the group has failed."""
-        if isinstance(cause, sqlite3.OperationalError):
-            self._distrust(cause)  # a large transaction begins its log before COMMIT
+        if isinstance(cause, sqlite3.Error):
+            self._transactions.distrust(cause)
         try:
             if group.members == 0:
-                self._roll_back()
+                roll_back(self._connection)
             else:
                 self._connection.execute("ROLLBACK TO operation")
                 self._connection.execute("RELEASE operation")
                 return
         except sqlite3.Error:
-            self._roll_back()
+            roll_back(self._connection)
         self._group = None
         group.finish(self._explain(cause) if group.members else None)
 
@@ -196,8 +194,7 @@ class Journal:
         try:
             if group.state != group.committed:
                 write_state(self._connection, group.state)
-                self._commit()
-                self._acknowledge(group.state)
+                self._transactions.finish(self._connection, self._watermark, group.state)
         except Exception as error:
             outcome = self._explain(error)
         except BaseException:
@@ -206,7 +203,7 @@ class Journal:
             )
             raise
         finally:
-            self._roll_back()
+            roll_back(self._connection)
             group.finish(outcome)
 
     def _explain(self, error: BaseException) -> DsearchError:
@@ -215,54 +212,6 @@ class Journal:
         if isinstance(error, DsearchError):
             return error
         return Unavailable(f"{self._folder}: {error!r}; this write is not acknowledged, send it again")
-
-    def _commit(self) -> None:
-        try:
-            self._connection.execute("COMMIT")
-        except sqlite3.OperationalError as error:
-            if (error.sqlite_errorname or "").startswith("SQLITE_IOERR") and not is_full(error):
-                self._fail(f"the commit failed ({error})")
-            raise
-
-    def _distrust(self, error: sqlite3.OperationalError) -> None:
-        if "FSYNC" in (error.sqlite_errorname or ""):
-            self._fail(f"the disk failed ({error})")
-
-    def _acknowledge(self, state: State) -> None:
-        try:
-            self._watermark.write(Mark(state.sequence, state.digest))
-        except OSError as error:
-            self._fail(f"the watermark could not be written ({error})")
-            raise Unavailable(self._failure) from error
-
-    def _catch_up(self, state: State) -> None:
-        """Mark an operation that was committed and then cut off (a kill, an interrupt) before its mark was
-        written.
-
-        Only then may the next one begin: the watermark's argument needs a database at most one ahead.
-        """
-        if self._watermark.marks.newest.sequence < state.sequence:
-            self._acknowledge(state)
-
-    def _jump(self, state: State) -> State:
-        sequence = max(state.sequence, self._watermark.marks.newest.sequence) + 1
-        state = replace(
-            state, sequence=sequence, previous_sequence=state.sequence, previous_digest=state.digest
-        )
-        self._connection.execute("BEGIN IMMEDIATE")
-        write_state(self._connection, state)
-        self._connection.execute("COMMIT")
-        return state
-
-    def _fail(self, reason: str) -> None:
-        self._failure = (
-            f"{self._folder}: {reason}; this write is not acknowledged and no more are taken. "
-            "Searches go on. Check the disk and open the collection again"
-        )
-
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
 
 
 def _agrees(folder: Path, marks: Marks, state: State) -> bool:

@@ -29,7 +29,7 @@ from typing import Any
 
 from dsearch.errors import CorruptData, UnsupportedFormat
 from dsearch.store.sqlite.digest import canonical_json, record_fact
-from dsearch.store.sqlite.watermark import Mark
+from dsearch.store.sqlite.state import MarkedState, read_row
 
 FILE_NAME = "documents.db"
 FORMAT = 2
@@ -129,21 +129,12 @@ class Meta:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """The row of table `state`."""
+class State(MarkedState):
+    """The row of table `state`, with its counters."""
 
-    sequence: int
-    digest: bytes
-    previous_sequence: int
-    previous_digest: bytes
     last_row: int
     documents: int
     tombstones: int
-
-    @property
-    def marks(self) -> tuple[Mark, Mark]:
-        """Marks that are consistent with this state: this operation, or the one before after a crash."""
-        return Mark(self.sequence, self.digest), Mark(self.previous_sequence, self.previous_digest)
 
 
 def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> None:
@@ -185,31 +176,10 @@ def read_meta(connection: sqlite3.Connection) -> Meta:
 
 def read_state(connection: sqlite3.Connection) -> State:
     """Read the row of table `state`; raises CorruptData where it is none."""
-    row = connection.execute(
-        "SELECT sequence, digest, previous_sequence, previous_digest, last_row, documents, tombstones"
-        " FROM state"
-    ).fetchone()
-    # One flipped bit in the header of SQLite's record makes a number NULL, or a text.
-    if row is None or [type(value) for value in row] != [int, bytes, int, bytes, int, int, int]:
+    state = read_row(connection, State)
+    if state is None:
         raise CorruptData(
             "documents.db is damaged: the row of its table `state` is not what was written; "
             "restore a backup, or index again"
         )
-    return State(*row)
-
-
-def write_state(connection: sqlite3.Connection, state: State) -> None:
-    """Write the row of table `state`; part of the operation's own transaction."""
-    connection.execute(
-        "UPDATE state SET sequence = ?, digest = ?, previous_sequence = ?, previous_digest = ?, last_row = ?,"
-        " documents = ?, tombstones = ?",
-        (
-            state.sequence,
-            state.digest,
-            state.previous_sequence,
-            state.previous_digest,
-            state.last_row,
-            state.documents,
-            state.tombstones,
-        ),
-    )
+    return state

@@ -1,1 +1,1 @@
-"""Training data: judgements, clicks, self-supervision, values."""
+"""Training data: judgements, clicks, self-supervision."""

@@ -1,1 +1,1 @@
-"""Training scopes: head, full, values."""
+"""Training scopes: head, full."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import socket
 import threading
@@ -324,3 +325,14 @@ def test_headers_without_end_are_refused(impatient: str) -> None:
 def test_patience_is_above_zero() -> None:
     with pytest.raises(InvalidRequest, match="header_s=0; use a number above 0"):
         Patience(header_s=0)
+
+
+def test_answers_without_a_body_arrive(server: str) -> None:
+    connection = http.client.HTTPConnection(server.removeprefix("http://"), timeout=10)
+    for _ in range(2):  # the connection stays as it should be
+        for method, path in ("HEAD", "/ui/page.css"), ("HEAD", "/"), ("GET", "/healthz"):
+            connection.request(method, path)
+            answer: Any = connection.getresponse()
+            assert answer.status in (200, 404, 405)
+            assert bool(answer.read()) == (method == "GET")
+    connection.close()

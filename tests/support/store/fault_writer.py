@@ -20,7 +20,7 @@ import numpy as np
 
 from dsearch.errors import DsearchError
 from dsearch.store import Store
-from dsearch.store.sqlite.journal import Journal
+from dsearch.store.sqlite.transaction import Transactions
 from dsearch.types import Document
 
 SMALLEST = 4096  # half a watermark
@@ -34,16 +34,16 @@ def limit(most_bytes: int) -> None:
 def break_promise(broken: str) -> None:
     """Go on writing after a failed sync, or acknowledge whatever became of the commit."""
     if broken == "trusted again":
-        Journal._fail = lambda self, reason: None  # type: ignore[method-assign]
+        Transactions.fail = lambda self, reason: reason  # type: ignore[method-assign]
         return
-    commit = Journal._commit  # pyright: ignore[reportPrivateUsage]
+    commit = Transactions.commit
 
-    def careless(self: Journal) -> None:
+    def careless(self: Transactions, connection: sqlite3.Connection) -> None:
         with contextlib.suppress(sqlite3.Error):
-            commit(self)
+            commit(self, connection)
 
-    Journal._commit = careless  # type: ignore[method-assign]
-    Journal._distrust = lambda self, error: None  # type: ignore[method-assign]
+    Transactions.commit = careless  # type: ignore[method-assign]
+    Transactions.distrust = lambda self, error: None  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -24,22 +24,22 @@ from support.store.feedback_writer import ids, write
 
 from dsearch.errors import DsearchError
 from dsearch.store import FeedbackStore, Store
-from dsearch.store.feedback.file import FeedbackFile
+from dsearch.store.sqlite.transaction import Transactions
 
 
 def break_promise(broken: str) -> None:
     """Go on writing after a failed sync, or acknowledge whatever became of the commit."""
     if broken == "trusted again":
-        FeedbackFile._fail = lambda self, error: str(error)  # type: ignore[method-assign]
+        Transactions.fail = lambda self, reason: reason  # type: ignore[method-assign]
         return
 
-    def careless(self: FeedbackFile, connection: sqlite3.Connection) -> None:
+    def careless(self: Transactions, connection: sqlite3.Connection) -> None:
         with contextlib.suppress(sqlite3.Error):
             connection.execute("COMMIT")
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
-    FeedbackFile._commit = careless  # type: ignore[method-assign]
+    Transactions.commit = careless  # type: ignore[method-assign]
 
 
 def events_of(store: FeedbackStore) -> set[str]:

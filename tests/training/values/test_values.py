@@ -18,12 +18,12 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.training import Gate, ValueExamples, finetune_values, value_examples
 from dsearch.training.gate.gate import judge
-from dsearch.training.gate.values import unseen_answers
 from dsearch.training.loop.run_folder import RunFolder
-from dsearch.training.losses import values
-from dsearch.training.losses.values import log_loss, loss_of_values, pooled_values, squared_error
 from dsearch.training.options import ValueOptions
-from dsearch.training.scopes.values import HeldEvidence, ValueData, train_on_values
+from dsearch.training.values import losses as values
+from dsearch.training.values.finetune import unseen_answers
+from dsearch.training.values.losses import log_loss, loss_of_values, pooled_values, squared_error
+from dsearch.training.values.task import HeldEvidence, ValueData, train_on_values
 from dsearch.types import Document
 
 FAST = ValueOptions(epochs=8, learning_rate=3e-2, batch_size=32)
@@ -225,16 +225,6 @@ def test_keywords_have_a_part_where_they_are_asked_for(collection: Collection) -
         head, states, states, torch.as_tensor(examples.values), torch.arange(16), keyword=keyword
     )
     torch.testing.assert_close(both, expected)
-
-
-def test_queries_with_values_learn_from_documents(signs: Collection, collection: Collection) -> None:
-    examples = value_examples(collection, "number", queries=[("apple and bread", 3), ("pear", 7.5)])
-    assert examples.own.tolist() == [-1, -1]
-    assert examples.wanted.shape == (2, 1)
-    head = train_on_values(ValueData(examples, keywords=False), replace(FAST, epochs=2))
-    assert head.key_delta.abs().max() > 0
-    with pytest.raises(InvalidRequest, match="no number of 1"):
-        value_examples(collection, "number", queries=[("apple", [1.0, 2.0])])
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine.options import CANDIDATES
-from dsearch.training.data.values import ValueExamples
 from dsearch.training.loop.loop import Course, NothingFurther, Watch, run_course
 from dsearch.training.loop.observer import Epoch
 from dsearch.training.loop.student import Student
 from dsearch.training.losses.objectives import FrozenAttention, retention
 from dsearch.training.losses.passages import FurtherPassages
-from dsearch.training.losses.values import NOT_EVIDENCE, log_loss, loss_of_values, pooled_values
 from dsearch.training.options import ValueOptions
 from dsearch.training.ranking import corpus_embeddings
 from dsearch.training.scopes.head import descend, head_groups, new_head
+from dsearch.training.values.examples import ValueExamples
+from dsearch.training.values.losses import NOT_EVIDENCE, log_loss, loss_of_values, pooled_values
 
 _KEPT_KEYWORD_BYTES = 1 << 30  # keyword scores of all examples, kept up to this size
 _AT_A_TIME = 128

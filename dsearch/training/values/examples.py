@@ -1,4 +1,4 @@
-"""`ValueExamples`: queries, their target values, and the documents that the values are pooled from."""
+"""`ValueExamples`: documents, their target values, and the documents that the values are pooled from."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float32, Int64
 
 from dsearch.engine import Collection, Snapshot
 from dsearch.engine.indexing.ingest import is_given
 from dsearch.engine.search.predict import fields_of
 from dsearch.errors import InvalidRequest
-from dsearch.training.losses.values import NOT_EVIDENCE, ValueKind
+from dsearch.training.values.losses import ValueKind
 
 MIN_DOCUMENTS = 10  # with fewer there are no neighbours to speak of
 MAX_LABELS = 1000
 _READ_AT_A_TIME = 8192
 
-Value = int | float | bool | str | Sequence[float]
-
 
 @dataclass(frozen=True, slots=True)
 class ValueExamples:
-    """Documents (or queries) with the value that attention should pool for them.
+    """Documents with the value that attention should pool for them.
 
     Attributes:
         snapshot: the collection's state.
@@ -62,20 +60,16 @@ class ValueExamples:
         return len(self.states)
 
 
-def value_examples(
-    collection: Collection, field: str, *, queries: Sequence[tuple[str, Value]] | None = None
-) -> ValueExamples:
+def value_examples(collection: Collection, field: str) -> ValueExamples:
     """Documents of a collection that have a field, each with its own embedding as query.
 
     Args:
         collection: collection of the documents.
         field: metadata by a dotted path, or "value" for `Document.value`.
-        queries: texts with the value that is wanted for them, to learn from in place of the documents;
-            the documents then are the evidence alone.
 
     Raises:
         InvalidRequest: too few documents with the field, values of several kinds, a single label, more
-            labels than are sensible, a query's value of another kind.
+            labels than are sensible.
     """
     snapshot = collection.snapshot
     visible = snapshot.visible()
@@ -104,19 +98,8 @@ def value_examples(
             raise InvalidRequest(f"every document has the same {field!r}; there is nothing to tell apart")
         spread[spread == 0] = 1.0
         values, scale = ((numbers - numbers.mean(0)) / spread).astype(np.float32), spread.astype(np.float32)
-    if queries is None:
-        states = snapshot.embeddings(positions)
-        texts = [] if is_given(collection.store) else _texts(collection, positions)
-        wanted, own = values, np.arange(len(positions))
-    else:
-        texts = [text for text, _ in queries]
-        states = collection.encoder.encode_queries(texts)
-        asked = [value for _, value in queries]
-        wanted = _wanted(
-            asked, kind, labels, None if kind == "label" else np.array(present, np.float64), scale
-        )
-        own = np.full(len(queries), NOT_EVIDENCE)
-    content = json.dumps([field, collection.store.ids(snapshot.rows(positions)), present, queries or []])
+    texts = [] if is_given(collection.store) else _texts(collection, positions)
+    content = json.dumps([field, collection.store.ids(snapshot.rows(positions)), present, []])
     left_out = {"documents without the field": int((~has).sum())} if not has.all() else {}
     return ValueExamples(
         snapshot=snapshot,
@@ -126,10 +109,10 @@ def value_examples(
         values=values,
         labels=labels,
         scale=scale,
-        states=states,
+        states=snapshot.embeddings(positions),
         texts=texts,
-        wanted=wanted,
-        own=own.astype(np.int64),
+        wanted=values,
+        own=np.arange(len(positions)),
         left_out=left_out,
         digest=hashlib.sha256(content.encode()).hexdigest(),
     )
@@ -178,31 +161,6 @@ def _one_hot(
     matrix = np.zeros((len(values), len(labels)), np.float32)
     matrix[np.arange(len(values)), [column[value] for value in values]] = 1
     return matrix
-
-
-def _wanted(
-    values: Sequence[Any],
-    kind: ValueKind,
-    labels: tuple[str | bool, ...],
-    numbers: Float[np.ndarray, "documents ..."] | None,
-    scale: Float32[np.ndarray, " numbers"],
-) -> Float32[np.ndarray, "examples value_dim"]:
-    """Queries' values as the documents' are."""
-    if kind == "label":
-        if unknown := sorted({str(value) for value in values} - {str(label) for label in labels}):
-            raise InvalidRequest(
-                f"queries with {unknown[0]!r}, which no document has; add such documents first"
-            )
-        return _one_hot(values, labels)
-    assert numbers is not None
-    mean = numbers.reshape(len(numbers), -1).mean(0)
-    try:
-        given = np.array(values, np.float64).reshape(len(values), -1)
-    except (TypeError, ValueError):
-        given = np.zeros((len(values), 0))
-    if given.shape[1] != len(mean):
-        raise InvalidRequest(f"a query's value that is no {kind} of {len(mean)}; give what documents have")
-    return ((given - mean) / scale).astype(np.float32)
 
 
 def described(examples: ValueExamples) -> Mapping[str, Any]:
