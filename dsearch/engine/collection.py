@@ -237,7 +237,9 @@ class Collection(CollectionState):
             InvalidRequest: embeddings of another length than 1, or another for a text that is stored.
             DimensionMismatch: not one embedding a document, or of another dimension than the collection's.
             EncoderMismatch: no embeddings, and the encoder at hand is not the collection's, or it has none.
+            Conflict: opened readonly.
         """
+        self.store.require_writable()  # before an encoder is loaded
         encoder = self.encoder if embeddings is None else None
         with self._writing:
             if encoder is None:
@@ -340,6 +342,10 @@ class Collection(CollectionState):
             with self._writing:
                 self._live.use_parameters(found.generation, found.parameters)
         return found
+
+    def rebuild_status(self) -> dict[str, Any]:
+        """State of automatic rebuilds, as JSON: progress, and why the last one failed."""
+        return self.rebuilder.status()
 
     def restore_derived(self, on_progress: OnProgress | None = None) -> bool:
         """Rebuild the live generation if it is missing or damaged; return True if it was.

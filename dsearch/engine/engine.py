@@ -29,6 +29,7 @@ from dsearch.engine.maintenance.migrate import (
 from dsearch.engine.maintenance.verify import Recovered, Verified, accept_loss, verify_collection
 from dsearch.engine.options import ENGLISH, KeyOptions, require_language, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
+from dsearch.engine.searchable import Searchable
 from dsearch.errors import CollectionExists, Conflict, Unavailable
 from dsearch.hints import Command
 from dsearch.store import Store, validate_name
@@ -90,6 +91,14 @@ class SearchEngine:
         """Encoder that `migrate` encodes with, loaded once; by default `encoder`."""
         return self._encoders.following
 
+    def load_encoder(self) -> None:
+        """Load the encoder that searches need, unless it is loaded.
+
+        Raises:
+            EncoderUnavailable: its weights are not on this machine.
+        """
+        _ = self.encoder
+
     def names(self) -> list[str]:
         """Return the names of the collections, sorted."""
         return self.home.names()
@@ -112,6 +121,14 @@ class SearchEngine:
             if name not in self._open:
                 self._open[name] = self._opened(self.home.existing(name))
             return self._open[name]
+
+    def searchable(self, name: str) -> Searchable:
+        """Return what answers the searches of a collection: here the collection itself.
+
+        Raises:
+            As `collection`.
+        """
+        return self.collection(name)
 
     def create(
         self,

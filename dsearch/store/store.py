@@ -118,6 +118,10 @@ class Store(Reader):
             self._live_model = acknowledged, super().live_model()
         return self._live_model[1]
 
+    def require_writable(self) -> None:
+        """Raise Conflict if the collection was opened readonly."""
+        _ = self._writer
+
     # ---- writing
 
     def upsert(

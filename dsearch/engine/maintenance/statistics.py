@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsearch.engine.collection import Collection
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.maintenance.compact import folder_bytes
 from dsearch.engine.models.retired import live_problem
+from dsearch.engine.searchable import Searchable
 
 
-def statistics(collection: Collection) -> dict[str, Any]:
+def statistics(collection: Searchable) -> dict[str, Any]:
     """Return documents, delta, generations, keys with their measured recall, models and bytes, as JSON.
 
     `delta` counts what was written or deleted since the live generation was built, and its share of the
@@ -48,6 +48,6 @@ def statistics(collection: Collection) -> dict[str, Any]:
         "generations": generations,
         "bytes": total,
         "bytes_per_document": round(total / counts.documents, 1) if counts.documents else None,
-        "rebuild": collection.rebuilder.status(),
+        "rebuild": collection.rebuild_status(),
         "verification": collection.verification,
     }

@@ -263,6 +263,10 @@ class CollectionState:
                 self._heads[version] = load_head(self.store, version).settle()
         return self._heads[version]
 
+    def has_documents_of(self, version: str) -> bool:
+        """Return True if a model has re-encoded documents (scope full)."""
+        return self._documents.has(version)
+
     def encoder_of(self, version: str) -> TextEncoder:
         """Return the encoder of a model's query states; the collection's own unless it was trained.
 
