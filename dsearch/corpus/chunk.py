@@ -67,10 +67,10 @@ def _seams(text: str, offset: int, size: int, length: Callable[[str], int]) -> l
     from semchunk.semchunk import chunk  # heavy, and wanted by nobody who has no long text
 
     # Its memory of lengths would outlive the call.
-    found: Any = chunk(text, size, length, memoize=False, offsets=True)
+    chunks: Any = chunk(text, size, length, memoize=False, offsets=True)
     return [
         (offset + start + len(part) - len(part.lstrip()), offset + start + len(part.rstrip()))
-        for part, (start, _) in zip(*found, strict=True)
+        for part, (start, _) in zip(*chunks, strict=True)
     ]
 
 

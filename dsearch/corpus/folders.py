@@ -13,8 +13,8 @@ _MAGIC = "*?["
 def files_below(folder: Path) -> Iterator[Path]:
     """Regular files below a folder, sorted by path, hidden ones left out; links to folders not followed."""
     with os.scandir(folder) as entries:
-        found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
-    for entry in found:
+        visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+    for entry in visible:
         if entry.is_dir(follow_symlinks=False):
             yield from files_below(Path(entry.path))
         elif entry.is_file():
@@ -31,9 +31,9 @@ def matches(pattern: str) -> list[Path]:
 
     A folder that links lead to by many ways (to itself: by endlessly many) counts by the shortest.
     """
-    found = {Path(path) for path in glob.iglob(pattern, recursive=True, include_hidden=False)}
+    paths = {Path(path) for path in glob.iglob(pattern, recursive=True, include_hidden=False)}
     once: dict[tuple[str, str], Path] = {}
-    for path in sorted(found, key=lambda path: (len(path.parts), path)):
+    for path in sorted(paths, key=lambda path: (len(path.parts), path)):
         if path.is_file():
             once.setdefault((os.path.realpath(path.parent), path.name), path)
     return sorted(once.values())

@@ -106,15 +106,15 @@ class _Entry:
 
 def _with_judgements(entries: list[_Entry]) -> PythonCorpus:
     one_liners = {_normal(entry.summary) for entry in entries if not entry.body}
-    asked: dict[str, list[_Entry]] = defaultdict(list)
+    by_query: dict[str, list[_Entry]] = defaultdict(list)
     for entry in entries:
         key = _normal(entry.summary)
         if _is_query(entry) and key not in one_liners:
-            asked[key].append(entry)
+            by_query[key].append(entry)
     queries: list[Query] = []
     qrels: dict[str, dict[str, float]] = {}
     shortened: set[str] = set()
-    for number, answers in enumerate(asked.values(), start=1):
+    for number, answers in enumerate(by_query.values(), start=1):
         query = Query(f"q{number}", answers[0].summary)
         queries.append(query)
         qrels[query.id] = {entry.name: 1.0 for entry in answers}

@@ -199,14 +199,14 @@ def _read_stream(stream: ByteStream, problems: Problems, fields: RecordFields) -
 
 def _accepted(located: Iterable[Located], problems: Problems, refuse: Refuse | None) -> Iterator[Document]:
     """Documents with an id of their own that are not refused."""
-    known: set[str] = set()
+    ids: set[str] = set()
     for name, line, document in located:
         if refuse is not None and (reason := refuse(document)):
             problems.add(name, line, f"the document {reason}")
-        elif document.id in known:
+        elif document.id in ids:
             problems.add(name, line, f"duplicate id {document.id!r}; the first document of that id is kept")
         else:
-            known.add(document.id)
+            ids.add(document.id)
             yield document
 
 
@@ -222,6 +222,6 @@ def _nearest(path: Path) -> str:
     parent = path.parent
     if not parent.is_dir():
         return f" (nor is there a folder {parent})"
-    found = sorted(entry.name for entry in parent.iterdir() if not entry.name.startswith("."))
-    shown = ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
-    return f" ({parent} holds {shown or 'nothing'})"
+    names = sorted(entry.name for entry in parent.iterdir() if not entry.name.startswith("."))
+    listing = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    return f" ({parent} holds {listing or 'nothing'})"

@@ -92,7 +92,7 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
     value_field = fields.value_of(record)
     value = None if value_field is None else _value(record[value_field])
     used = {id_field, title_field, text_field, value_field}
-    metadata = {name: held for name, held in record.items() if name not in used}
+    metadata = {name: value for name, value in record.items() if name not in used}
     nested = metadata.get("metadata")
     if nested is None:
         metadata.pop("metadata", None)
@@ -120,59 +120,59 @@ def _first(names: Mapping[str, Any], wanted: str | None, usual: tuple[str, ...])
     return next((name for name in candidates if name in names), None)
 
 
-def _id(given: Any) -> str | None:
-    if given is None:
+def _id(value: Any) -> str | None:
+    if value is None:
         return None
-    if isinstance(given, int) and not isinstance(given, bool) and -(2**63) <= given < 2**64:
-        return str(given)
-    if not isinstance(given, str):
-        raise BadRecord(f"id {_shown(given)} is neither a text nor a whole number of at most 64 bits")
-    if not given.strip():
+    if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64:
+        return str(value)
+    if not isinstance(value, str):
+        raise BadRecord(f"id {_excerpt(value)} is neither a text nor a whole number of at most 64 bits")
+    if not value.strip():
         raise BadRecord("the id is blank")
-    return given
+    return value
 
 
 def _text(record: Mapping[str, Any], field: str | None) -> str:
-    given = "" if field is None else record[field]
-    if given is None:
+    text = "" if field is None else record[field]
+    if text is None:
         return ""
-    if not isinstance(given, str):
-        raise BadRecord(f"{field} is {_shown(given)}; it must be a text")
-    return given
+    if not isinstance(text, str):
+        raise BadRecord(f"{field} is {_excerpt(text)}; it must be a text")
+    return text
 
 
-def _value(given: Any) -> float | list[float] | None:
-    if given is None or given == "":
+def _value(value: Any) -> float | list[float] | None:
+    if value is None or value == "":
         return None
-    if isinstance(given, str) and given.lstrip().startswith("["):
+    if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            given = orjson.loads(given)
+            value = orjson.loads(value)
         except orjson.JSONDecodeError:
-            raise BadRecord(f"value {_shown(given)} is not a list of numbers") from None
-    if isinstance(given, list):
-        if not given:
+            raise BadRecord(f"value {_excerpt(value)} is not a list of numbers") from None
+    if isinstance(value, list):
+        if not value:
             raise BadRecord("value is an empty list; it must be a number or a list of numbers")
-        return [_number(item) for item in given]
-    return _number(given)
+        return [_number(item) for item in value]
+    return _number(value)
 
 
-def _number(given: Any) -> float:
+def _number(value: Any) -> float:
     """A finite float; a text is read as one, since the cells of a table are texts."""
     try:
-        number = math.nan if isinstance(given, bool) else float(given)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise BadRecord(f"value {_shown(given)} is not a finite number or a list of them")
+        raise BadRecord(f"value {_excerpt(value)} is not a finite number or a list of them")
     return number
 
 
-def _shown(given: Any) -> str:
+def _excerpt(value: Any) -> str:
     try:
-        shown = repr(given)
+        text = repr(value)
     except RecursionError:  # a list of lists in the cell of a table
-        return f"a {type(given).__name__} that nests too deep"
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+        return f"a {type(value).__name__} that nests too deep"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _listed(record: Mapping[str, Any]) -> str:

@@ -24,16 +24,16 @@ def sentences(text: str) -> list[str]:
     the word before is a usual abbreviation or a single letter; also at a blank line and before the next item
     of a list.
     """
-    found: list[str] = []
+    parts: list[str] = []
     for block in BLOCK_END.split(text):
         block = " ".join(block.split())
         start = 0
         for end in SENTENCE_END.finditer(block):
             if not _abbreviated(block[start : end.start()], end.group()):
-                found.append(block[start : end.end()].strip())
+                parts.append(block[start : end.end()].strip())
                 start = end.end()
-        found.append(block[start:].strip())
-    return [sentence for sentence in found if sentence]
+        parts.append(block[start:].strip())
+    return [sentence for sentence in parts if sentence]
 
 
 def inverse_cloze(
@@ -58,14 +58,14 @@ def inverse_cloze(
     pools: dict[str, list[str]] = {}
     owners: dict[str, str | None] = {}
     for document in documents:
-        found = [s for s in sentences(document.text) if _is_prose(s, min_words, max_words)]
-        pools[document.id] = found if len(found) > 1 else []
-        for sentence in found:
+        candidates = [s for s in sentences(document.text) if _is_prose(s, min_words, max_words)]
+        pools[document.id] = candidates if len(candidates) > 1 else []
+        for sentence in candidates:
             key = sentence.casefold()
             owners[key] = document.id if owners.get(key, document.id) == document.id else None
     drawn: list[tuple[str, str]] = []
-    for identity, found in pools.items():
-        pool = [sentence for sentence in dict.fromkeys(found) if owners[sentence.casefold()] == identity]
+    for identity, candidates in pools.items():
+        pool = [sentence for sentence in dict.fromkeys(candidates) if owners[sentence.casefold()] == identity]
         chance = random.Random(f"{seed}/{identity}")
         drawn += [(sentence, identity) for sentence in chance.sample(pool, min(per_document, len(pool)))]
     return drawn

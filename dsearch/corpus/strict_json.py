@@ -78,12 +78,12 @@ def _colons(value: Any, depth: int) -> float:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise AmbiguousJson(f"the name {twice[:80]!r} stands twice in one object; give each name once")
-    return made
+    return content
 
 
 _READER = json.JSONDecoder(object_pairs_hook=_without_duplicates)

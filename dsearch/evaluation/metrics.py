@@ -49,12 +49,12 @@ def evaluate(
         InvalidRequest: an unknown measure, or a ranking that has a document twice.
     """
     parsed = {name: parse_measure(name) for name in measures}
-    kept = without_pairs(qrels, exclude)
-    for query in without_positives(kept):
-        del kept[query]
+    evaluated = without_pairs(qrels, exclude)
+    for query in without_positives(evaluated):
+        del evaluated[query]
     values: Values = {name: {} for name in measures}
-    for queries in _blocks(iter(kept), QUERIES_AT_ONCE):
-        judged = _judge(queries, run, kept, exclude or {})
+    for queries in _blocks(iter(evaluated), QUERIES_AT_ONCE):
+        judged = _judge(queries, run, evaluated, exclude or {})
         for name, (function, cutoff) in parsed.items():
             values[name].update(zip(queries, function(judged, cutoff).tolist(), strict=True))
     return values

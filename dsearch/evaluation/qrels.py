@@ -30,13 +30,13 @@ def read_qrels(path: str | PathLike[str], on_problem: Callable[[str], None] | No
     """
     qrels: Qrels = {}
     for place, query, document, grade in read_judged_pairs(path):
-        known = qrels.setdefault(query, {})
-        if document not in known:
-            known[document] = grade
-        elif known[document] != grade:
+        grades = qrels.setdefault(query, {})
+        if document not in grades:
+            grades[document] = grade
+        elif grades[document] != grade:
             raise InvalidSource(
                 f"{place}: query {query!r} and document {document!r} are judged {grade:g} here and "
-                f"{known[document]:g} before; keep one of the two lines"
+                f"{grades[document]:g} before; keep one of the two lines"
             )
         elif on_problem is not None:
             on_problem(f"{place}: query {query!r} and document {document!r} stand here twice; counted once")
@@ -99,11 +99,11 @@ def without_pairs(
 ) -> Qrels:
     """A copy of `qrels` that lacks the pairs in `exclude`; queries stay, even with nothing left of them."""
     exclude = exclude or {}
-    kept: Qrels = {}
+    remaining: Qrels = {}
     for query, judged in qrels.items():
         left_out = exclude.get(query, ())
-        kept[query] = {document: grade for document, grade in judged.items() if document not in left_out}
-    return kept
+        remaining[query] = {document: grade for document, grade in judged.items() if document not in left_out}
+    return remaining
 
 
 def without_positives(qrels: Mapping[str, Mapping[str, float]]) -> list[str]:

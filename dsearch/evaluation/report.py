@@ -64,10 +64,10 @@ class EvaluationReport:
         """A table for a terminal: a column per system, and a second row per measure for the differences."""
         head = ["queries", "measure", *self.systems]
         rows: list[list[str]] = [head]
-        shown = ""
+        group = ""
         for line in self.lines:
-            label = "" if line.group == shown else f"{line.group} ({line.queries})"
-            shown = line.group
+            label = "" if line.group == group else f"{line.group} ({line.queries})"
+            group = line.group
             rows.append([label, line.measure, *(f"{line.cells[name].mean:.4f}" for name in self.systems)])
             if len(self.systems) > 1:
                 rows.append(["", "", *(_difference(line.cells[name].difference) for name in self.systems)])

@@ -76,7 +76,7 @@ def read_trec(path: str | PathLike[str]) -> Run:
         InvalidSource: not readable, not UTF-8, a line without 6 columns, a score that is not a finite
             number, or a document twice under one query; file and line are named.
     """
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for place, columns in read_rows(path, "run file"):
         if len(columns) != 6:
             raise InvalidSource(
@@ -89,12 +89,12 @@ def read_trec(path: str | PathLike[str]) -> Run:
             score = math.nan
         if not math.isfinite(score):
             raise InvalidSource(f"{place}: score {text!r} is not a finite number")
-        if document in found.setdefault(query, {}):
+        if document in scores.setdefault(query, {}):
             raise InvalidSource(f"{place}: document {document!r} stands twice under query {query!r}")
-        found[query][document] = score
+        scores[query][document] = score
     return {
         query: sorted(scored.items(), key=lambda item: (item[1], item[0]), reverse=True)
-        for query, scored in found.items()
+        for query, scored in scores.items()
     }
 
 

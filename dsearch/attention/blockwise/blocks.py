@@ -95,13 +95,13 @@ class LearnedBias:
             bias = self._bias(rows.start, rows.stop, *self._parameters)
         if not bias.requires_grad:
             return
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             bias,
             [self._parameters[place] for place in places],
             grad_logits.sum_to_size(bias.shape).to(bias.dtype),
             materialize_grads=True,
         )
-        for place, gradient in zip(places, found, strict=True):
+        for place, gradient in zip(places, gradients, strict=True):
             total = self.grads[place]
             if total is not None:
                 total += gradient

@@ -78,8 +78,8 @@ def attend(
     context *= (mass / rounded.masked_fill(rounded == 0, 1.0)).unsqueeze(1)
     highest = sums.most.amax(0) / _LOG2_E
     far = unknown & (highest != -math.inf) & (highest < -_HELD)
-    held = mass.isfinite().all() & context.isfinite().all() & ~far.any()
-    return Partial(reference, mass, context) if bool(held) else None
+    finite = mass.isfinite().all() & context.isfinite().all() & ~far.any()
+    return Partial(reference, mass, context) if bool(finite) else None
 
 
 def attend_on_card_backward(
@@ -138,20 +138,20 @@ def attend_backward(
         )
         gradients.queries.add_(_product(slopes, keys))
         if gradients.keys is not None:
-            found = _product(slopes.T, queries)
+            product = _product(slopes.T, queries)
             if pooled and weights is not None:
-                found += _product(weights.T, grads[:, : keys.shape[1]])
-            gradients.keys[rows] = found.to(gradients.keys)
+                product += _product(weights.T, grads[:, : keys.shape[1]])
+            gradients.keys[rows] = product.to(gradients.keys)
         if gradients.values is not None and weights is not None:
-            found = _product(weights.T, grads[:, : values.shape[1]])
-            gradients.values[rows] = found.to(gradients.values)
+            product = _product(weights.T, grads[:, : values.shape[1]])
+            gradients.values[rows] = product.to(gradients.values)
 
 
 def _halves(corpus: Corpus, queries: Tensor) -> Corpus | None:
     """The corpus in bfloat16, where it and the queries are that already; a bias may be anything."""
-    given = (queries, corpus.keys, corpus.values)
+    tensors = (queries, corpus.keys, corpus.values)
     halves = all(
-        isinstance(part, Tensor) and part.dtype == torch.bfloat16 for part in given if part is not None
+        isinstance(part, Tensor) and part.dtype == torch.bfloat16 for part in tensors if part is not None
     )
     return replace(corpus, dtype=torch.bfloat16) if halves and len(queries) else None
 

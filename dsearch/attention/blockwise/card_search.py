@@ -66,10 +66,10 @@ def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor] | Non
     try:
         with torch.cuda.device(keys.device):
             for start in range(0, len(queries), at_once):
-                found = search_part(kernels, queries[start : start + at_once], keys, k, plan)
-                if found is None:
+                best = search_part(kernels, queries[start : start + at_once], keys, k, plan)
+                if best is None:
                     return None
-                parts.append(found)
+                parts.append(best)
     except torch.OutOfMemoryError:
         return None  # blocks need less
     if len(parts) == 1:
@@ -95,20 +95,20 @@ def search_part(
     capacity = _capacity(k)
     sort = capacity * 2 * plan.pairs <= _SORTED
     best = kernels.best_keys(queries, keys, maxima, best_tiles, tiles, capacity, plan, sort=sort)
-    found = (best.scores, best.rows) if sort else _sorted(best.ordered, k)
+    columns = (best.scores, best.rows) if sort else _sorted(best.ordered, k)
     any_unsure, different = best.flags.tolist()
     if any_unsure:
         again = best.unsure.nonzero()[:, 0]
         chosen, mine = _stable_groups(maxima[again], tile_maxima[again], k, plan), queries[again]
         best = kernels.best_keys(
-            mine, keys, maxima[again], best_tiles, tiles[again], capacity, plan, given=chosen, sort=sort
+            mine, keys, maxima[again], best_tiles, tiles[again], capacity, plan, listed=chosen, sort=sort
         )
         for column, part in zip(
-            found, (best.scores, best.rows) if sort else _sorted(best.ordered, k), strict=True
+            columns, (best.scores, best.rows) if sort else _sorted(best.ordered, k), strict=True
         ):
             column[again] = part
         different |= best.flags[1].item()
-    return None if different else found
+    return None if different else columns
 
 
 def _capacity(k: int) -> int:

@@ -71,9 +71,9 @@ def top_k(
         raise DimensionMismatch(f"queries of dimension {queries.shape[1]}, keys of {keys.shape[1]}")
     queries = queries.detach()
     if block_size is None:
-        found = search(queries, keys.detach(), k) if isinstance(keys, Tensor) and len(queries) else None
-        if found is not None:
-            return TopK(*found)
+        best = search(queries, keys.detach(), k) if isinstance(keys, Tensor) and len(queries) else None
+        if best is not None:
+            return TopK(*best)
         on_card = queries.device.type == "cuda"
         block_size = max(_CARD_SCORES // max(len(queries), 1), 65_536) if on_card else 8192
     scores = _accumulated(queries[:, :0])
@@ -81,11 +81,11 @@ def top_k(
     for start in range(0, keys.shape[0], block_size):
         part = keys[start : start + block_size]
         block = part.detach() if isinstance(part, Tensor) else torch.as_tensor(np.array(part))
-        found = _best_of_block(_scores(queries, block.to(queries.device)), k)
+        best = _best_of_block(_scores(queries, block.to(queries.device)), k)
         # Earlier rows stand first, and the choice among equals keeps the first: ties break by row.
-        both = torch.cat([scores, found.scores], 1)
-        kept = _best(both, k)
-        scores, rows = kept.scores, torch.cat([rows, found.rows + start], 1).gather(1, kept.rows)
+        both = torch.cat([scores, best.scores], 1)
+        merged = _best(both, k)
+        scores, rows = merged.scores, torch.cat([rows, best.rows + start], 1).gather(1, merged.rows)
     return TopK(scores, rows)
 
 

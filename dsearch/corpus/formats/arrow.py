@@ -91,13 +91,13 @@ def _json(value: Any) -> Any:
     if isinstance(value, Decimal):
         return _json(float(value))
     if isinstance(value, Mapping):
-        return {str(name): _json(held) for name, held in value.items() if not isinstance(held, bytes)}
+        return {str(name): _json(item) for name, item in value.items() if not isinstance(item, bytes)}
     if isinstance(value, list | tuple):
-        return [_json(held) for held in value if not isinstance(held, bytes)]
+        return [_json(item) for item in value if not isinstance(item, bytes)]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _begins_with(stream: Any, mark: bytes) -> bool:
-    found = stream.read(len(mark)) == mark
+    matches = stream.read(len(mark)) == mark
     stream.seek(0)
-    return found
+    return matches

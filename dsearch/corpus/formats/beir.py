@@ -64,10 +64,10 @@ class BeirFolder:
         """
         splits = self.splits()
         if split not in splits:
-            there = (
+            available = (
                 f"there are {', '.join(splits)}" if splits else f"there are none; expected {BEIR_QRELS}/*.tsv"
             )
-            raise InvalidSource(f"{self.path}: no split {split!r}; {there}")
+            raise InvalidSource(f"{self.path}: no split {split!r}; {available}")
         return self.path / BEIR_QRELS / f"{split}.tsv"
 
 
