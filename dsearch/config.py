@@ -110,8 +110,8 @@ class Settings(BaseSettings):
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
 
 
-def load_settings(**given: Any) -> Settings:
-    """Settings of this process; what is None in `given` was not given.
+def load_settings(**values: Any) -> Settings:
+    """Settings of this process; what is None in `values` was not given.
 
     Raises:
         InvalidRequest: an unknown key, or a value that is not allowed; the message names both.
@@ -121,11 +121,11 @@ def load_settings(**given: Any) -> Settings:
     if named and not Path(named).is_file():
         raise InvalidRequest(f"{_FILE_VARIABLE}={named}: no such file; unset it, or give a TOML file")
     try:
-        return Settings(**{key: value for key, value in given.items() if value is not None})
+        return Settings(**{key: value for key, value in values.items() if value is not None})
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(f"{named or DEFAULT_FILE}: not TOML ({error})") from error
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
         raise InvalidRequest(
             f"settings: {'; '.join(problems)}; use {', '.join(Settings.model_fields)}"
         ) from error
@@ -151,16 +151,16 @@ def settings_in_use() -> list[SettingInUse]:
     file = Path(os.environ.get(_FILE_VARIABLE, DEFAULT_FILE))
     in_file = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     variables = {name.upper() for name in os.environ}  # pydantic reads them in any case
-    found: list[SettingInUse] = []
+    in_use: list[SettingInUse] = []
     for key, field in Settings.model_fields.items():
         variable = _PREFIX + key.upper()
         source = variable if variable in variables else str(file) if key in in_file else "default"
-        found.append(SettingInUse(key, getattr(settings, key), source, field.description or ""))
-    return found
+        in_use.append(SettingInUse(key, getattr(settings, key), source, field.description or ""))
+    return in_use
 
 
 def _check_variables() -> None:
-    known = {_PREFIX + name.upper() for name in Settings.model_fields} | {_FILE_VARIABLE}
-    unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in known)
+    allowed = {_PREFIX + name.upper() for name in Settings.model_fields} | {_FILE_VARIABLE}
+    unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in allowed)
     if unknown:
-        raise InvalidRequest(f"unknown variable {', '.join(unknown)}; use {', '.join(sorted(known))}")
+        raise InvalidRequest(f"unknown variable {', '.join(unknown)}; use {', '.join(sorted(allowed))}")

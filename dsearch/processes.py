@@ -117,8 +117,8 @@ def _check(**numbers: int | None) -> None:
 
 def _budget() -> int | None:
     """Thread budget that `set_threads` has set in this process, or None."""
-    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(given) if given.isdigit() and int(given) > 0 else None
+    threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(threads) if threads.isdigit() and int(threads) > 0 else None
 
 
 @contextmanager

@@ -36,8 +36,8 @@ def cosines(
 @cache
 def queries() -> Sequence[str]:
     """Forty short texts: first sentences."""
-    found = dict.fromkeys(text.split(".")[0].split("\n")[0].strip()[:200] for text in _docstrings())
-    return tuple(found)[:40]
+    sentences = dict.fromkeys(text.split(".")[0].split("\n")[0].strip()[:200] for text in _docstrings())
+    return tuple(sentences)[:40]
 
 
 @cache
@@ -51,5 +51,5 @@ def documents() -> Sequence[str]:
 def _docstrings() -> list[str]:
     kinds = (str, bytes, list, dict, int, float, set, type, complex, memoryview)
     owners = [builtins, *kinds]
-    found = [getattr(member, "__doc__", None) for owner in owners for member in vars(owner).values()]
-    return list(dict.fromkeys(text for text in found if isinstance(text, str) and len(text) > 20))
+    texts = [getattr(member, "__doc__", None) for owner in owners for member in vars(owner).values()]
+    return list(dict.fromkeys(text for text in texts if isinstance(text, str) and len(text) > 20))

@@ -76,7 +76,11 @@ def candidates(dtype: str | None = None) -> list[Backend]:
         tried.append(Backend(TORCH, HALF))
     for name in installed():
         wanted = {FLOAT, best_dtype(name)} if dtype is None else {dtype}
-        tried += [Backend(name, one) for one in (*CLOSE, INT8) if one in wanted and _takes(name, one)]
+        tried += [
+            Backend(name, precision)
+            for precision in (*CLOSE, INT8)
+            if precision in wanted and _takes(name, precision)
+        ]
     return tried
 
 
@@ -89,7 +93,7 @@ def read_choice(cache: Path, weights_sha256: str, dtype: str | None) -> Choice |
     """Read a previous choice; None if there is none for this encoder, version and processor."""
     try:
         stored = json.loads(_file(cache, weights_sha256, dtype).read_text(encoding="utf-8"))
-        measured = tuple(MeasuredBackend(**one) for one in stored["measured"])
+        measured = tuple(MeasuredBackend(**entry) for entry in stored["measured"])
         backend = Backend(**stored["backend"])
     except (OSError, ValueError, KeyError, TypeError, DsearchError):
         return None
@@ -127,8 +131,10 @@ def choose(
             encoders.pop(backend, None)
             problems[backend] = f"{type(error).__name__}: {error}"
     rates = _rates(encoders)
-    measured = [MeasuredBackend(one.name, one.dtype, *rates[one]) for one in rates]
-    measured += [MeasuredBackend(one.name, one.dtype, problem=problem) for one, problem in problems.items()]
+    measured = [MeasuredBackend(backend.name, backend.dtype, *rates[backend]) for backend in rates]
+    measured += [
+        MeasuredBackend(backend.name, backend.dtype, problem=problem) for backend, problem in problems.items()
+    ]
     chosen = _fastest(rates)
     choice = Choice(chosen, tuple(measured))
     with contextlib.suppress(OSError):  # a cache that cannot be written costs the next start a measurement
@@ -149,14 +155,14 @@ def _takes(name: str, dtype: str) -> bool:
 
 def _rates(encoders: dict[Backend, TextEncoder]) -> dict[Backend, tuple[float, float]]:
     """Queries and documents a second, in rounds that go by turns: a busy moment is everybody's."""
-    asked, told = queries()[:_QUERIES], documents()[:_DOCUMENTS]
+    short, long = queries()[:_QUERIES], documents()[:_DOCUMENTS]
     took: dict[Backend, list[tuple[float, float]]] = {backend: [] for backend in encoders}
     for _ in range(_ROUNDS):
         for backend, encoder in encoders.items():
-            each = statistics.median(_seconds(encoder, [query]) for query in asked)
-            took[backend].append((each, _seconds(encoder, told)))
+            each = statistics.median(_seconds(encoder, [query]) for query in short)
+            took[backend].append((each, _seconds(encoder, long)))
     return {
-        backend: (1 / min(one for one, _ in times), len(told) / min(all for _, all in times))
+        backend: (1 / min(query_s for query_s, _ in times), len(long) / min(all for _, all in times))
         for backend, times in took.items()
     }
 

@@ -232,7 +232,7 @@ def _dimension(model: Any) -> int:
 def _pooling(model: Any) -> str:
     for module in model:
         for mode in ("get_pooling_mode_str", "pooling_mode"):
-            found = getattr(module, mode, None)
-            if found is not None:
-                return str(found() if callable(found) else found)
+            setting = getattr(module, mode, None)
+            if setting is not None:
+                return str(setting() if callable(setting) else setting)
     return "none"

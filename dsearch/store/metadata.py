@@ -34,19 +34,19 @@ def canonical_metadata(metadata: object) -> str:
     """
     if not isinstance(metadata, dict):
         raise RefusedValue(f"has metadata of type {type(metadata).__name__}; use an object of JSON values")
-    given = cast("dict[object, object]", metadata)
-    if _PLAIN.issuperset(map(type, given.values())) and _TEXT.issuperset(map(type, given)):
+    fields = cast("dict[object, object]", metadata)
+    if _PLAIN.issuperset(map(type, fields.values())) and _TEXT.issuperset(map(type, fields)):
         try:
-            return orjson.dumps(given, option=_AS_HERE).decode()
+            return orjson.dumps(fields, option=_AS_HERE).decode()
         except orjson.JSONEncodeError:  # a long integer, a lone surrogate: the walk knows what to do
             pass
-    return _written(given, "metadata", MAX_METADATA_DEPTH)
+    return _written(fields, "metadata", MAX_METADATA_DEPTH)
 
 
 def _written(value: Any, where: str, depth: int) -> str:
     kind: Any = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind not in _TYPES:
-        kind = next((known for known in _TYPES if issubclass(kind, known)), kind)
+        kind = next((supported for supported in _TYPES if issubclass(kind, supported)), kind)
     if kind is str:
         return encode_basestring(value)
     if kind is int:

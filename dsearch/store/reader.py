@@ -166,12 +166,12 @@ class Reader:
     def get(self, id: str) -> Document:
         """The live document of `id`; raises DocumentNotFound."""
         with self._readers.reading() as connection:
-            found = read.get(connection, id)
-        if found is None:
+            document = read.get(connection, id)
+        if document is None:
             raise DocumentNotFound(
                 f"no document {id[:80]!r} in collection {self.name!r}; ids are exact, see the list"
             )
-        return found
+        return document
 
     def list(self, after: str | None = None, limit: int = 100, filter: object = None) -> list[Document]:
         """Live documents by id (code points), those after `after`; pass the last id to get the next page."""
@@ -294,12 +294,12 @@ class Reader:
 
 
 def _scalar_at(metadata: dict[str, Any], keys: Keys) -> Scalar:
-    found: Any = metadata
+    value: Any = metadata
     for key in keys:
-        if not isinstance(found, dict) or key not in found:
+        if not isinstance(value, dict) or key not in value:
             return None
-        found = cast("dict[str, Any]", found)[key]
-    return found if isinstance(found, Scalar) else None
+        value = cast("dict[str, Any]", value)[key]
+    return value if isinstance(value, Scalar) else None
 
 
 _RECENT = 8  # of 8 MB each in a collection of a million documents
@@ -326,7 +326,7 @@ class RowMatches:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
+        self._rows_of: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
 
     def rows(
         self, connection: sqlite3.Connection, tree: Filter, after: int = 0
@@ -335,7 +335,7 @@ class RowMatches:
         last = read_state(connection).last_row
         key = f"{after} {tree!r}"  # by repr: 1 and True are equal in Python
         with self._lock:
-            looked_at, rows = self._known.get(key, (after, np.empty(0, np.int64)))
+            looked_at, rows = self._rows_of.get(key, (after, np.empty(0, np.int64)))
         if looked_at < last:
             condition, parameters = compile_filter(tree)
             query = (
@@ -345,10 +345,10 @@ class RowMatches:
             rows.setflags(write=False)
         with self._lock:
             if looked_at <= last:
-                self._known[key] = last, rows
-            self._known.move_to_end(key)
-            while len(self._known) > _RECENT:
-                self._known.popitem(last=False)
+                self._rows_of[key] = last, rows
+            self._rows_of.move_to_end(key)
+            while len(self._rows_of) > _RECENT:
+                self._rows_of.popitem(last=False)
         return rows[: np.searchsorted(rows, last, "right")]
 
 
@@ -359,8 +359,8 @@ def _rows(connection: sqlite3.Connection, query: str, parameters: list[str]) -> 
 def live_rows(connection: sqlite3.Connection, tree: Filter) -> list[int]:
     """All live rows that match, ascending."""
     condition, parameters = compile_filter(tree)
-    found = connection.execute(f"SELECT row {_LIVE} AND {condition} ORDER BY row", parameters)
-    return [row for (row,) in found]
+    records = connection.execute(f"SELECT row {_LIVE} AND {condition} ORDER BY row", parameters)
+    return [row for (row,) in records]
 
 
 def count(connection: sqlite3.Connection, tree: Filter) -> Counts:
@@ -376,7 +376,7 @@ def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limi
     condition, parameters = ("TRUE", []) if tree is None else compile_filter(tree)
     path = f"?{len(parameters) + 1}"
     # json_each gives the members of an object, too: those are values of other fields.
-    found = connection.execute(
+    records = connection.execute(
         f"""
         SELECT kind, atom, count(*) AS documents FROM (
             SELECT DISTINCT row, {_KINDS} AS kind, atom
@@ -386,7 +386,7 @@ def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limi
         """,
         (*parameters, json_path(keys), limit),
     )
-    return [FacetCount(_python_value(kind, atom), documents) for kind, atom, documents in found]
+    return [FacetCount(_python_value(kind, atom), documents) for kind, atom, documents in records]
 
 
 def _python_value(kind: str, atom: str | int | float | None) -> Scalar:

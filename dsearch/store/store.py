@@ -180,11 +180,11 @@ class Store(Reader):
         or was superseded meanwhile, is passed over. Raises DimensionMismatch, InvalidRequest (NaN, infinity,
         another count), NotFound for a row that never was.
         """
-        asked = np.asarray(rows, dtype=np.int64)
-        vectors = prepare_embeddings(embeddings, count=len(asked), dimension=self.dimension)
-        cut = self._packed(passages, set(asked.tolist()))
+        row_numbers = np.asarray(rows, dtype=np.int64)
+        vectors = prepare_embeddings(embeddings, count=len(row_numbers), dimension=self.dimension)
+        cut = self._packed(passages, set(row_numbers.tolist()))
         with self._writer.operation() as operation:
-            return write.set_embeddings(operation, asked, vectors, cut)
+            return write.set_embeddings(operation, row_numbers, vectors, cut)
 
     # ---- generations and models
 
@@ -251,8 +251,8 @@ class Store(Reader):
         """
         with self._writer.operation() as operation:
             rows = registry.purge(operation)
-            sequence, kept = operation.reached, operation.tombstones
-        return PurgeReport(sequence, rows, kept, overwritten=self._writer.vacuum())
+            sequence, tombstones = operation.reached, operation.tombstones
+        return PurgeReport(sequence, rows, tombstones, overwritten=self._writer.vacuum())
 
     def backup(self, path: Path, add_files: backup.AddFiles | None = None) -> BackupReport:
         """Copy the present state into the new folder `path`, whole or not at all; writes and reads go on.
@@ -315,11 +315,11 @@ class Store(Reader):
         return dict(zip(places, embedding_bytes(array), strict=True))
 
     def _packed(
-        self, given: Mapping[int, Passages] | None, embedded: Collection[int]
+        self, by_place: Mapping[int, Passages] | None, embedded: Collection[int]
     ) -> dict[int, passages.Packed]:
-        if unknown := [place for place in given or {} if place not in embedded]:
+        if unknown := [place for place in by_place or {} if place not in embedded]:
             raise InvalidRequest(f"passages of {unknown[:10]}, which have no embedding; give the first one's")
-        return {place: passages.pack(parts, self.dimension) for place, parts in (given or {}).items()}
+        return {place: passages.pack(parts, self.dimension) for place, parts in (by_place or {}).items()}
 
 
 def _read_meta(connection: sqlite3.Connection, path: Path) -> Meta:

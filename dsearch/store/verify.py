@@ -91,19 +91,19 @@ def _documents(audit: _Audit) -> None:
     query = f"SELECT row, written, deleted, digest, {types}, {fields} FROM document NOT INDEXED"
     for row, written, deleted, digest, typed, *parts in audit.rows(query, "documents"):
         id = parts[0]
-        shown = id[:80].decode("utf-8", "replace") if isinstance(id, bytes) else "?"
+        excerpt = id[:80].decode("utf-8", "replace") if isinstance(id, bytes) else "?"
         blobs = [part if isinstance(part, bytes) else b"" for part in parts]
         if not typed or not isinstance(digest, bytes) or document_digest(*blobs) != digest:
-            audit.note(f"row {row} (id {shown!r}): text or metadata are not what was written")
+            audit.note(f"row {row} (id {excerpt!r}): text or metadata are not what was written")
             digest = document_digest(*blobs)
         if not (isinstance(row, int) and isinstance(written, int) and isinstance(deleted, int | None)):
-            audit.note(f"row {row} (id {shown!r}): its operation numbers are not what was written")
+            audit.note(f"row {row} (id {excerpt!r}): its operation numbers are not what was written")
             continue
         try:
             audit.facts += document_fact(row, written, digest)
             audit.facts += 0 if deleted is None else tombstone_fact(row, deleted)
         except Exception:  # struct.error: a number below zero
-            audit.note(f"row {row} (id {shown!r}): its operation numbers are not what was written")
+            audit.note(f"row {row} (id {excerpt!r}): its operation numbers are not what was written")
         audit.documents += deleted is None
 
 

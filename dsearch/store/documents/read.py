@@ -65,8 +65,8 @@ def changes_since(connection: sqlite3.Connection, sequence: int) -> Changes:
 
 def pending(connection: sqlite3.Connection) -> Pending:
     """Live rows that wait for their embedding, with the characters of their contents."""
-    found = connection.execute("SELECT row, length FROM pending ORDER BY row").fetchall()
-    columns = np.array(found, dtype=np.int64).reshape(-1, 2)
+    records = connection.execute("SELECT row, length FROM pending ORDER BY row").fetchall()
+    columns = np.array(records, dtype=np.int64).reshape(-1, 2)
     return Pending(columns[:, 0].copy(), columns[:, 1].copy())
 
 
@@ -77,23 +77,23 @@ def embeddings(
 
     Raises NotFound for a row without one, CorruptData for one that is not what was written.
     """
-    asked = np.asarray(rows, dtype=np.int64)
-    unique, place = np.unique(asked, return_inverse=True)
+    wanted = np.asarray(rows, dtype=np.int64)
+    unique, place = np.unique(wanted, return_inverse=True)
     result = np.empty((len(unique), dimension), dtype=np.float32)
     for start in range(0, len(unique), _CHUNK):
         chunk = unique[start : start + _CHUNK].tolist()
-        found = connection.execute(
+        records = connection.execute(
             f"SELECT vector, digest, row FROM embedding WHERE {_THESE} ORDER BY row", (json.dumps(chunk),)
         ).fetchall()
-        if len(found) != len(chunk):
-            lost = sorted(set(chunk).difference(row for _, _, row in found))
+        if len(records) != len(chunk):
+            lost = sorted(set(chunk).difference(row for _, _, row in records))
             raise NotFound(f"row {lost[0]} has no stored embedding; ask for rows of a snapshot")
-        for vector, digest, row in found:
+        for vector, digest, row in records:
             if len(vector) != 4 * dimension or (check and embedding_digest(vector) != digest):
                 raise CorruptData(_damaged_embedding(row))
-        joined = np.frombuffer(b"".join([vector for vector, _, _ in found]), dtype="<f4")
+        joined = np.frombuffer(b"".join([vector for vector, _, _ in records]), dtype="<f4")
         result[start : start + len(chunk)] = joined.reshape(-1, dimension)
-    ascending = len(unique) == len(asked) and bool((unique == asked).all())
+    ascending = len(unique) == len(wanted) and bool((unique == wanted).all())
     return result if ascending else result[place.reshape(-1)]
 
 
@@ -104,24 +104,24 @@ def contents(connection: sqlite3.Connection, rows: Rows) -> list[str]:
 
 def documents(connection: sqlite3.Connection, rows: Rows) -> list[Document]:
     """The document versions of `rows`, in their order, deleted ones too (older snapshots show them)."""
-    found = {fields[0]: _document(fields) for fields in _by_row(connection, _FIELDS, rows)}
-    return [found[row] for row in _known(rows, found)]
+    by_row = {fields[0]: _document(fields) for fields in _by_row(connection, _FIELDS, rows)}
+    return [by_row[row] for row in _require_all(rows, by_row)]
 
 
 def ids(connection: sqlite3.Connection, rows: Rows) -> list[str]:
     """The id of each row, in the order given."""
-    found: dict[int, str] = dict(_by_row(connection, "row, id", rows))
-    return [found[row] for row in _known(rows, found)]
+    by_row: dict[int, str] = dict(_by_row(connection, "row, id", rows))
+    return [by_row[row] for row in _require_all(rows, by_row)]
 
 
 def rows_of(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
     """The live row of each id that has one."""
-    found: dict[str, int] = {}
+    by_id: dict[str, int] = {}
     for id in ids:
         row = _live(connection, "row", id)
         if row is not None:
-            found[id] = row[0]
-    return found
+            by_id[id] = row[0]
+    return by_id
 
 
 def get(connection: sqlite3.Connection, id: str) -> Document | None:
@@ -136,29 +136,29 @@ def page(
     """The first `limit` live documents that match and whose id comes after `after`, by code point."""
     condition, parameters = _where(tree)
     n = len(parameters)
-    found = connection.execute(
+    records = connection.execute(
         f"SELECT {_FIELDS} FROM document WHERE deleted IS NULL AND id > ?{n + 1} AND {condition}"
         f" ORDER BY id LIMIT ?{n + 2}",
         (*parameters, after or "", limit),
     )
-    return [_document(fields) for fields in found]
+    return [_document(fields) for fields in records]
 
 
 def export(connection: sqlite3.Connection, tree: Filter | None) -> Iterator[Document]:
     """Every live document that matches, by id."""
     condition, parameters = _where(tree)
-    found = connection.execute(
+    records = connection.execute(
         f"SELECT {_FIELDS} FROM document WHERE deleted IS NULL AND {condition} ORDER BY id", parameters
     )
-    return (_document(fields) for fields in found)
+    return (_document(fields) for fields in records)
 
 
 def needs_encoding(connection: sqlite3.Connection, documents: Sequence[Document]) -> list[int]:
     """Positions of the documents whose id has no stored embedding of the same title and text."""
     positions: list[int] = []
     for position, document in enumerate(documents):
-        found = _live(connection, "title, text, row IN (SELECT row FROM embedding)", document.id)
-        if found is None or not found[2] or f"{found[0]} {found[1]}".strip() != document.content:
+        stored = _live(connection, "title, text, row IN (SELECT row FROM embedding)", document.id)
+        if stored is None or not stored[2] or f"{stored[0]} {stored[1]}".strip() != document.content:
             positions.append(position)
     return positions
 
@@ -190,12 +190,12 @@ def _by_row(connection: sqlite3.Connection, fields: str, rows: Rows) -> Iterator
         yield from connection.execute(f"SELECT {fields} FROM document WHERE {_THESE}", (chunk,))
 
 
-def _known(rows: Rows, found: dict[int, Any]) -> list[int]:
-    asked = [int(row) for row in rows]
-    for row in asked:
-        if row not in found:
+def _require_all(rows: Rows, by_row: dict[int, Any]) -> list[int]:
+    numbers = [int(row) for row in rows]
+    for row in numbers:
+        if row not in by_row:
             raise NotFound(f"row {row} is not in this collection; ask for rows of a snapshot")
-    return asked
+    return numbers
 
 
 def _document(fields: tuple[Any, ...]) -> Document:

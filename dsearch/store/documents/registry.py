@@ -92,7 +92,7 @@ def delete_model(operation: Operation, version: str) -> int:
     gone = model(connection, version)
     if (live(connection, "model") or 0) == number:
         raise Conflict(f"model {version} answers now; promote another one first, or roll back")
-    children = [one.version for one in models(connection) if one.parent == version]
+    children = [candidate.version for candidate in models(connection) if candidate.parent == version]
     if children:
         raise Conflict(f"model {version} is the parent of {', '.join(children)}; delete those first")
     fields = (number, version_number(gone.parent or UNTRAINED), canonical_json(gone.record))
@@ -117,35 +117,35 @@ def live(connection: sqlite3.Connection, kind: Kind) -> int | None:
 
 def live_history(connection: sqlite3.Connection, kind: Kind) -> list[int]:
     """All numbers that were live, newest first; the first is live now."""
-    found = connection.execute("SELECT number FROM live WHERE kind = ? ORDER BY written DESC", (kind,))
-    return [number for (number,) in found]
+    records = connection.execute("SELECT number FROM live WHERE kind = ? ORDER BY written DESC", (kind,))
+    return [number for (number,) in records]
 
 
 def generations(connection: sqlite3.Connection) -> list[GenerationRecord]:
     """All registered generations, by number."""
-    found = connection.execute(
+    records = connection.execute(
         "SELECT number, manifest_digest, rows, snapshot, record, written FROM generation ORDER BY number"
     )
     return [
         GenerationRecord(number, digest, rows, snapshot, _record(record), written)
-        for number, digest, rows, snapshot, record, written in found
+        for number, digest, rows, snapshot, record, written in records
     ]
 
 
 def generation(connection: sqlite3.Connection, number: int) -> GenerationRecord:
     """One registered generation; raises NotFound."""
-    for known in generations(connection):
-        if known.number == number:
-            return known
+    for record in generations(connection):
+        if record.number == number:
+            return record
     raise NotFound(f"generation {number} is not registered; build it first")
 
 
 def models(connection: sqlite3.Connection) -> list[ModelRecord]:
     """All trained models, by version."""
-    found = connection.execute("SELECT number, parent, record, written FROM model ORDER BY number")
+    records = connection.execute("SELECT number, parent, record, written FROM model ORDER BY number")
     return [
         ModelRecord(f"v{number}", f"v{parent}", _record(record), written)
-        for number, parent, record, written in found
+        for number, parent, record, written in records
     ]
 
 
@@ -153,12 +153,12 @@ def model(connection: sqlite3.Connection, version: str) -> ModelRecord:
     """One model; v0 is always there and has no record. Raises ModelNotFound."""
     if version == UNTRAINED:
         return ModelRecord(UNTRAINED, None)
-    known = models(connection)
-    for candidate in known:
+    trained = models(connection)
+    for candidate in trained:
         if candidate.version == version:
             return candidate
-    there = ", ".join([UNTRAINED, *(candidate.version for candidate in known)])
-    raise ModelNotFound(f"no model {version[:80]!r}; this collection has {there}")
+    versions = ", ".join([UNTRAINED, *(candidate.version for candidate in trained)])
+    raise ModelNotFound(f"no model {version[:80]!r}; this collection has {versions}")
 
 
 def next_number(connection: sqlite3.Connection, kind: Kind, folder: Path) -> int:
@@ -177,10 +177,10 @@ def next_number(connection: sqlite3.Connection, kind: Kind, folder: Path) -> int
 
 def version_number(version: str) -> int:
     """3 of "v3"; raises InvalidRequest."""
-    found = _VERSION.fullmatch(version)
-    if found is None:
+    match = _VERSION.fullmatch(version)
+    if match is None:
         raise InvalidRequest(f"model version {version[:80]!r}; versions are v0, v1, v2 and so on")
-    return int(found[1])
+    return int(match[1])
 
 
 def _record(stored: object) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Checked(Sequence[Document]):
             if document.id in self._prepared:
                 raise RefusedValue("stands in this batch twice; send each id once")
         except RefusedValue as refused:
-            raise InvalidDocument(f"the document (id {_shown(document)!r}) {refused}") from None
+            raise InvalidDocument(f"the document (id {_excerpt(document)!r}) {refused}") from None
         self._documents.append(document)
         self._prepared[document.id] = prepared
 
@@ -119,7 +119,7 @@ def prepare(documents: Sequence[Document]) -> list[Prepared]:
             if document.id in first:
                 raise RefusedValue(f"is also document {first[document.id]} of this batch; send each id once")
         except RefusedValue as refused:
-            raise InvalidDocument(f"document {position} (id {_shown(document)!r}) {refused}") from None
+            raise InvalidDocument(f"document {position} (id {_excerpt(document)!r}) {refused}") from None
         first[document.id] = position
         prepared.append(checked)
     return prepared
@@ -176,7 +176,7 @@ def _bytes_type(length: int) -> np.dtype[np.void]:
     return np.dtype((np.void, length))
 
 
-def _shown(document: Document) -> str:
+def _excerpt(document: Document) -> str:
     id = str(document.id)
     return id if len(id) <= 80 else id[:80] + "…"
 

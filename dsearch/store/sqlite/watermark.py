@@ -277,7 +277,7 @@ def _pack(mark: Mark) -> bytes:
 
 
 def _parse(content: bytes, folder: Path, of: Marked) -> Marks:
-    found: list[tuple[Mark, int]] = []
+    marks: list[tuple[Mark, int]] = []
     for slot in range(2):
         packed = content[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
         body, checksum = packed[: _BODY.size], packed[_BODY.size : _BODY.size + 32]
@@ -288,8 +288,8 @@ def _parse(content: bytes, folder: Path, of: Marked) -> Marks:
             raise UnsupportedFormat(
                 f"{folder / of.file_name} has format {version}; this release reads {FORMAT} to {FORMAT}"
             )
-        found.append((Mark(sequence, digest), slot))
-    if not found:
+        marks.append((Mark(sequence, digest), slot))
+    if not marks:
         raise of.lost(f"{folder / of.file_name} is damaged in both slots")
-    newest, slot = max(found, key=lambda item: item[0].sequence)
-    return Marks(newest, slot, other_is_whole=len(found) == 2)
+    newest, slot = max(marks, key=lambda item: item[0].sequence)
+    return Marks(newest, slot, other_is_whole=len(marks) == 2)
