@@ -103,16 +103,16 @@ class Collection(CollectionState):
             Conflict: the cursor is of a state that this collection never was in.
             ModelNotFound: no such version.
         """
-        found = search(self, [query], **options)[0]
+        result = search(self, [query], **options)[0]
         self._live.require_sound()  # damage that was found meanwhile is damage of this answer
-        return found
+        return result
 
     def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
         """Run `search` for many queries in one state; covered mass only on request."""
         options.setdefault("coverage", False)
-        found = search(self, queries, **options)
+        results = search(self, queries, **options)
         self._live.require_sound()
-        return found
+        return results
 
     def similar(
         self,
@@ -159,9 +159,9 @@ class Collection(CollectionState):
         Raises:
             InvalidRequest, DimensionMismatch, ModelNotFound.
         """
-        found = attend(self, queries, model=model, certify=certify, filter=filter, options=options)
+        result = attend(self, queries, model=model, certify=certify, filter=filter, options=options)
         self._live.require_sound()
-        return found
+        return result
 
     def predict(
         self,
@@ -336,12 +336,12 @@ class Collection(CollectionState):
         """Measure what an approximate index finds of the live head's queries, and tune it where that is less
         than its target; None for a kind that compares every key. Done after each promotion.
         """
-        found = measured_live(self, spawned=self.rebuilder.by_itself)
-        if found is not None:
-            keep_tuned(self.store, found)
+        tuned = measured_live(self, spawned=self.rebuilder.by_itself)
+        if tuned is not None:
+            keep_tuned(self.store, tuned)
             with self._writing:
-                self._live.use_parameters(found.generation, found.parameters)
-        return found
+                self._live.use_parameters(tuned.generation, tuned.parameters)
+        return tuned
 
     def rebuild_status(self) -> dict[str, Any]:
         """State of automatic rebuilds, as JSON: progress, and why the last one failed."""

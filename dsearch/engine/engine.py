@@ -105,9 +105,8 @@ class SearchEngine:
 
     def damaged(self) -> list[str]:
         """Return the open collections whose index is known to be damaged, sorted; reads no file."""
-        return sorted(
-            name for name, one in self._open.copy().items() if one.verification["state"] == "damaged"
-        )
+        states = {name: collection.verification["state"] for name, collection in self._open.copy().items()}
+        return sorted(name for name, state in states.items() if state == "damaged")
 
     def collection(self, name: str) -> Collection:
         """Return an existing collection, by its name or an alias.
@@ -166,16 +165,16 @@ class SearchEngine:
             identity = given_identity(dimension)
         require_empty(folder)
         with aside(self.home.path) as unfinished:
-            made = unfinished / name
+            building = unfinished / name
             with Store.create(
-                made,
+                building,
                 name=name,
                 encoder=identity.to_dict(),
                 dimension=identity.dimension,
                 passages=None if cutting is None else cutting.to_dict(),
             ) as store:
                 build_generation(store, keys=keys, language=language)
-            publish(made, folder)  # killed before, there is no collection; after, one that can be searched
+            publish(building, folder)  # a crash before leaves no collection, after it a searchable one
         return self.collection(name)
 
     def collection_or_new(
@@ -195,16 +194,16 @@ class SearchEngine:
         keys = None if kind is None else KeyOptions(kind)
         if name not in self.names() and name not in self.aliases():
             return self.create(name, keys=keys, language=language or ENGLISH, passages=passages)
-        found = self.collection(name)
-        require_language(found.store, language)
-        if kind is not None and (there := KeyOptions.of(found.store).kind) != kind:
+        collection = self.collection(name)
+        require_language(collection.store, language)
+        if kind is not None and (present := KeyOptions.of(collection.store).kind) != kind:
             raise Conflict(
-                f"collection {found.name!r} keeps its keys as {there}, not as {kind}; change that",
-                hint=Command("refresh", ("-c", found.name, "--kind", kind)),
+                f"collection {collection.name!r} keeps its keys as {present}, not as {kind}; change that",
+                hint=Command("refresh", ("-c", collection.name, "--kind", kind)),
             )
         if passages is not None:
-            passages.require(found.store)
-        return found
+            passages.require(collection.store)
+        return collection
 
     def drop(self, name: str) -> None:
         """Delete a collection with everything in it.
@@ -416,13 +415,13 @@ class SearchEngine:
         """Replace `old` by the collection in `folder`, once its index is loaded."""
         self._encoders.migrated(old.name, encoder)
         try:
-            made = self._opened(folder)
-            _ = made.snapshot
+            successor = self._opened(folder)
+            _ = successor.snapshot
         except BaseException:
             self._open.pop(old.name, None)  # the next access reports the damage
             raise
         with self._opening:
-            self._open[old.name] = made
+            self._open[old.name] = successor
         close(old)
         clear_superseded(self.home)
 

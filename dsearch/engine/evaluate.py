@@ -55,14 +55,14 @@ class QueryStates:
 
     def __init__(self, collection: Collection, queries: Sequence[Query]):
         self._collection, self._queries = collection, queries
-        self._known: dict[EncoderIdentity, Float32[np.ndarray, "queries encoder_dim"]] = {}
+        self._by_encoder: dict[EncoderIdentity, Float32[np.ndarray, "queries encoder_dim"]] = {}
 
     def of(self, model: str) -> Float32[np.ndarray, "queries encoder_dim"]:
         """By the encoder of this version."""
         identity = self._collection.encoder_of(model).identity
-        if identity not in self._known:
-            self._known[identity] = encode_queries(self._collection, self._queries, model)
-        return self._known[identity]
+        if identity not in self._by_encoder:
+            self._by_encoder[identity] = encode_queries(self._collection, self._queries, model)
+        return self._by_encoder[identity]
 
 
 def make_run(
@@ -88,7 +88,7 @@ def make_run(
         snapshot: the documents, in place of those of the system's model.
         depth: documents per query.
         exclude: query id → documents that are left out of its ranking.
-        on_progress: told the number of queries done.
+        on_progress: receives the number of queries done.
 
     Raises:
         ModelNotFound, InvalidRequest: as in a search.
@@ -109,11 +109,11 @@ def make_run(
     for start in range(0, len(queries), _QUERIES_AT_A_TIME):
         block = queries[start : start + _QUERIES_AT_A_TIME]
         with torch.inference_mode():
-            found = layer(
+            output = layer(
                 torch.as_tensor(states[start : start + len(block)]), [query.text for query in block]
             )
-        ids = collection.ids_at(layer.snapshot, found.positions[:, : depth + spare])
-        scores = found.scores.numpy()
+        ids = collection.ids_at(layer.snapshot, output.positions[:, : depth + spare])
+        scores = output.scores.numpy()
         for row, query in enumerate(block):
             left_out = exclude.get(query.id, ())
             ranked = [
@@ -156,14 +156,14 @@ def judged_answerability(
             wrong.append(max(grades.values()) <= 0)
     if not any(wrong) or all(wrong):
         return None
-    weights, scores = _asked(collection, texts, model)
+    weights, scores = _answer_signals(collection, texts, model)
     unanswerable = np.array(wrong)
     if weights is None:
         return answerability(-scores, unanswerable, slot=False)
     return answerability(weights, unanswerable)
 
 
-def _asked(
+def _answer_signals(
     collection: Collection, texts: Sequence[str], model: str | None
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """The slot's weight for each query, None without a slot, and the first hit's score."""
@@ -174,5 +174,5 @@ def _asked(
         ):
             weights.append(result.attention.null_weight)
             scores.append(result.hits[0].score if result.hits else NOTHING)
-    told = [weight for weight in weights if weight is not None]
-    return (np.array(told) if len(told) == len(weights) else None), np.array(scores)
+    present = [weight for weight in weights if weight is not None]
+    return (np.array(present) if len(present) == len(weights) else None), np.array(scores)

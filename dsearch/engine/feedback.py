@@ -50,10 +50,10 @@ def explored(hits: Sequence[Hit], share: float, generator: random.Random) -> tup
     """
     if not 0 <= share <= MAX_EXPLORE:
         raise InvalidRequest(f"explore={share}; use a number from 0 to {MAX_EXPLORE}")
-    shown = list(hits)
-    last = min(len(shown), DEPTH)
-    if share == 0 or last < 2 or shown[0].rank != 1 or generator.random() >= share:
-        return shown, None
+    page = list(hits)
+    last = min(len(page), DEPTH)
+    if share == 0 or last < 2 or page[0].rank != 1 or generator.random() >= share:
+        return page, None
     if generator.random() < 0.5:
         upper = generator.randint(1, last - 1)
         pair = (upper, upper + 1)
@@ -62,8 +62,8 @@ def explored(hits: Sequence[Hit], share: float, generator: random.Random) -> tup
     swapped = generator.random() < 0.5
     if swapped:
         a, b = pair[0] - 1, pair[1] - 1
-        shown[a], shown[b] = replace(shown[b], rank=a + 1), replace(shown[a], rank=b + 1)
-    return shown, Drawn(pair, swapped)
+        page[a], page[b] = replace(page[b], rank=a + 1), replace(page[a], rank=b + 1)
+    return page, Drawn(pair, swapped)
 
 
 def impression_of(

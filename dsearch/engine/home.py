@@ -89,10 +89,10 @@ class Home:
         """
         folder = self.folder(name)
         if not _holds_collection(folder):
-            there = self.names()
-            known = f"there are: {', '.join(there)}" if there else "there is none yet"
+            names = self.names()
+            listing = f"there are: {', '.join(names)}" if names else "there is none yet"
             raise CollectionNotFound(
-                f"no collection {name!r} in {self.path}; {known}. Make one",
+                f"no collection {name!r} in {self.path}; {listing}. Make one",
                 hint=Command("index", ("SOURCE", "-c", name)),
             )
         return folder
@@ -101,13 +101,13 @@ class Home:
         """The collections, sorted."""
         if not self.path.is_dir():
             return []
-        found: set[str] = set()
+        names: set[str] = set()
         for folder in self.path.iterdir():
             name, at, number = folder.name.partition("@")
             named = is_name(name) and (not at or _NUMBER.fullmatch(number) is not None)
             if named and _holds_collection(folder):
-                found.add(name)
-        return sorted(found)
+                names.add(name)
+        return sorted(names)
 
     def remove(self, name: str) -> None:
         """Delete collection `name`; for the one process that writes here."""
@@ -232,8 +232,8 @@ def drop_alias(home: Home, alias: str) -> None:
     """
     aliases = read_aliases(home.path)
     if alias not in aliases:
-        there = f"there are: {', '.join(aliases)}" if aliases else "there is none"
-        raise NotFound(f"no alias {alias[:80]!r}; {there}")
+        listing = f"there are: {', '.join(aliases)}" if aliases else "there is none"
+        raise NotFound(f"no alias {alias[:80]!r}; {listing}")
     del aliases[alias]
     _write(home.path, aliases)
 

@@ -160,8 +160,8 @@ class KeyOptions:
 
     def changed(self, kind: str | None, recall_target: float | None, memory_bytes: int | None) -> KeyOptions:
         """These, with what is given in place of what was; None leaves a setting as it is."""
-        given = {"kind": kind, "recall_target": recall_target, "memory_bytes": memory_bytes}
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        changes = {"kind": kind, "recall_target": recall_target, "memory_bytes": memory_bytes}
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -171,8 +171,8 @@ class KeyOptions:
     def of(cls, store: Store) -> KeyOptions:
         """Return the options of the live generation; the defaults if there is none or it records none."""
         live = store.live_generation()
-        kept: dict[str, Any] = {} if live is None else live.record.get("keys", {})
-        return cls(**kept)
+        stored: dict[str, Any] = {} if live is None else live.record.get("keys", {})
+        return cls(**stored)
 
 
 ENGLISH = "english"

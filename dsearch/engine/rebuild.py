@@ -99,7 +99,7 @@ class Rebuilder:
         """The delta from which on a build starts by itself."""
         if self.share is None:
             return float("inf")
-        return max(float(self.minimum), self.share * self._state.shown.built, 1.5 * self._failed_at)
+        return max(float(self.minimum), self.share * self._state.unverified.built, 1.5 * self._failed_at)
 
     def consider(self, queries: TuningQueries) -> None:
         """Start a build in the background if one is due and none runs; returns at once."""
@@ -155,20 +155,20 @@ class Rebuilder:
             try:
                 report(Progress("embeddings", 0, 0, 0.0))
                 projection = self._state.key_projection()
-                asked = queries(keys, projection)
+                vectors = queries(keys, projection)
                 if spawned:
                     built = run_spawned(
                         build_in_child,
                         self._store.path,
                         projection,
                         keys,
-                        asked,
+                        vectors,
                         on_progress=report,
                         cancelled=lambda: self._closed.is_set() or (cancelled is not None and cancelled()),
                     )
                 else:
                     built = build_files(
-                        self._store, key_projection=projection, keys=keys, queries=asked, on_progress=report
+                        self._store, key_projection=projection, keys=keys, queries=vectors, on_progress=report
                     )
                 generation = self._state.opened(built)
                 with self._writing:
@@ -300,10 +300,10 @@ def measured_live(collection: CollectionState, *, spawned: bool) -> TunedKeys | 
     if folded is None:
         return None
     store = collection.store
-    asked = (collection.live_model, folded, KeyOptions.of(store).recall_target)
+    arguments = (collection.live_model, folded, KeyOptions.of(store).recall_target)
     if spawned:
-        return run_spawned(retune_in_child, store.path, *asked)
-    return retune(store, *asked)
+        return run_spawned(retune_in_child, store.path, *arguments)
+    return retune(store, *arguments)
 
 
 def _sentences(collection: CollectionState) -> list[str]:
@@ -311,10 +311,10 @@ def _sentences(collection: CollectionState) -> list[str]:
     rows = collection.store.rows()
     spread = rows[np.linspace(0, len(rows) - 1, min(QUERIES, len(rows))).astype(np.int64)]
     chance = np.random.default_rng(0)
-    found: list[str] = []
+    texts: list[str] = []
     for document in collection.store.documents(spread):
         parts = sentences(document.text) or [document.content]
         words = parts[int(chance.integers(len(parts)))].split()[:_WORDS]
         if words:
-            found.append(" ".join(words))
-    return found
+            texts.append(" ".join(words))
+    return texts

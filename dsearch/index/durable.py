@@ -34,8 +34,8 @@ def file_identity(path: Path) -> FileIdentity:
 
     A program cannot set the last of the four numbers.
     """
-    found = path.stat(follow_symlinks=False)
-    return found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+    status = path.stat(follow_symlinks=False)
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def files_below(folder: Path) -> Iterator[Path]:

@@ -54,7 +54,7 @@ def best_of_blocks(
         for some in range(0, len(rows), _PAIRS):
             row, column = rows[some : some + _PAIRS], columns[some : some + _PAIRS]
             best.add(row, _scores(queries[row], keys[column]), positions[column])
-    return best.found()
+    return best.result()
 
 
 def best_above(
@@ -66,32 +66,32 @@ def best_above(
     maximum is a lower bound of the scores to compare. A partition of all scores takes ten times as long, and
     more if many are equal, as keyword scores are.
     """
-    found = values = None
+    positions = values = None
     width = min(len(scores) // (_BLOCKS_FOR_ONE * k), _LONGEST_BLOCK)
     if width >= _SHORTEST_BLOCK:
         blocks = len(scores) // width
         highest = scores[: blocks * width].reshape(blocks, width).max(axis=1)
         bound = np.partition(highest, blocks - k)[blocks - k]
         if bound > least:
-            found = np.flatnonzero(scores >= bound)
-            values = scores[found]
+            positions = np.flatnonzero(scores >= bound)
+            values = scores[positions]
             above = values > bound
             higher = np.count_nonzero(above)
             if higher < k:  # the rest are equal to the bound, and the first of them are taken
                 keep = np.concatenate([np.flatnonzero(above), np.flatnonzero(~above)[: k - higher]])
-                found, values = found[keep], values[keep]
+                positions, values = positions[keep], values[keep]
             else:
-                found, values = found[above], values[above]
-    if found is None or values is None:
-        found = np.flatnonzero(scores > least)
-        values = scores[found]
-    if len(found) > k:
+                positions, values = positions[above], values[above]
+    if positions is None or values is None:
+        positions = np.flatnonzero(scores > least)
+        values = scores[positions]
+    if len(positions) > k:
         last = np.partition(values, len(values) - k)[len(values) - k]
         keep = values >= last
         if spare := np.count_nonzero(keep) - k:  # of those equal to the last the first are taken
             keep[np.flatnonzero(values == last)[-spare:]] = False
-        found, values = found[keep], values[keep]
-    return found[np.argsort(-values, kind="stable")]
+        positions, values = positions[keep], values[keep]
+    return positions[np.argsort(-values, kind="stable")]
 
 
 def longest_of(keys: Float32[np.ndarray, "documents key_dim"]) -> float:
@@ -127,10 +127,10 @@ class _Best:
         all_positions = np.concatenate([self._positions.ravel(), positions])
         order = np.lexsort((all_positions, -all_scores, all_rows))
         starts = np.searchsorted(all_rows[order], np.arange(batch))
-        kept = order[starts[:, None] + np.arange(k)]
-        self._scores, self._positions = all_scores[kept], all_positions[kept]
+        best = order[starts[:, None] + np.arange(k)]
+        self._scores, self._positions = all_scores[best], all_positions[best]
 
-    def found(self) -> tuple[np.ndarray, np.ndarray]:
+    def result(self) -> tuple[np.ndarray, np.ndarray]:
         """Scores and positions; every row has found as many."""
         filled = int(
             (self._positions != np.iinfo(np.int64).max).sum(axis=1).min(initial=self._scores.shape[1])

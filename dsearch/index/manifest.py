@@ -95,11 +95,11 @@ class Manifest:
 
     def identities(self, folder: Path) -> dict[str, FileIdentity]:
         """Present identities of the files, to detect later writes to them; missing files are left out."""
-        found: dict[str, FileIdentity] = {}
+        identities: dict[str, FileIdentity] = {}
         for name in self.files:
             with contextlib.suppress(OSError):
-                found[name] = file_identity(folder / name)
-        return found
+                identities[name] = file_identity(folder / name)
+        return identities
 
     def verify(
         self,
@@ -146,10 +146,10 @@ def manifest_schema() -> Mapping[str, Any]:
     raise CorruptData(f"manifest.schema.json is missing beside {here}; install dsearch again")
 
 
-def _check_format(found: Any, path: Path) -> None:
-    if type(found) is not int or not OLDEST_FORMAT <= found <= FORMAT:
+def _check_format(number: Any, path: Path) -> None:
+    if type(number) is not int or not OLDEST_FORMAT <= number <= FORMAT:
         raise UnsupportedFormat(
-            f"{path}: format {found!r}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
+            f"{path}: format {number!r}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
             "install the release that wrote it, or build the generation again with this one"
         )
 

@@ -58,21 +58,21 @@ class FieldsBuilder:
     def save(self, folder: Path) -> None:
         """Write the files into `folder`, which is made."""
         folder.mkdir()
-        kept = [(keys, column) for keys, column in self._columns.items() if keys not in self._left_out]
-        for number, (_, column) in enumerate(kept):
+        columns = [(keys, column) for keys, column in self._columns.items() if keys not in self._left_out]
+        for number, (_, column) in enumerate(columns):
             np.save(folder / f"{number}_positions.npy", np.frombuffer(column.positions, np.int32))
             np.save(folder / f"{number}_codes.npy", np.frombuffer(column.codes, np.int32))
             values = [_WITHIN, *(value for _, value in column.values)]
             (folder / f"{number}_values.json").write_text(json.dumps(values, ensure_ascii=False), "utf-8")
         content = {
-            "fields": [keys for keys, _ in kept],
+            "fields": [keys for keys, _ in columns],
             "left_out": sorted(self._left_out),
             "more": self._more,
         }
         (folder / NAME).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
-    def _walk(self, above: Keys, found: Mapping[str, Any]) -> None:
-        for key, value in found.items():
+    def _walk(self, above: Keys, fields: Mapping[str, Any]) -> None:
+        for key, value in fields.items():
             keys = (*above, key)
             column = self._columns.get(keys)
             if column is None:
@@ -188,11 +188,11 @@ class FieldColumn:
 
     def having(self, wanted: Bool[np.ndarray, " values"]) -> Bool[np.ndarray, " documents"]:
         """Mask of the documents with one of the wanted values, directly or as an element of a list."""
-        found = np.zeros(self._documents, bool)
-        found[self._positions[wanted[self._codes]]] = True
-        return found
+        mask = np.zeros(self._documents, bool)
+        mask[self._positions[wanted[self._codes]]] = True
+        return mask
 
-    def there(self) -> Bool[np.ndarray, " documents"]:
+    def present(self) -> Bool[np.ndarray, " documents"]:
         """Mask of the documents that have the field."""
         return self.having(np.ones(len(self.values), bool))
 

@@ -12,7 +12,7 @@ from dsearch.engine import Collection, PassageOptions, Searchable, SearchEngine
 from dsearch.engine.maintenance.migrate import Migrated, PreparedMigration
 from dsearch.errors import CollectionNotFound, DsearchError, NotInCluster
 
-Held = TypeVar("Held", bound=Searchable)
+AnySearchable = TypeVar("AnySearchable", bound=Searchable)
 
 
 class Catalogue:
@@ -40,11 +40,11 @@ class Catalogue:
         Raises:
             CollectionNotFound, InvalidRequest (not a name), CorruptData, EncoderUnavailable.
         """
-        return self._held(name, self._engine.searchable, encoder)
+        return self._hold(name, self._engine.searchable, encoder)
 
     def writing(self, name: str, *, encoder: bool = False) -> AbstractContextManager[Collection]:
         """Hold the collection in the home, as `using`; writes raise Conflict if it is readonly."""
-        return self._held(name, self._engine.collection, encoder)
+        return self._hold(name, self._engine.collection, encoder)
 
     @contextmanager
     def whole(self, name: str, *, encoder: bool = False) -> Generator[Collection]:
@@ -62,7 +62,9 @@ class Catalogue:
             yield collection
 
     @contextmanager
-    def _held(self, name: str, open: Callable[[str], Held], encoder: bool) -> Generator[Held]:
+    def _hold(
+        self, name: str, open: Callable[[str], AnySearchable], encoder: bool
+    ) -> Generator[AnySearchable]:
         if encoder:
             self.load_encoder()
         with self._changed:
@@ -197,7 +199,7 @@ class Catalogue:
         with self._loading:
             self._engine.load_encoder()
 
-    def _existing(self, name: str, open: Callable[[str], Held]) -> Held:
+    def _existing(self, name: str, open: Callable[[str], AnySearchable]) -> AnySearchable:
         try:
             return open(name)
         except CollectionNotFound:

@@ -72,14 +72,14 @@ class PassageOptions:
         Raises:
             InvalidRequest: a number out of range, numbers beside `none`, an encoder that counts no tokens.
         """
-        asked = self.tokens is not None or self.overlap is not None
+        explicit = self.tokens is not None or self.overlap is not None
         if self.none:
-            if asked:
+            if explicit:
                 raise InvalidRequest("passages are turned off; leave their tokens and overlap out")
             return None
         window = encoder.identity.max_tokens
         if not isinstance(encoder, TokenCounter) or window < MIN_TOKENS:
-            if asked:
+            if explicit:
                 raise InvalidRequest(
                     f"encoder {encoder.identity.name!r} counts no tokens, so documents cannot be cut for it; "
                     "leave the tokens and the overlap of passages out"
@@ -104,18 +104,20 @@ class PassageOptions:
         Raises:
             Conflict: its documents are cut in another way, or not at all; says what can be done.
         """
-        there = Cutting.of(store)
-        if there is None:
+        present = Cutting.of(store)
+        if present is None:
             differs = self.tokens is not None or self.overlap is not None
         else:
-            differs = self.none or (self.tokens or there.tokens, there.overlap) != (
-                there.tokens,
-                there.overlap if self.overlap is None else self.overlap,
+            differs = self.none or (self.tokens or present.tokens, present.overlap) != (
+                present.tokens,
+                present.overlap if self.overlap is None else self.overlap,
             )
         if differs:
             what = "does not cut long documents: what is beyond the encoder's window is not encoded"
-            if there is not None:
-                what = f"cuts long documents into passages of {there.tokens} tokens, {there.overlap} shared"
+            if present is not None:
+                what = (
+                    f"cuts long documents into passages of {present.tokens} tokens, {present.overlap} shared"
+                )
             raise Conflict(
                 f"collection {store.name!r} {what}, and that stays. Leave the options for passages out, or "
                 "index the sources into a new collection",
@@ -130,15 +132,15 @@ def encode(
 
     Without a long one among them exactly what the encoder gives for their contents.
     """
-    found = spans_of(encoder, documents, cutting)
-    if not found:
+    cut = spans_of(encoder, documents, cutting)
+    if not cut:
         return encoder.encode_documents([document.content for document in documents]), {}
     texts: list[str] = []
     first: list[int] = []
     for place, document in enumerate(documents):
         first.append(len(texts))
-        if place in found:
-            title, spans = found[place]
+        if place in cut:
+            title, spans = cut[place]
             texts += [f"{title} {document.text[start:end]}".strip() for start, end in spans]
         else:
             texts.append(document.content)
@@ -147,7 +149,7 @@ def encode(
         place: Passages(
             np.array(spans, np.int64), embeddings[first[place] + 1 : first[place] + len(spans)].copy()
         )
-        for place, (_, spans) in found.items()
+        for place, (_, spans) in cut.items()
     }
     return embeddings[first], further
 
@@ -165,13 +167,13 @@ def spans_of(
     if not maybe:
         return {}
     counts = encoder.token_counts([documents[place].content for place in maybe])
-    found: dict[int, tuple[str, list[Span]]] = {}
+    cut: dict[int, tuple[str, list[Span]]] = {}
     for place, count in zip(maybe, counts, strict=True):
         if count > cutting.tokens:
             title, spans = _cut(encoder, documents[place], cutting, marks)
             if len(spans) > 1:
-                found[place] = title, spans
-    return found
+                cut[place] = title, spans
+    return cut
 
 
 def _cut(counter: TokenCounter, document: Document, cutting: Cutting, marks: int) -> tuple[str, list[Span]]:
@@ -195,21 +197,21 @@ def _shortened(title: str, most: int, count: CountTokens) -> str:
     return " ".join(words[:low])
 
 
-def passage_table(found: Mapping[int, Passages], rows: np.ndarray, dimension: int) -> PassageTable:
+def passage_table(cut: Mapping[int, Passages], rows: np.ndarray, dimension: int) -> PassageTable:
     """The passages of rows as an index takes them.
 
     Args:
-        found: by row, ascending.
+        cut: by row, ascending.
         rows: all rows, ascending; owners are their places among them.
         dimension: numbers of an embedding.
     """
-    if not found:
+    if not cut:
         return PassageTable.empty(dimension)
-    places = np.searchsorted(rows, np.fromiter(found, np.int64))
-    counts = [len(passages.embeddings) for passages in found.values()]
+    places = np.searchsorted(rows, np.fromiter(cut, np.int64))
+    counts = [len(passages.embeddings) for passages in cut.values()]
     return PassageTable(
         owners=np.repeat(places, counts).astype(np.int64),
-        spans=np.concatenate([passages.spans[1:] for passages in found.values()]),
-        first_spans=np.stack([passages.spans[0] for passages in found.values()]),
-        embeddings=np.concatenate([passages.embeddings for passages in found.values()]),
+        spans=np.concatenate([passages.spans[1:] for passages in cut.values()]),
+        first_spans=np.stack([passages.spans[0] for passages in cut.values()]),
+        embeddings=np.concatenate([passages.embeddings for passages in cut.values()]),
     )

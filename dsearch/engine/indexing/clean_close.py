@@ -84,13 +84,13 @@ def take_clean_close(store: Store) -> CleanClose | None:
         OSError: the file cannot be removed. A kill of this process would then look like a clean closing.
     """
     path = store.path / FILE_NAME
-    found = read_clean_close(path)
+    record = read_clean_close(path)
     if not store.readonly and path.exists():
         path.unlink()
         sync_folder(store.path)
-    if found is None or (found.sequence, found.digest) != _present(store):
+    if record is None or (record.sequence, record.digest) != _present(store):
         return None
-    return found if 0 <= time.time() - found.proven_at <= TRUSTED_FOR_S else None
+    return record if 0 <= time.time() - record.proven_at <= TRUSTED_FOR_S else None
 
 
 def leave_clean_close(folder: Path, closed: CleanClose) -> None:

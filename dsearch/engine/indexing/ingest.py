@@ -285,10 +285,10 @@ def _refuse_changed(
 ) -> None:
     """The store keeps the embedding of an unchanged text, so another one would be dropped without a word."""
     new = set(store.needs_encoding(documents))
-    kept = [i for i in range(len(documents)) if i not in new]
-    rows = store.rows_of([documents[i].id for i in kept])
-    stored = store.embeddings([rows[documents[i].id] for i in kept])
-    for i, before in zip(kept, stored, strict=True):
+    unchanged = [i for i in range(len(documents)) if i not in new]
+    rows = store.rows_of([documents[i].id for i in unchanged])
+    stored = store.embeddings([rows[documents[i].id] for i in unchanged])
+    for i, before in zip(unchanged, stored, strict=True):
         if not np.array_equal(before, embeddings[i]):
             raise InvalidRequest(
                 f"document {i} (id {documents[i].id[:80]!r}) has the title and text that are stored, but "

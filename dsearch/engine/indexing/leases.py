@@ -28,7 +28,7 @@ from dsearch.store import GenerationRecord, Store
 
 _ATTEMPTS = 20
 
-_held: WeakKeyDictionary[Generation, finalize[..., Generation]] = WeakKeyDictionary()
+_leases: WeakKeyDictionary[Generation, finalize[..., Generation]] = WeakKeyDictionary()
 
 
 class Lease:
@@ -157,19 +157,19 @@ def _open(
     proven: Mapping[str, FileIdentity] | None = None,
 ) -> Generation:
     generation = Generation.open(folder, digest=digest, texts=texts, proven=proven)
-    _held[generation] = finalize(generation, lease.release)
+    _leases[generation] = finalize(generation, lease.release)
     return generation
 
 
 def release(generation: Generation) -> None:
     """End the lease of an open generation now, before the object is gone; safe to call twice."""
-    held = _held.get(generation.original)
-    if held is not None:
-        held()
+    lease = _leases.get(generation.original)
+    if lease is not None:
+        lease()
 
 
 def _registered(store: Store, record: GenerationRecord) -> bool:
     return any(
-        (known.number, known.manifest_digest) == (record.number, record.manifest_digest)
-        for known in store.generations()
+        (candidate.number, candidate.manifest_digest) == (record.number, record.manifest_digest)
+        for candidate in store.generations()
     )

@@ -46,9 +46,10 @@ def strike_missing(store: Store) -> list[int]:
     """Unregister generations without a folder, except the live one; return their numbers."""
     live = store.live_generation()
     gone = [
-        one.number
-        for one in store.generations()
-        if (live is None or one.number != live.number) and not generation_folder(store, one.number).is_dir()
+        generation.number
+        for generation in store.generations()
+        if (live is None or generation.number != live.number)
+        and not generation_folder(store, generation.number).is_dir()
     ]
     for number in gone:
         store.retire_generation(number)
@@ -75,7 +76,7 @@ def clear(store: Store) -> list[str]:
     if not generations.is_dir():
         return []
     gone = remove_unfinished(generations)
-    registered = {generation_folder(store, one.number).name for one in store.generations()}
+    registered = {generation_folder(store, generation.number).name for generation in store.generations()}
     for folder in sorted(generations.iterdir()):
         if _NUMBER.fullmatch(folder.name) and folder.name not in registered and folder.is_dir():
             with alone_with(folder) as alone:

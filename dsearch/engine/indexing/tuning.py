@@ -67,19 +67,19 @@ def retune(
     if generation is None or not generation.dense.parameters or len(queries) == 0:
         return None
     dense, projection = generation.dense, generation.key_projection
-    asked = key_queries(queries, projection)
-    truth = exact_neighbours(generation.vectors, asked, projection)
-    before = round(recall(dense, asked, truth), 4)
+    folded = key_queries(queries, projection)
+    truth = exact_neighbours(generation.vectors, folded, projection)
+    before = round(recall(dense, folded, truth), 4)
     if before < target:
         dense, measured = tuned(
-            dense, generation.vectors, projection=projection, queries=asked, target=target
+            dense, generation.vectors, projection=projection, queries=folded, target=target
         )
         assert measured is not None
-        found = measured.to_dict()
+        record = measured.to_dict()
     else:
-        kept: dict[str, Any] = generation.manifest.dense["measured"] or {}
-        found = {**kept, "recall_at_10": before}
-    return TunedKeys(generation.number, model, before, dict(dense.parameters), found)
+        built: dict[str, Any] = generation.manifest.dense["measured"] or {}
+        record = {**built, "recall_at_10": before}
+    return TunedKeys(generation.number, model, before, dict(dense.parameters), record)
 
 
 def retune_in_child(
@@ -101,12 +101,12 @@ def key_queries(
     return np.ascontiguousarray(folded @ np.linalg.inv(projection.astype(np.float64)), np.float32)
 
 
-def keep_tuned(store: Store, found: TunedKeys) -> None:
+def keep_tuned(store: Store, tuned: TunedKeys) -> None:
     """Keep the parameters for the next opening."""
     path = store.path / FILE_NAME
     unfinished = path.with_name(f".{FILE_NAME}.writing")
-    content = {"generation": found.generation, "model": found.model, "parameters": found.parameters}
-    unfinished.write_text(json.dumps({**content, "measured": found.measured}, indent=1))
+    content = {"generation": tuned.generation, "model": tuned.model, "parameters": tuned.parameters}
+    unfinished.write_text(json.dumps({**content, "measured": tuned.measured}, indent=1))
     sync_file(unfinished)
     unfinished.rename(path)
     sync_folder(store.path)
@@ -115,19 +115,19 @@ def keep_tuned(store: Store, found: TunedKeys) -> None:
 def kept_tuned(store: Store, generation: int) -> Mapping[str, Any] | None:
     """Return the record that `keep_tuned` stored for this generation, or None."""
     try:
-        kept: dict[str, Any] = json.loads((store.path / FILE_NAME).read_text())
-        return kept if kept["generation"] == generation else None
+        content: dict[str, Any] = json.loads((store.path / FILE_NAME).read_text())
+        return content if content["generation"] == generation else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
 def with_tuned_parameters(store: Store, generation: Generation) -> Generation:
     """The generation, searched with the parameters that were kept for it."""
-    kept = kept_tuned(store, generation.number)
-    if kept is None:
+    stored = kept_tuned(store, generation.number)
+    if stored is None:
         return generation
     try:
-        return generation.searched_with(kept["parameters"])
+        return generation.searched_with(stored["parameters"])
     except (InvalidRequest, KeyError, AttributeError, TypeError):
         return generation  # not parameters of this kind
 

@@ -267,8 +267,8 @@ def _pages(store: Store) -> Iterator[list[Document]]:
 
 
 def _delete_those_gone(source: Store, target: Store, ids: Sequence[str]) -> None:
-    there = source.rows_of(ids)
-    if gone := [id for id in ids if id not in there]:
+    present = source.rows_of(ids)
+    if gone := [id for id in ids if id not in present]:
         target.delete(gone)
 
 

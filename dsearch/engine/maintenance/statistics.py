@@ -25,13 +25,13 @@ def statistics(collection: Searchable) -> dict[str, Any]:
         changed = len(changes.added) + len(changes.removed)
     generations = [
         {
-            "number": one.number,
-            "live": live is not None and one.number == live.number,
-            "documents": one.rows,
-            "sequence": one.snapshot,
-            "bytes": folder_bytes(generation_folder(store, one.number)),
+            "number": generation.number,
+            "live": live is not None and generation.number == live.number,
+            "documents": generation.rows,
+            "sequence": generation.snapshot,
+            "bytes": folder_bytes(generation_folder(store, generation.number)),
         }
-        for one in store.generations()
+        for generation in store.generations()
     ]
     total = folder_bytes(store.path)
     return {

@@ -107,8 +107,8 @@ def verify_collection(path: Path) -> Verified:
             store.name,
             report.documents,
             report.embeddings,
-            tuple(one.number for one in generations),
-            tuple(one.version for one in models),
+            tuple(record.number for record in generations),
+            tuple(record.version for record in models),
             tuple(problems),
         )
 
@@ -170,7 +170,7 @@ def _passages(store: Store, generation: Generation, start: int, rows: np.ndarray
     stored = store.passages(rows)
     spans = [parts.spans[1:] for parts in stored.values()]
     vectors = [parts.embeddings for parts in stored.values()]
-    owners = np.repeat(list(stored), [len(one) for one in spans]) if stored else np.zeros(0, np.int64)
+    owners = np.repeat(list(stored), [*map(len, spans)]) if stored else np.zeros(0, np.int64)
     same = (
         np.array_equal(rows[table.owners[first:last] - start], owners)
         and np.array_equal(table.spans[first:last], np.concatenate(spans) if spans else table.spans[:0])

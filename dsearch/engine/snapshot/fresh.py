@@ -56,9 +56,9 @@ class Fresh:
             both, owners = (self.passages, passages), passages.owners + len(self)
             passages = PassageTable(
                 np.concatenate([self.passages.owners, owners]),
-                np.concatenate([one.spans for one in both]),
-                np.concatenate([one.first_spans for one in both]),
-                np.concatenate([one.embeddings for one in both]),
+                np.concatenate([table.spans for table in both]),
+                np.concatenate([table.first_spans for table in both]),
+                np.concatenate([table.embeddings for table in both]),
             )
         else:
             passages = self.passages

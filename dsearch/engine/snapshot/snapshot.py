@@ -107,10 +107,10 @@ class Snapshot:
 
     def narrowed(self, rows: Int64[np.ndarray, " rows"]) -> Snapshot:
         """Return this state restricted to `rows`, as far as it has them; positions stay."""
-        found = np.zeros(self.positions, bool)
+        mask = np.zeros(self.positions, bool)
         at = self.positions_of(rows)
-        found[at[at != NONE]] = True
-        return self.among(found)
+        mask[at[at != NONE]] = True
+        return self.among(mask)
 
     def holding(self, query: ParsedQuery) -> Snapshot:
         """Return this state restricted to the documents that match the phrases of `query`."""
@@ -120,9 +120,9 @@ class Snapshot:
         fresh = self.keyword.matching_texts(query, self.fresh.texts)
         return self.among(built if fresh is None else np.concatenate([built, fresh]))
 
-    def among(self, found: Bool[np.ndarray, " positions"]) -> Snapshot:
-        """Return this state restricted to the positions that are True in `found`."""
-        excluded = ~found if self.excluded is None else self.excluded | ~found
+    def among(self, mask: Bool[np.ndarray, " positions"]) -> Snapshot:
+        """Return this state restricted to the positions that are True in `mask`."""
+        excluded = ~mask if self.excluded is None else self.excluded | ~mask
         return replace(self, excluded=excluded if excluded.any() else None)
 
     def visible(self) -> Int64[np.ndarray, " documents"]:
@@ -132,11 +132,11 @@ class Snapshot:
 
     def positions_of(self, rows: Int64[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
         """Return the position of each row, −1 if it is not in this state; deleted rows have one too."""
-        found = self.generation.positions_of(rows)
+        positions = self.generation.positions_of(rows)
         if len(self.fresh) == 0:
-            return found
+            return positions
         at = np.minimum(np.searchsorted(self.fresh.rows, rows), len(self.fresh) - 1)
-        return np.where(self.fresh.rows[at] == rows, self.built + at, found)
+        return np.where(self.fresh.rows[at] == rows, self.built + at, positions)
 
     def rows(self, positions: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
         """Return the store's row at each position, −1 at −1."""
@@ -209,12 +209,12 @@ class Snapshot:
         queries = np.ascontiguousarray(folded, np.float32)
         turned = queries if self.unfold is None else queries @ self.unfold
         if len(self.generation.passages):
-            found = self._best_built(turned, k)
+            proposed = self._best_built(turned, k)
         else:
-            _, found = self.generation.dense.search(turned, k, self._excluded_of_generation())
+            _, proposed = self.generation.dense.search(turned, k, self._excluded_of_generation())
         if len(self.fresh) == 0:
-            return found
-        return np.concatenate([found, self._best_fresh(self._fresh_scores(queries), k)], axis=1)
+            return proposed
+        return np.concatenate([proposed, self._best_fresh(self._fresh_scores(queries), k)], axis=1)
 
     def dense_scores(
         self, folded: Float[np.ndarray, "batch encoder_dim"]
@@ -253,15 +253,15 @@ class Snapshot:
 
     def keyword_candidates(self, queries: Sequence[str], k: int) -> Int64[np.ndarray, "batch found"]:
         """The k positions of highest keyword score above 0 for each query, −1 where there are fewer."""
-        scores, found = self.keyword.search(queries, k, self._excluded_of_generation())
+        scores, proposed = self.keyword.search(queries, k, self._excluded_of_generation())
         if len(self.fresh) == 0:
-            return found
+            return proposed
         fresh = np.stack([self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries])
         best = self._best_fresh(np.where(fresh > 0, fresh, -np.inf), k)
         # Both are scored alike, so they are k together: what is proposed is looked at again.
         at = np.where(best == NONE, 0, best - self.built)
         of_best = np.where(best == NONE, 0, np.take_along_axis(fresh, at, 1))
-        both, positions = np.concatenate([scores, of_best], 1), np.concatenate([found, best], 1)
+        both, positions = np.concatenate([scores, of_best], 1), np.concatenate([proposed, best], 1)
         order = np.argsort(-both, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(positions, order, 1)
 
@@ -305,7 +305,7 @@ class Snapshot:
             excluded = np.concatenate([excluded, excluded[owners]])
         keys = len(dense) - (0 if excluded is None else int(excluded.sum()))
         wanted = min(k, self.built - (0 if excluded is None else int(excluded[: self.built].sum())))
-        found = np.full((len(turned), k), NONE, np.int64)
+        best = np.full((len(turned), k), NONE, np.int64)
         left, fetch = np.arange(len(turned)), min(2 * k, keys)
         while len(left) and wanted:
             _, nearest = dense.search(turned[left], fetch, excluded)
@@ -314,13 +314,13 @@ class Snapshot:
             documents = np.where(nearest >= self.built, owners[further], nearest)
             for row, line in zip(left.tolist(), documents.tolist(), strict=True):
                 distinct = [document for document in dict.fromkeys(line) if document != NONE][:k]
-                found[row, : len(distinct)] = distinct
+                best[row, : len(distinct)] = distinct
                 if len(distinct) < wanted:
                     short.append(row)
             if fetch == keys:
                 break
             left, fetch = np.array(short, np.int64), min(2 * fetch, keys)
-        return found
+        return best
 
     def _all_built(self, positions: Int64[np.ndarray, " positions"]) -> bool:
         """Return True if all of these positions (at least one) belong to the generation, as nearly always."""
@@ -349,9 +349,9 @@ class Snapshot:
         width = min(k, count)
         best = np.full((len(scores), width), NONE, np.int64)
         for row, line in enumerate(scores if width else ()):
-            found = best_above(line, width, least)
-            best[row, : len(found)] = found
-            best[row, : len(found)] += start
+            positions = best_above(line, width, least)
+            best[row, : len(positions)] = positions
+            best[row, : len(positions)] += start
         return best
 
 

@@ -44,11 +44,11 @@ class KeptDocuments:
         self._store = store
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[int, tuple[Document, int]] = OrderedDict()
+        self._documents: OrderedDict[int, tuple[Document, int]] = OrderedDict()
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._documents)
 
     def of(self, rows: Int64[np.ndarray, " rows"]) -> dict[int, Document]:
         """Return the document of each row but −1; shared with others: hand out its metadata with `owned`.
@@ -59,34 +59,34 @@ class KeptDocuments:
         """
         wanted = set(rows.tolist())
         wanted.discard(NONE)
-        found: dict[int, Document] = {}
+        documents: dict[int, Document] = {}
         with self._lock:
             for row in wanted:
-                if row in self._kept:
-                    self._kept.move_to_end(row)
-                    found[row] = self._kept[row][0]
-        missing = sorted(wanted.difference(found))
+                if row in self._documents:
+                    self._documents.move_to_end(row)
+                    documents[row] = self._documents[row][0]
+        missing = sorted(wanted.difference(documents))
         if missing:
             read = self._store.documents(missing)
-            found.update(zip(missing, read, strict=True))
+            documents.update(zip(missing, read, strict=True))
             self._keep(missing, read)
-        return found
+        return documents
 
     def forget(self) -> None:
         """Empty the cache."""
         with self._lock:
-            self._kept.clear()
+            self._documents.clear()
             self.bytes = 0
 
     def _keep(self, rows: Sequence[int], documents: Sequence[Document]) -> None:
         sizes = [_size(document) for document in documents]
         with self._lock:
             for row, document, size in zip(rows, documents, sizes, strict=True):
-                if row not in self._kept and size <= self._max_bytes:
-                    self._kept[row] = document, size
+                if row not in self._documents and size <= self._max_bytes:
+                    self._documents[row] = document, size
                     self.bytes += size
             while self.bytes > self._max_bytes:
-                _, (_, size) = self._kept.popitem(last=False)
+                _, (_, size) = self._documents.popitem(last=False)
                 self.bytes -= size
 
 
@@ -99,7 +99,7 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return owned(cast("dict[str, Any]", value))
     if isinstance(value, list):
-        return [_copied(one) for one in cast("list[Any]", value)]
+        return [_copied(item) for item in cast("list[Any]", value)]
     return value
 
 
@@ -115,7 +115,7 @@ def _size_of(value: Any) -> int:
     own = sys.getsizeof(value)
     if isinstance(value, dict):
         inner = cast("dict[str, Any]", value)
-        return own + sum(sys.getsizeof(name) + _size_of(one) for name, one in inner.items())
+        return own + sum(sys.getsizeof(name) + _size_of(item) for name, item in inner.items())
     if isinstance(value, list):
         return own + sum(map(_size_of, cast("list[Any]", value)))
     return own

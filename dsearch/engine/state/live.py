@@ -57,12 +57,12 @@ class LiveState:
         Raises:
             CorruptData: the live generation is damaged; the message names the way out.
         """
-        present = self.shown
+        present = self.unverified
         self.require_sound()
         return present
 
     @property
-    def shown(self) -> Snapshot:
+    def unverified(self) -> Snapshot:
         """Present state, even if it is known to be damaged; not for answering."""
         present = self._snapshot
         if present is None:
@@ -103,7 +103,7 @@ class LiveState:
     @property
     def delta(self) -> int:
         """Number of documents written or deleted since the build, which make searches slower."""
-        present = self.shown
+        present = self.unverified
         gone = 0 if present.excluded is None else int(present.excluded[: present.built].sum())
         return len(present.fresh) + gone
 
@@ -163,7 +163,7 @@ class LiveState:
 
     def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:
         """Search the keys of generation `number` with other parameters, if it is the present one."""
-        present = self.shown
+        present = self.unverified
         if present.generation.number == number:
             self._show(replace(present, generation=present.generation.searched_with(parameters)))
 
@@ -174,7 +174,9 @@ class LiveState:
         """
         if self._snapshot is not None:
             before = (self._snapshot, *self._recent)
-            self._recent = tuple(one for one in before if one.generation is state.generation)[:RECENT]
+            self._recent = tuple(earlier for earlier in before if earlier.generation is state.generation)[
+                :RECENT
+            ]
         self._snapshot = state
         if self._proof is None or self._proof.number != state.generation.number:
             if self._proof is not None:

@@ -200,11 +200,11 @@ class CollectionState:
             Conflict: this collection never was in that state.
         """
         if self._documents.has(stamp.model):
-            found = self._documents.at(stamp.model, stamp.generation, stamp.sequence)
+            snapshot = self._documents.at(stamp.model, stamp.generation, stamp.sequence)
         else:
-            found = self._live.at(stamp.generation, stamp.sequence)
-        if found is not None:
-            return found
+            snapshot = self._live.at(stamp.generation, stamp.sequence)
+        if snapshot is not None:
+            return snapshot
         named = f"generation {stamp.generation}, sequence {stamp.sequence}"
         present = self.snapshot_for(stamp.model)
         live = f"generation {present.generation.number}, sequence {present.sequence}"

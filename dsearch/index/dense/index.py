@@ -57,10 +57,10 @@ class DenseIndex:
     """
 
     def __init__(self, index: faiss.Index, kind: str, parameters: Mapping[str, int] | None = None):
-        known = DENSE_KINDS[kind].parameters if kind in DENSE_KINDS else {}
+        defaults = DENSE_KINDS[kind].parameters if kind in DENSE_KINDS else {}
         self.kind = kind
         self.key_dim = int(index.d)
-        self.parameters = {**known, **checked_parameters(kind, parameters)}
+        self.parameters = {**defaults, **checked_parameters(kind, parameters)}
         self._owner = index  # downcast_index gives a pointer into it that keeps nothing alive
         self._index: Any = faiss.downcast_index(index)
         # The keys alone, behind the graph; of two stages the second, whose keys are finer.
@@ -159,10 +159,10 @@ class DenseIndex:
         wanted = min(k, allowed)
         if wanted and len(queries):
             if self.exhaustive:
-                found = self._search_exhaustively(queries, wanted, allowed, exclude)
+                results = self._search_exhaustively(queries, wanted, allowed, exclude)
             else:
-                found = self._search_approximately(queries, wanted, allowed, exclude, parameters)
-            scores[:, :wanted], positions[:, :wanted] = found
+                results = self._search_approximately(queries, wanted, allowed, exclude, parameters)
+            scores[:, :wanted], positions[:, :wanted] = results
         return scores, positions
 
     def scores(
@@ -273,8 +273,9 @@ class DenseIndex:
             # A few at a time: of 20 FAISS makes a product, in which equal keys need not tie.
             few = range(0, len(queries), _PRODUCTS_FROM - 1)
             parts = [queries[start : start + _PRODUCTS_FROM - 1] for start in few]
-            found = [self._search_exhaustively(part, wanted, allowed, exclude) for part in parts]
-            return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
+            results = (self._search_exhaustively(part, wanted, allowed, exclude) for part in parts)
+            all_scores, all_positions = zip(*results, strict=True)
+            return np.concatenate(all_scores), np.concatenate(all_positions)
         scores = np.empty((len(queries), wanted), np.float32)
         positions = np.empty((len(queries), wanted), np.int64)
         rows, fetch = np.arange(len(queries)), min(wanted + 1, allowed)
@@ -348,19 +349,19 @@ class DenseIndex:
             selector = _faiss.IDSelectorBitmap(np.packbits(~exclude, bitorder="little"))
         if parameters is None:
             if isinstance(self._stored, faiss.IndexIVF):
-                given = _faiss.SearchParametersIVF(sel=selector, nprobe=self.lists)
+                settings = _faiss.SearchParametersIVF(sel=selector, nprobe=self.lists)
             else:
-                given = None if selector is None else _faiss.SearchParameters(sel=selector)
-            return self._stored.search(queries, k, params=given)
+                settings = None if selector is None else _faiss.SearchParameters(sel=selector)
+            return self._stored.search(queries, k, params=settings)
         if self._ivf is None:
-            given = _faiss.SearchParametersHNSW(sel=selector, efSearch=max(parameters["ef_search"], 2 * k))
+            settings = _faiss.SearchParametersHNSW(sel=selector, efSearch=max(parameters["ef_search"], 2 * k))
         else:
             nprobe = min(self._ivf.nlist, parameters["nprobe"])
-            given = _faiss.SearchParametersIVF(sel=selector, nprobe=nprobe)
+            settings = _faiss.SearchParametersIVF(sel=selector, nprobe=nprobe)
             if self._ivf is not self._index:  # the selector works where the candidates are found
                 k_factor = parameters["k_factor"]
-                given = _faiss.IndexRefineSearchParameters(k_factor=k_factor, base_index_params=given)
-        return self._index.search(queries, k, params=given)
+                settings = _faiss.IndexRefineSearchParameters(k_factor=k_factor, base_index_params=settings)
+        return self._index.search(queries, k, params=settings)
 
     def _scan(
         self, queries: np.ndarray, wanted: int, exclude: np.ndarray | None

@@ -165,19 +165,19 @@ def recall(
     exclude: np.ndarray | None = None,
 ) -> float:
     """Share of the true neighbours that the index finds among as many."""
-    found = index.search(queries, truth.shape[1], exclude)[1]
-    hits = (found[:, :, None] == truth[:, None, :]) & (truth[:, None, :] >= 0)
+    positions = index.search(queries, truth.shape[1], exclude)[1]
+    hits = (positions[:, :, None] == truth[:, None, :]) & (truth[:, None, :] >= 0)
     return float(hits.sum() / (truth >= 0).sum())
 
 
 def queries_per_s(index: DenseIndex, queries: Float32[np.ndarray, "queries key_dim"]) -> float:
     """Searches for ten neighbours, one after the other."""
     index.search(queries[:1], RECALL_AT)  # what is done once is not counted
-    started, asked = time.perf_counter(), 0
-    while asked < _TIMED_QUERIES and time.perf_counter() - started < _TIMED_S:
-        index.search(queries[asked % len(queries)][None], RECALL_AT)
-        asked += 1
-    return asked / (time.perf_counter() - started)
+    started, count = time.perf_counter(), 0
+    while count < _TIMED_QUERIES and time.perf_counter() - started < _TIMED_S:
+        index.search(queries[count % len(queries)][None], RECALL_AT)
+        count += 1
+    return count / (time.perf_counter() - started)
 
 
 def _search(index: DenseIndex, queries: np.ndarray, truth: np.ndarray, target: float) -> dict[str, int]:
@@ -209,8 +209,8 @@ def _search(index: DenseIndex, queries: np.ndarray, truth: np.ndarray, target: f
                 low = middle
         enough.append({main: high, **others})
     if not enough:
-        best = max(found for _, found in tried)
-        near = [parameters for parameters, found in tried if found >= best - _NEAR]
+        best = max(recall for _, recall in tried)
+        near = [parameters for parameters, recall in tried if recall >= best - _NEAR]
         return min(near, key=lambda parameters: parameters[main])
     if len(enough) == 1:
         return enough[0]

@@ -80,10 +80,10 @@ class KeywordData:
             total += len(terms)
             for word in words:
                 for leaf in word.leaves:
-                    known = term_ids.get(leaf)
+                    term_id = term_ids.get(leaf)
                     # Silent words are numbered from −1 down, as long as the number of terms is not known.
                     symbols.append(
-                        -1 - silent_ids.setdefault(leaf, len(silent_ids)) if known is None else known
+                        -1 - silent_ids.setdefault(leaf, len(silent_ids)) if term_id is None else term_id
                     )
             starts.append(len(symbols))
         offsets, positions, parts = columns_of_corpus(documents, len(term_ids), k1=k1, b=b)
@@ -107,7 +107,7 @@ class KeywordData:
     def part(self, start: int, stop: int) -> KeywordData:
         """The documents at positions `start` to `stop` − 1, with the vocabulary and the parts of all."""
         before = np.zeros(len(self.offsets), np.int64)  # postings of the part that come before each column
-        kept: list[np.ndarray] = []
+        blocks: list[np.ndarray] = []
         done = 0
         for first in range(0, len(self.positions), _POSTINGS_AT_A_TIME):
             block = self.positions[first : first + _POSTINGS_AT_A_TIME]
@@ -116,9 +116,9 @@ class KeywordData:
             columns = slice(int(ends[0]), int(ends[1]) + 1)
             counted = np.concatenate([[0], np.cumsum(inside)])
             before[columns] = done + counted[np.minimum(self.offsets[columns] - first, len(block))]
-            kept.append(first + np.flatnonzero(inside))
+            blocks.append(first + np.flatnonzero(inside))
             done += int(counted[-1])
-        postings = np.concatenate([*kept, np.zeros(0, np.int64)])
+        postings = np.concatenate([*blocks, np.zeros(0, np.int64)])
         before[np.searchsorted(self.offsets, len(self.positions), side="left") :] = done
         starts = self.sequences.starts[start : stop + 1]
         return replace(
@@ -237,16 +237,16 @@ class Sequences:
     ) -> Bool[np.ndarray, " candidates"]:
         """Mask of the candidates (documents) that contain the symbols of `phrase` side by side."""
         candidates = np.asarray(candidates, np.int64)
-        found = np.zeros(len(candidates), bool)
+        mask = np.zeros(len(candidates), bool)
         lengths = self.starts[candidates + 1] - self.starts[candidates]
         ends = np.cumsum(lengths)
         begin = 0
         while begin < len(candidates):  # as many documents as fit in a block, one at least
             done = int(ends[begin - 1]) if begin else 0
             stop = max(begin + 1, int(np.searchsorted(ends, done + _SYMBOLS_AT_A_TIME)))
-            found[begin:stop] = self._holding(phrase, candidates[begin:stop], lengths[begin:stop])
+            mask[begin:stop] = self._holding(phrase, candidates[begin:stop], lengths[begin:stop])
             begin = stop
-        return found
+        return mask
 
     def _holding(
         self,
@@ -262,9 +262,9 @@ class Sequences:
         hit = owner[:places] == owner[len(phrase) - 1 :]  # a phrase does not run on into the next document
         for offset, symbol in enumerate(phrase):
             hit &= symbols[offset : offset + places] == symbol
-        found = np.zeros(len(candidates), bool)
-        found[owner[:places][hit]] = True
-        return found
+        mask = np.zeros(len(candidates), bool)
+        mask[owner[:places][hit]] = True
+        return mask
 
 
 def holds(text: Sequence[str], phrase: Sequence[str]) -> bool:

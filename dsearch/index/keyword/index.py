@@ -113,18 +113,18 @@ class KeywordIndex:
         built = self._built
         if weighting is None or weighting == (built.k1, built.b):
             return built
-        known = built._weighed.get(weighting)
-        if known is None:
+        index = built._weighed.get(weighting)
+        if index is None:
             corpus, (k1, b) = built.statistics, weighting
             data = reweighed(
                 built._data, k1=k1, b=b, documents=corpus.documents, frequencies=corpus.frequencies
             )
-            known = KeywordIndex(data, built._terms)  # idf and counts know no k1 and b
-            known._built = built
+            index = KeywordIndex(data, built._terms)  # idf and counts know no k1 and b
+            index._built = built
             if len(built._weighed) >= _WEIGHED:
                 built._weighed.clear()
-            built._weighed[weighting] = known
-        return known
+            built._weighed[weighting] = index
+        return index
 
     def search(
         self, queries: Sequence[str], k: int, exclude: Bool[np.ndarray, " documents"] | None = None
@@ -307,10 +307,10 @@ class KeywordIndex:
         self, term: QueryTerm, texts: TokenizedTexts, at: Int[np.ndarray, " candidates"] | None = None
     ) -> tuple[Int64[np.ndarray, " holding"], Float32[np.ndarray, " holding"]]:
         """As `_column`, for texts that are not in the index; of those numbered `at`, by places in it."""
-        found, counts, lengths = texts.occurrences(term.term, at)
-        if len(found) == 0:  # as of most terms in a few fresh texts
-            return found, np.zeros(0, np.float32)
-        return found, part_of(
+        holders, counts, lengths = texts.occurrences(term.term, at)
+        if len(holders) == 0:  # as of most terms in a few fresh texts
+            return holders, np.zeros(0, np.float32)
+        return holders, part_of(
             term.idf, counts, lengths, average_length=self.average_length, k1=self.k1, b=self.b
         )
 

@@ -53,7 +53,7 @@ def reweighed(
 
 def _idf(documents: int, frequencies: Int64[np.ndarray, " terms"]) -> Float64[np.ndarray, " terms"]:
     distinct, of_term = np.unique(frequencies, return_inverse=True)
-    return np.array([idf_of(int(one), documents) for one in distinct], np.float64)[of_term]
+    return np.array([idf_of(int(frequency), documents) for frequency in distinct], np.float64)[of_term]
 
 
 def _lengths(data: KeywordData, idf: Float64[np.ndarray, " terms"]) -> Int64[np.ndarray, " documents"]:
