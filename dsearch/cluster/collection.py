@@ -43,7 +43,7 @@ class Releases:
         self._ask = ask
         self._open_shards = open_shards
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[Live, Any, Shards]] = {}
+        self._by_name: dict[str, tuple[Live, Any, Shards]] = {}
         self._looked = -1e9
 
     def live(self, collection: str, *, look: bool = False) -> tuple[Live, Any, Shards] | None:
@@ -57,21 +57,21 @@ class Releases:
             if look or time.monotonic() - self._looked > _LOOK_S:
                 self._looked = time.monotonic()
                 self._look()
-            return self._known.get(collection)
+            return self._by_name.get(collection)
 
     def _look(self) -> None:
         try:
-            found = self._ask()
+            descriptions = self._ask()
         except Exception:
             return  # the coordinator is being restarted; what is known is still right
-        known: dict[str, tuple[Live, Any, Shards]] = {}
-        for name, described in found.items():
-            live, before = Live(**described), self._known.get(name)
+        releases: dict[str, tuple[Live, Any, Shards]] = {}
+        for name, described in descriptions.items():
+            live, before = Live(**described), self._by_name.get(name)
             if before is not None and before[0] == live:
-                known[name] = before
+                releases[name] = before
             else:
-                known[name] = (live, read_release(live.uri), self._open_shards(live))
-        self._known = known
+                releases[name] = (live, read_release(live.uri), self._open_shards(live))
+        self._by_name = releases
 
 
 class ShardedCollection:

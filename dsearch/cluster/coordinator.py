@@ -39,13 +39,13 @@ class Coordinator:
 
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
-        kept: Any = _internal_kv_get(_STATE)
-        self._live = {name: Live(**one) for name, one in json.loads(kept or b"{}").items()}
+        stored: Any = _internal_kv_get(_STATE)
+        self._live = {name: Live(**fields) for name, fields in json.loads(stored or b"{}").items()}
 
     def live(self) -> dict[str, dict[str, Any]]:
         """The live releases by collection."""
         with self._lock:
-            return {name: asdict(one) for name, one in self._live.items()}
+            return {name: asdict(live) for name, live in self._live.items()}
 
     def publish(
         self, uri: str, replicas: int, cache: str, num_cpus: float | None = None, grace_s: float = GRACE_S
@@ -90,14 +90,14 @@ class Coordinator:
                     for at, entry in enumerate(release.shards)
                     for copy, name in enumerate(actors[at])
                 ]
-                asked = [handle.ready.remote() for handle in handles]
-                if ray.wait(asked, num_returns=len(asked), timeout=READY_S)[1]:
+                pending = [handle.ready.remote() for handle in handles]
+                if ray.wait(pending, num_returns=len(pending), timeout=READY_S)[1]:
                     raise Unavailable(
                         f"{len(release.shards)} shards, {replicas} of each, at {each:g} CPUs were not ready "
                         f"in {READY_S:g} s; are so many free (ray status)? What was live stays"
                     )
-                for one in asked:
-                    outcome(one)
+                for reference in pending:
+                    outcome(reference)
             except BaseException:
                 _kill(actors)
                 raise
@@ -115,15 +115,15 @@ class Coordinator:
     def withdraw(self) -> None:
         """Stop every shard."""
         with self._publishing, self._lock:
-            for one in self._live.values():
-                _kill(one.actors)
+            for live in self._live.values():
+                _kill(live.actors)
             self._live.clear()
             self._keep()
 
     def _keep(self) -> None:
         from ray.experimental.internal_kv import _internal_kv_put  # pyright: ignore[reportPrivateUsage]
 
-        content = {name: asdict(one) for name, one in self._live.items()}
+        content = {name: asdict(live) for name, live in self._live.items()}
         _internal_kv_put(_STATE, json.dumps(content).encode(), overwrite=True)
 
 
@@ -143,7 +143,7 @@ def coordinator(*, start: bool = False) -> Any:
     from dsearch.hints import Command
 
     if start:
-        made = ray.remote(Coordinator).options(
+        actor = ray.remote(Coordinator).options(
             name=COORDINATOR,
             namespace=NAMESPACE,
             lifetime="detached",
@@ -153,7 +153,7 @@ def coordinator(*, start: bool = False) -> Any:
             max_concurrency=16,
             num_cpus=0,
         )
-        return made.remote()
+        return actor.remote()
     try:
         return ray.get_actor(COORDINATOR, namespace=NAMESPACE)
     except ValueError as error:
@@ -204,17 +204,17 @@ def copies_up(live: Live, timeout_s: float = 5.0) -> list[list[bool]]:
 
     from dsearch.cluster.connection import NAMESPACE
 
-    asked: dict[Any, tuple[int, int]] = {}
+    pending: dict[Any, tuple[int, int]] = {}
     up = [[False] * len(names) for names in live.actors]
     for shard, names in enumerate(live.actors):
         for copy, name in enumerate(names):
             try:
-                asked[ray.get_actor(name, namespace=NAMESPACE).ready.remote()] = (shard, copy)
+                pending[ray.get_actor(name, namespace=NAMESPACE).ready.remote()] = (shard, copy)
             except ValueError:
                 continue
-    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
+    done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=timeout_s) if pending else ([], [])
     for reference in done:
-        shard, copy = asked[reference]
+        shard, copy = pending[reference]
         try:
             up[shard][copy] = bool(ray.get(reference))
         except ray.exceptions.RayError:
@@ -231,10 +231,10 @@ def stop_all() -> None:
     import ray
     from ray import serve
 
-    known = coordinator()
+    running = coordinator()
     serve.shutdown()
-    ray.get(known.withdraw.remote(), timeout=GRACE_S)
-    ray.kill(known)
+    ray.get(running.withdraw.remote(), timeout=GRACE_S)
+    ray.kill(running)
 
 
 def _kill(actors: list[list[str]]) -> None:

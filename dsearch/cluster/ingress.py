@@ -66,24 +66,24 @@ class EncoderReplica:
             Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype, chosen.backend
         )
         _ = self._engine.encoder  # it is ready when it can answer
-        self._one = threading.Lock()
+        self._lock = threading.Lock()
 
     async def ready(self) -> bool:
         """Answered when it can encode."""
         return True
 
-    async def encode(self, asked: list[tuple[str, str, list[str]]]) -> list[Any]:
+    async def encode(self, requests: list[tuple[str, str, list[str]]]) -> list[Any]:
         """The embeddings of each request's texts, or the error that it gets."""
-        return await asyncio.to_thread(self._encode, asked)
+        return await asyncio.to_thread(self._encode, requests)
 
-    def _encode(self, asked: list[tuple[str, str, list[str]]]) -> list[Any]:
+    def _encode(self, requests: list[tuple[str, str, list[str]]]) -> list[Any]:
         together: dict[tuple[str, str], list[int]] = {}
-        for number, (collection, model, _) in enumerate(asked):
+        for number, (collection, model, _) in enumerate(requests):
             together.setdefault((collection, model), []).append(number)
-        answers: list[Any] = [None] * len(asked)
-        with self._one:
+        answers: list[Any] = [None] * len(requests)
+        with self._lock:
             for (name, model), numbers in together.items():
-                texts = [text for number in numbers for text in asked[number][2]]
+                texts = [text for number in numbers for text in requests[number][2]]
                 try:
                     states = self._engine.collection(name).query_states(texts, "dense", model).numpy()
                 except DsearchError as error:
@@ -92,8 +92,8 @@ class EncoderReplica:
                     continue
                 start = 0
                 for number in numbers:
-                    answers[number] = states[start : start + len(asked[number][2])]
-                    start += len(asked[number][2])
+                    answers[number] = states[start : start + len(requests[number][2])]
+                    start += len(requests[number][2])
         return answers
 
 

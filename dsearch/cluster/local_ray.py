@@ -45,19 +45,19 @@ def start_head(address: str = "auto", cpus: int | None = None) -> str:
         *(f"--object-store-memory={OBJECT_STORE_BYTES}", "--include-dashboard=false"),
         *(() if cpus is None else (f"--num-cpus={cpus}",)),
     ]
-    with tempfile.TemporaryFile("w+") as told:
+    with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=told,
+            stdout=output,
             stderr=subprocess.STDOUT,
             env={**OF_OUR_RAY, **os.environ},
             start_new_session=True,
         )
 
         def so_far() -> str:
-            told.seek(0)
-            return told.read()
+            output.seek(0)
+            return output.read()
 
         until = time.monotonic() + START_S
         while "Ray runtime started" not in so_far():
@@ -74,11 +74,11 @@ def stop_head() -> bool:
     import ray
     from ray.experimental.internal_kv import _internal_kv_get  # pyright: ignore[reportPrivateUsage]
 
-    kept = _internal_kv_get(_STATE)
-    if not kept:
+    process = _internal_kv_get(_STATE)
+    if not process:
         return False
     ray.shutdown()
-    _end(int(kept))
+    _end(int(process))
     return True
 
 

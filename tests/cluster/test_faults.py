@@ -20,7 +20,7 @@ from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.actor import start
 from dsearch.cluster.shards.remote import RayShards
-from dsearch.cluster.wire.messages import Gathering
+from dsearch.cluster.wire.messages import GatherRequest
 from dsearch.engine import Searchable, SearchEngine
 from dsearch.engine.models.files import save_model
 from dsearch.errors import ShardsMissing
@@ -238,7 +238,7 @@ def test_a_copy_whose_shard_was_out_of_reach_comes_back(home: Home) -> None:
     try:
         live = Live("food", str(folder), release.digest, generation.number, [["away"]], 1)
         shards = RayShards(live, answer_s=60.0)
-        asked = {0: Gathering(np.array([[7]]), None)}
+        asked = {0: GatherRequest(np.array([[7]]), None)}
         with pytest.raises(ShardsLost):
             shards.ask("gather", asked)
         (home.folder / "elsewhere").rename(folder)

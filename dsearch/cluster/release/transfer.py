@@ -51,9 +51,9 @@ def fetch_shard(uri: str, name: str, digest: str, cache: Path) -> Path:
     local = _local(uri)
     if local is not None and (local / name).is_dir():
         return local / name
-    kept = cache / digest
-    if kept.is_dir():
-        return kept
+    shard = cache / digest
+    if shard.is_dir():
+        return shard
     files, folder = _file_system(uri)
     cache.mkdir(parents=True, exist_ok=True)
     arriving = cache / f".{digest}.{os.getpid()}-{uuid4().hex[:8]}"
@@ -66,11 +66,11 @@ def fetch_shard(uri: str, name: str, digest: str, cache: Path) -> Path:
             (arriving / file).parent.mkdir(parents=True, exist_ok=True)
             _copy_file(files, f"{folder}/{name}/{file}", arriving / file)
         try:
-            arriving.rename(kept)
+            arriving.rename(shard)
         except OSError:
-            if not kept.is_dir():  # another process on this machine was faster
+            if not shard.is_dir():  # another process on this machine was faster
                 raise
-        return kept
+        return shard
     finally:
         shutil.rmtree(arriving, ignore_errors=True)
 
@@ -87,9 +87,9 @@ def send(folder: Path, uri: str) -> None:
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RELEASE_NAME)
     try:
         for path in [*paths, folder / RELEASE_NAME]:
-            there = f"{target}/{path.relative_to(folder).as_posix()}"
-            files.create_dir(there.rpartition("/")[0], recursive=True)
-            with path.open("rb") as source, files.open_output_stream(there) as sink:
+            destination = f"{target}/{path.relative_to(folder).as_posix()}"
+            files.create_dir(destination.rpartition("/")[0], recursive=True)
+            with path.open("rb") as source, files.open_output_stream(destination) as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
     except (OSError, ValueError) as error:  # GCS calls a bucket that is not there an invalid argument
         raise Unavailable(

@@ -19,7 +19,7 @@ from dsearch.attention import POOLINGS, Partial, merge, mix, temper
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.attention.scores import keyword_part
-from dsearch.cluster.wire.messages import GradientRequest, Pooled, Pooling, Proposal
+from dsearch.cluster.wire.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
 from dsearch.engine.ranking.layer import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
 
@@ -48,7 +48,7 @@ class Candidates:
 
 
 def merged(
-    proposals: Mapping[int, Proposal], offsets: Mapping[int, int], question: GradientRequest
+    proposals: Mapping[int, Proposal], offsets: Mapping[int, int], question: ProposalRequest
 ) -> tuple[Candidates, int]:
     """The candidates of all shards together, and how many documents the question lets through.
 
@@ -66,13 +66,13 @@ def merged(
     widths = [proposal.positions.shape[1] for proposal in every]
     shards = np.broadcast_to(np.repeat(np.array(numbers, np.int64), widths), positions.shape)
     keys = np.concatenate([_keys(proposals[number], offsets[number]) for number in numbers], axis=2)
-    kept = _kept(positions, dense, keyword, documents, question)
-    width = int(kept.sum(axis=1).max(initial=0))
-    order = np.argsort(~kept, axis=1, kind="stable")[:, :width]  # those kept, in the order of positions
-    there = np.take_along_axis(kept, order, 1)
+    chosen = _chosen(positions, dense, keyword, documents, question)
+    width = int(chosen.sum(axis=1).max(initial=0))
+    order = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # those kept, in the order of positions
+    valid = np.take_along_axis(chosen, order, 1)
 
     def taken(array: np.ndarray, behind: int | float) -> np.ndarray:
-        along, inside = (order, there) if array.ndim == 2 else (order[:, None], there[:, None])
+        along, inside = (order, valid) if array.ndim == 2 else (order[:, None], valid[:, None])
         return np.where(inside, np.take_along_axis(array, along, array.ndim - 1), behind).astype(array.dtype)
 
     candidates = Candidates(
@@ -93,26 +93,26 @@ def _keys(proposal: Proposal, offset: int) -> Int64[np.ndarray, "batch heads can
     return np.broadcast_to(own[:, None], proposal.dense.shape)
 
 
-def _kept(
+def _chosen(
     positions: Int64[np.ndarray, "batch every"],
     dense: Float32[np.ndarray, "batch heads every"],
     keyword: Float32[np.ndarray, "batch every"],
     documents: int,
-    question: GradientRequest,
+    question: ProposalRequest,
 ) -> Bool[np.ndarray, "batch every"]:
     """Mask the best of all shards in a leg of a head: the candidates that one machine would propose."""
-    there, most = positions != NONE, question.candidates
-    kept = np.zeros(positions.shape, bool)
+    valid, most = positions != NONE, question.candidates
+    chosen = np.zeros(positions.shape, bool)
     if question.mode != "keyword":
         if documents <= most:
-            return there
+            return valid
         for head in range(dense.shape[1]):
-            np.put_along_axis(kept, _best(np.where(there, dense[:, head], -np.inf), most), True, 1)
+            np.put_along_axis(chosen, _best(np.where(valid, dense[:, head], -np.inf), most), True, 1)
     if question.texts is not None and question.mode != "dense":
         by_words = np.zeros(positions.shape, bool)
         np.put_along_axis(by_words, _best(keyword, most), True, 1)
-        kept |= by_words & (keyword > 0)
-    return kept & there
+        chosen |= by_words & (keyword > 0)
+    return chosen & valid
 
 
 def _best(scores: Float32[np.ndarray, "batch every"], most: int) -> Int64[np.ndarray, "batch best"]:
@@ -123,7 +123,7 @@ def ranked(
     candidates: Candidates,
     folded: Float[Tensor, "batch heads encoder_dim"],
     head: Head,
-    question: GradientRequest,
+    question: ProposalRequest,
 ) -> tuple[SearchOutput, Candidates]:
     """Attention over the candidates, sorted by weight as `SearchLayer` sorts it; and they in that order.
 
@@ -168,24 +168,24 @@ def ranked(
     return output, by_weight
 
 
-def poolings(found: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, Pooling]:
+def poolings(output: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, PoolRequest]:
     """Build the pooling request of each shard: the first `most` candidates of each query."""
     shards, keys = candidates.shards[:, :most], candidates.keys[:, :, :most]
-    logits = ((found.dense + found.keyword) / head.temperature)[:, :, :most].numpy()
-    asked: dict[int, Pooling] = {}
+    logits = ((output.dense + output.keyword) / head.temperature)[:, :, :most].numpy()
+    requests: dict[int, PoolRequest] = {}
     for shard in np.unique(shards[shards != NONE]).tolist():
         here = shards == shard
         width = int(here.sum(axis=1).max())
         order = np.argsort(~here, axis=1, kind="stable")[:, :width]
-        there = np.take_along_axis(here, order, 1)[:, None]
-        asked[shard] = Pooling(
-            np.where(there, np.take_along_axis(keys, order[:, None], 2), NONE),
-            np.where(there, np.take_along_axis(logits, order[:, None], 2), -np.inf).astype(np.float32),
+        valid = np.take_along_axis(here, order, 1)[:, None]
+        requests[shard] = PoolRequest(
+            np.where(valid, np.take_along_axis(keys, order[:, None], 2), NONE),
+            np.where(valid, np.take_along_axis(logits, order[:, None], 2), -np.inf).astype(np.float32),
         )
-    return asked
+    return requests
 
 
-def pooled(parts: list[Pooled], like: Float[Tensor, "batch heads encoder_dim"]) -> Float[Tensor, ...]:
+def pooled(parts: list[PoolResult], like: Float[Tensor, "batch heads encoder_dim"]) -> Float[Tensor, ...]:
     """Σ_d a_h(q, d) e_d of each head, from the triples of the shards; zeros where there is no candidate."""
     if not parts:
         return torch.zeros_like(like)

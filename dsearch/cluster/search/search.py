@@ -18,8 +18,8 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.release import Release
-from dsearch.cluster.search.attention import Asking, Found, ShardedAttention, Shards
-from dsearch.cluster.search.hits import Shows, foremost, hits_of
+from dsearch.cluster.search.attention import ShardedAttention, ShardedOutput, ShardQuery, Shards
+from dsearch.cluster.search.hits import HitFields, hits_of, preview
 from dsearch.engine.options import SearchChoices
 from dsearch.engine.search.hits import HitPage, results_of
 from dsearch.engine.search.pagination import PageRequest
@@ -39,11 +39,11 @@ class ClusterAttention:
 
     Attributes:
         context: Σ_d weight(q, d) W_V e_d.
-        found: weights, scores, positions, covered mass.
+        output: weights, scores, positions, covered mass.
     """
 
     context: Float[Tensor, "batch value_dim"]
-    found: Found
+    output: ShardedOutput
 
 
 class ShardedSearch:
@@ -120,9 +120,9 @@ class ShardedSearch:
         """
         head = self._head(model)
         with torch.inference_mode():
-            asking = Asking(texts, mode, candidates, coverage=coverage)
-            found = self._attention.attend(states, head, asking)
-            return ClusterAttention(self._attention.context(found, head), found)
+            query = ShardQuery(texts, mode, candidates, coverage=coverage)
+            answer = self._attention.attend(states, head, query)
+            return ClusterAttention(self._attention.context(answer, head), answer)
 
     def _share_of(self, lost: frozenset[int]) -> float:
         """The share of the documents that lie in some of the shards."""
@@ -162,7 +162,7 @@ class ShardedSearch:
         answers: dict[int, SearchResult] = {}
         with torch.inference_mode():
             for group in groups:
-                asking = Asking(
+                query = ShardQuery(
                     texts=group.texts,
                     mode=group.mode,
                     candidates=places[0].candidates,
@@ -172,15 +172,15 @@ class ShardedSearch:
                     coverage=chosen.covers(self.release.documents),
                 )
                 named = [(queries[number], places[number]) for number in group.numbers]
-                found = self._answered(named, states[group.numbers], asking, stamp, chosen, lost)
-                answers.update(zip(group.numbers, found, strict=True))
+                results = self._answered(named, states[group.numbers], query, stamp, chosen, lost)
+                answers.update(zip(group.numbers, results, strict=True))
         return [answers[number] for number in range(len(queries))]
 
     def _answered(
         self,
         named: Sequence[tuple[str, PageRequest]],
         states: Float[Tensor, "batch encoder_dim"],
-        asking: Asking,
+        query: ShardQuery,
         stamp: Stamp,
         chosen: SearchChoices,
         lost: frozenset[int],
@@ -188,10 +188,10 @@ class ShardedSearch:
         """The answers to queries that are asked together, each given with its place."""
         head, offset = self._head(stamp.model), named[0][1].offset
         page = HitPage(chosen.limit, offset, chosen.score_threshold, chosen.weight_threshold)
-        shows = Shows.of(asking.texts, asking.mode, explain=chosen.explain, highlight=chosen.highlight)
-        asking = replace(asking, foremost=foremost(page, shows, len(self.release.shards) - len(lost)))
-        found = self._attention.attend(
-            states, head, asking, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
+        fields = HitFields.of(query.texts, query.mode, explain=chosen.explain, highlight=chosen.highlight)
+        query = replace(query, preview=preview(page, fields, len(self.release.shards) - len(lost)))
+        answer = self._attention.attend(
+            states, head, query, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
         )
-        hits = hits_of(found, self._shards, head, page, shows, explain=chosen.explain)
-        return results_of(named, found.output, hits, found.mass, page, stamp)
+        hits = hits_of(answer, self._shards, head, page, fields, explain=chosen.explain)
+        return results_of(named, answer.output, hits, answer.mass, page, stamp)

@@ -99,8 +99,8 @@ def start(name: str, place: tuple[str, str, str, str], *, num_cpus: float, node:
 
     from dsearch.cluster.connection import NAMESPACE
 
-    made: Any = ray.remote(ShardActor)
-    return made.options(
+    actor: Any = ray.remote(ShardActor)
+    return actor.options(
         name=name,
         namespace=NAMESPACE,
         lifetime="detached",

@@ -24,9 +24,11 @@ class LocalShards:
         self.release = Release.read(folder)
         self.shards = [Shard.open(folder / entry.name, entry.digest) for entry in self.release.shards]
 
-    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
+    def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
         """Call a method of some shards, each with its argument; their answers."""
-        return {number: getattr(self.shards[number], method)(argument) for number, argument in asked.items()}
+        return {
+            number: getattr(self.shards[number], method)(argument) for number, argument in requests.items()
+        }
 
     def close(self) -> None:
         """Let go of their files."""

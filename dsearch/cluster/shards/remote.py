@@ -40,20 +40,20 @@ class RayShards:
         self._down: dict[tuple[int, int], tuple[Any, float]] = {}  # what will say that it is back; since when
         self._turn = itertools.count()
 
-    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
+    def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
         """Call a method of some shards at once, each with its argument; their answers.
 
         Raises:
             ShardsLost: no copy of some of them answers.
             DsearchError: what a shard raised on purpose.
         """
-        once = {id(record): pack(record) for record in asked.values()}  # one question goes to many
-        packed = {shard: once[id(record)] for shard, record in asked.items()}
+        once = {id(record): pack(record) for record in requests.values()}  # one question goes to many
+        packed = {shard: once[id(record)] for shard, record in requests.items()}
         answers: dict[int, Any] = {}
-        tried: dict[int, set[int]] = {shard: set() for shard in asked}
+        tried: dict[int, set[int]] = {shard: set() for shard in requests}
         turn = next(self._turn)
         lost: set[int] = set()
-        while left := [shard for shard in asked if shard not in answers and shard not in lost]:
+        while left := [shard for shard in requests if shard not in answers and shard not in lost]:
             calls: dict[Any, tuple[int, int]] = {}
             for shard in left:
                 copy = self._next_copy(shard, tried[shard], turn)

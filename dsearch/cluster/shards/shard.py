@@ -19,17 +19,17 @@ from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.cluster.release.release import FREQUENCIES_NAME, ShardManifest
 from dsearch.cluster.shards import training as shard_training
 from dsearch.cluster.wire.messages import (
-    Foremost,
-    Gathered,
-    Gathering,
-    GradientRequest,
+    GatherRequest,
+    GatherResult,
+    HitPreview,
+    HitRequest,
     Part,
-    Pooled,
-    Pooling,
+    PoolRequest,
+    PoolResult,
     Proposal,
+    ProposalRequest,
     ShardAttendRequest,
-    Showing,
-    Shown,
+    ShardHit,
     Upstream,
 )
 from dsearch.engine.ranking.candidates import Legs
@@ -89,7 +89,7 @@ class Shard:
         """Let go of its files."""
         self.store.close()
 
-    def propose(self, question: GradientRequest) -> Proposal:
+    def propose(self, question: ProposalRequest) -> Proposal:
         """Propose the candidates of each leg, with the parts of their logits."""
         with torch.inference_mode():
             state = self._narrowed.narrowed(self.state, question.filter).weighed(question.weighting)
@@ -107,10 +107,10 @@ class Shard:
                 keys=keys,
                 partition=_partition(state, question, legs) if question.partition else None,
             )
-        foremost = question.foremost
-        return proposal if foremost is None else self._with_foremost(proposal, question, foremost)
+        preview = question.preview
+        return proposal if preview is None else self._with_preview(proposal, question, preview)
 
-    def pool(self, pooling: Pooling) -> Pooled:
+    def pool(self, pooling: PoolRequest) -> PoolResult:
         """The (max, sum, context) triple of some candidates, their embeddings as values."""
         with torch.inference_mode():
             values = torch.as_tensor(self.state.key_embeddings(pooling.keys)).double()
@@ -126,55 +126,55 @@ class Shard:
                     part = Partial.of(logits[query, head], values[query, head])
                     maximum[query, head], total[query, head] = part.max, part.sum
                     context[query, head] = part.context
-            return Pooled(maximum.numpy(), total.numpy(), context.numpy())
+            return PoolResult(maximum.numpy(), total.numpy(), context.numpy())
 
-    def show(self, showing: Showing) -> list[Shown]:
+    def show(self, request: HitRequest) -> list[ShardHit]:
         """Documents, with what explains and highlights them."""
-        state, offset = self.state.weighed(showing.weighting), self.manifest.offset
-        positions = np.array(showing.positions, np.int64) - offset
+        state, offset = self.state.weighed(request.weighting), self.manifest.offset
+        positions = np.array(request.positions, np.int64) - offset
         documents = self.store.documents(state.rows(positions))
-        keys = showing.keys or [NONE] * len(documents)
-        pieces = highlighter(state.keyword, showing.queries) if showing.highlight else None
-        shown: list[Shown] = []
+        keys = request.keys or [NONE] * len(documents)
+        pieces = highlighter(state.keyword, request.queries) if request.highlight else None
+        entries: list[ShardHit] = []
         for number, (document, position) in enumerate(zip(documents, positions.tolist(), strict=True)):
             terms: dict[str, float] = {}
-            if showing.explain and showing.queries is not None:
-                terms = state.keyword_terms(showing.queries[number], position)
+            if request.explain and request.queries is not None:
+                terms = state.keyword_terms(request.queries[number], position)
             highlights = None if pieces is None else pieces(number, document)
-            shown.append(Shown(document, self._passage(keys[number], document), terms, highlights))
-        return shown
+            entries.append(ShardHit(document, self._passage(keys[number], document), terms, highlights))
+        return entries
 
-    def attend(self, asked: ShardAttendRequest) -> Part:
+    def attend(self, request: ShardAttendRequest) -> Part:
         """Attention over every document, for training; see `training.py`."""
-        return shard_training.attend(self.state, asked)
+        return shard_training.attend(self.state, request)
 
     def attend_backward(self, upstream: Upstream) -> shard_training.Gradient:
         """Its share of the gradient."""
         return shard_training.attend_backward(self.state, upstream)
 
-    def gather(self, asked: Gathering) -> Gathered:
+    def gather(self, request: GatherRequest) -> GatherResult:
         """Embeddings and keyword scores of some documents."""
-        return shard_training.gather(self.state, self.manifest.offset, asked)
+        return shard_training.gather(self.state, self.manifest.offset, request)
 
-    def _with_foremost(self, proposal: Proposal, question: GradientRequest, foremost: Foremost) -> Proposal:
+    def _with_preview(self, proposal: Proposal, question: ProposalRequest, preview: HitPreview) -> Proposal:
         """The same with its best candidates shown: of one head their order here is their order among all."""
         logits = proposal.dense[0, 0]
         if question.keyword_weight is not None:
             logits = logits + question.keyword_weight[0] * proposal.keyword[0]
-        there = proposal.positions[0] != NONE
-        best = np.argsort(np.where(there, -logits, np.inf), kind="stable")[: min(foremost.most, there.sum())]
+        valid = proposal.positions[0] != NONE
+        best = np.argsort(np.where(valid, -logits, np.inf), kind="stable")[: min(preview.most, valid.sum())]
         positions = proposal.positions[0, best].tolist()
-        shown = self.show(
-            Showing(
+        documents = self.show(
+            HitRequest(
                 positions=positions,
                 keys=None if proposal.keys is None else proposal.keys[0, 0, best].tolist(),
-                queries=None if foremost.words is None else [foremost.words] * len(positions),
-                explain=foremost.explain,
-                highlight=foremost.highlight,
+                queries=None if preview.words is None else [preview.words] * len(positions),
+                explain=preview.explain,
+                highlight=preview.highlight,
                 weighting=question.weighting,
             )
         )
-        return replace(proposal, shown=dict(zip(positions, shown, strict=True)))
+        return replace(proposal, hits=dict(zip(positions, documents, strict=True)))
 
     def _passage(self, key: int, document: Document) -> Passage | None:
         passages = self.state.passages
@@ -186,7 +186,7 @@ class Shard:
 
 
 def _dense(
-    state: Snapshot, question: GradientRequest, positions: Int64[np.ndarray, "batch candidates"]
+    state: Snapshot, question: ProposalRequest, positions: Int64[np.ndarray, "batch candidates"]
 ) -> tuple[Float32[np.ndarray, "batch heads candidates"], Int64[np.ndarray, "batch heads candidates"] | None]:
     """Inner products of the candidates, and the keys that they are of.
 
@@ -213,7 +213,7 @@ def _dense(
     return every.gather(2, taken).numpy(), np.where(positions[:, None] == NONE, NONE, keys)
 
 
-def _partition(state: Snapshot, question: GradientRequest, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
+def _partition(state: Snapshot, question: ProposalRequest, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
     weight = question.keyword_weight
     return whole_log_partition(
         state,

@@ -111,5 +111,7 @@ class ShardedDocuments(NothingFurther):
         )
         documents = self._corpus.release.documents
         drawn = torch.randint(documents, (options.retention_batch,), generator=generator)
-        kept = retention(self._corpus, head, drawn.numpy()) if options.retention else torch.zeros(())
-        return descend(loss, kept, head, options)
+        retention_loss = (
+            retention(self._corpus, head, drawn.numpy()) if options.retention else torch.zeros(())
+        )
+        return descend(loss, retention_loss, head, options)

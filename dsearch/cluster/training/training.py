@@ -23,7 +23,7 @@ from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.attention.scores import keyword_part
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import Shards
-from dsearch.cluster.wire.messages import Gathering, Part, ShardAttendRequest, Upstream
+from dsearch.cluster.wire.messages import GatherRequest, Part, ShardAttendRequest, Upstream
 
 
 class ShardedCorpus:
@@ -79,24 +79,24 @@ class ShardedCorpus:
         offsets = np.array([entry.offset for entry in self.release.shards])
         owners = np.searchsorted(offsets, positions, side="right") - 1
         # Of empty shards at one offset the last has the documents.
-        asked = {
-            int(shard): Gathering(np.where(owners == shard, positions, -1), words, weighting)
+        requests = {
+            int(shard): GatherRequest(np.where(owners == shard, positions, -1), words, weighting)
             for shard in np.unique(owners[positions >= 0])
         }
         embeddings = torch.zeros(*positions.shape, self.release.dimension)
         keyword = torch.zeros(positions.shape)
-        for found in self._shards.ask("gather", asked).values():
-            embeddings += torch.tensor(found.embeddings)
-            keyword += torch.tensor(found.keyword)
+        for answer in self._shards.ask("gather", requests).values():
+            embeddings += torch.tensor(answer.embeddings)
+            keyword += torch.tensor(answer.keyword)
         return embeddings, keyword
 
     def ask(self, method: str, argument: Any) -> list[Any]:
         """The answers of all shards, in their order."""
         return self.each(method, dict.fromkeys(range(len(self.release.shards)), argument))
 
-    def each(self, method: str, asked: Mapping[int, Any]) -> list[Any]:
+    def each(self, method: str, requests: Mapping[int, Any]) -> list[Any]:
         """The answers of shards that are each asked something of their own."""
-        answers = self._shards.ask(method, asked)
+        answers = self._shards.ask(method, requests)
         return [answers[number] for number in sorted(answers)]
 
 
@@ -149,8 +149,8 @@ def listwise(
         positions: of the relevant documents, −1 behind.
         target: the grades' shares, rows summing to 1; 0 at padding.
     """
-    found = log_weights(corpus, head, states, texts, positions)
-    return -(target * found.masked_fill(target == 0, 0.0)).sum(-1).mean()
+    log_attention = log_weights(corpus, head, states, texts, positions)
+    return -(target * log_attention.masked_fill(target == 0, 0.0)).sum(-1).mean()
 
 
 def retention(
@@ -192,11 +192,11 @@ class _AskShards(torch.autograd.Function):
         keyword_weight: Tensor,
         temperature: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        asked = ShardAttendRequest(
+        request = ShardAttendRequest(
             folded.detach().numpy(), texts, keyword_weight.detach().numpy(), float(temperature), weighting
         )
-        parts = cast("list[Part]", corpus.ask("attend", asked))
-        ctx.corpus, ctx.asked = corpus, asked
+        parts = cast("list[Part]", corpus.ask("attend", request))
+        ctx.corpus, ctx.request = corpus, request
         return (
             torch.stack([torch.tensor(part.context) for part in parts]),
             torch.stack([torch.tensor(part.log_partition) for part in parts]),
@@ -206,7 +206,7 @@ class _AskShards(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, contexts: Tensor, partitions: Tensor) -> tuple[Any, ...]:  # pyright: ignore
         upstream = {
-            number: Upstream(ctx.asked, context.numpy(), partition.numpy())
+            number: Upstream(ctx.request, context.numpy(), partition.numpy())
             for number, (context, partition) in enumerate(zip(contexts, partitions, strict=True))
         }
         gradients = ctx.corpus.each("attend_backward", upstream)

@@ -12,7 +12,7 @@ from dsearch.types import Document, Highlight, Mode, Passage
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class HitRequest:
     """Hits of one shard to be shown, each with its query.
 
     Attributes:
@@ -33,7 +33,7 @@ class Showing:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShardHit:
     """A document as its shard shows it."""
 
     document: Document
@@ -43,14 +43,14 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Foremost:
+class HitPreview:
     """Request for documents of the best candidates together with the proposal, to avoid a second request.
 
     Attributes:
         most: maximum number of documents.
         words: words of the query to explain or highlight; None without.
-        explain: as of `Showing`.
-        highlight: as of `Showing`.
+        explain: as of `HitRequest`.
+        highlight: as of `HitRequest`.
     """
 
     most: int
@@ -60,7 +60,7 @@ class Foremost:
 
 
 @dataclass(frozen=True, slots=True)
-class GradientRequest:
+class ProposalRequest:
     """Queries after projection and folding: a shard needs no model to answer them.
 
     Attributes:
@@ -75,7 +75,7 @@ class GradientRequest:
         keyword_weight: w_h; None without keywords.
         temperature: t, for the partition function.
         weighting: (k1, b) of the keyword score; None for those of the generation.
-        foremost: documents to return at once, for a single query of a single head.
+        preview: documents to return at once, for a single query of a single head.
     """
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -89,7 +89,7 @@ class GradientRequest:
     keyword_weight: Float32[np.ndarray, " heads"] | None
     temperature: float
     weighting: tuple[float, float] | None = None
-    foremost: Foremost | None = None
+    preview: HitPreview | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Proposal:
         keyword: b(q, d).
         keys: the shard's number of the key that each head chose; None if every document has only one.
         partition: log Σ exp(logit) over all admitted documents; None if it was not requested.
-        shown: documents that `foremost` requested, by position.
+        hits: documents that `preview` requested, by position.
     """
 
     documents: int
@@ -112,11 +112,11 @@ class Proposal:
     keyword: Float32[np.ndarray, "batch candidates"]
     keys: Int64[np.ndarray, "batch heads candidates"] | None
     partition: Float32[np.ndarray, "batch heads"] | None
-    shown: dict[int, Shown] = field(default_factory=dict)
+    hits: dict[int, ShardHit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Pooling:
+class PoolRequest:
     """Candidates of one shard whose embeddings are to be pooled.
 
     Attributes:
@@ -129,7 +129,7 @@ class Pooling:
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
+class PoolResult:
     """The (max, sum, context) triple of one shard's candidates; `context` is a sum of embeddings."""
 
     max: Float32[np.ndarray, "batch heads"]
@@ -139,7 +139,7 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True)
 class ShardAttendRequest:
-    """Attention over every document of a shard; fields as of `GradientRequest`."""
+    """Attention over every document of a shard; fields as of `ProposalRequest`."""
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
     texts: list[str] | None
@@ -160,13 +160,13 @@ class Part:
 class Upstream:
     """The gradients of a loss with respect to what a shard gave."""
 
-    asked: ShardAttendRequest
+    request: ShardAttendRequest
     context: Float32[np.ndarray, "batch heads encoder_dim"]
     log_partition: Float32[np.ndarray, "batch heads"]
 
 
 @dataclass(frozen=True, slots=True)
-class Gathering:
+class GatherRequest:
     """Documents of a shard by their positions in the whole generation, −1 for none, and words by row.
 
     `weighting` is (k1, b) of the keyword score; None for those of the generation.
@@ -178,7 +178,7 @@ class Gathering:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatherResult:
     """Their embeddings and keyword scores, zeros at −1."""
 
     embeddings: Float32[np.ndarray, "batch documents encoder_dim"]

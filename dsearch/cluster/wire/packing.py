@@ -18,13 +18,14 @@ from dsearch.store.filters import parse
 from dsearch.types import Document, Highlight, Passage
 
 _CLASSES = (
-    *(messages.ShardAttendRequest, messages.Foremost, messages.Gathered, messages.Gathering, messages.Part),
-    *(messages.Pooled, messages.Pooling, messages.Proposal, messages.GradientRequest, messages.Showing),
-    *(messages.Shown, messages.Upstream, Document, Highlight, Passage),
+    *(messages.ShardAttendRequest, messages.Part, messages.Upstream),
+    *(messages.ProposalRequest, messages.Proposal, messages.HitPreview),
+    *(messages.HitRequest, messages.ShardHit, messages.PoolRequest, messages.PoolResult),
+    *(messages.GatherRequest, messages.GatherResult, Document, Highlight, Passage),
     *get_args(parse.Filter),
 )
-_BY_NAME: dict[str, Any] = {one.__name__: one for one in _CLASSES}
-_FIELDS = {one: tuple(field.name for field in dataclasses.fields(one)) for one in _CLASSES}
+_BY_NAME: dict[str, Any] = {record.__name__: record for record in _CLASSES}
+_FIELDS = {record: tuple(field.name for field in dataclasses.fields(record)) for record in _CLASSES}
 
 
 def pack(record: Any) -> bytes:
@@ -53,7 +54,7 @@ def _described(value: Any) -> dict[None, list[Any]]:
     raise TypeError(f"{kind.__name__} does not travel to shards; add it to dsearch/cluster/wire/packing.py")
 
 
-def _made(content: dict[Any, Any]) -> Any:
+def _record(content: dict[Any, Any]) -> Any:
     if None not in content:
         return content
     name, *values = content[None]
@@ -68,5 +69,5 @@ def _made(content: dict[Any, Any]) -> Any:
 # With strict types nothing is taken for something else, a tuple for a list or a subclass for its base.
 _packb: Any = partial(msgpack.packb, default=_described, strict_types=True, unicode_errors="surrogatepass")
 _unpackb: Any = partial(
-    msgpack.unpackb, object_hook=_made, strict_map_key=False, unicode_errors="surrogatepass"
+    msgpack.unpackb, object_hook=_record, strict_map_key=False, unicode_errors="surrogatepass"
 )
