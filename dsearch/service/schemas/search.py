@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from dsearch.attention import POOLINGS, SCORES
 from dsearch.engine.feedback import MAX_EXPLORE
+from dsearch.engine.ranking.scores import KERNELS
 from dsearch.engine.search.pagination import MAX_CURSOR_CHARACTERS
 from dsearch.service.schemas.common import HIT, STAMP, Stamped, example
 from dsearch.service.wire.fields import Given, allowed, listed
@@ -211,7 +212,9 @@ class AttendFields(Filtered):
         "dot", description="what compares query and key; all but dot re-score what the inner product proposed"
     )
     pooling: Pooling = Field("soft", description="softmax, the best document alone, or all alike")
-    width: Positive | None = Field(None, description="of a kernel: gaussian, epanechnikov, boxcar")
+    width: Positive | None = Field(
+        None, description=f"of a kernel: {', '.join(KERNELS)}", json_schema_extra={"x-scores": [*KERNELS]}
+    )
     temperature: Positive | None = Field(None, description="of the softmax; the model's own if not given")
 
     @model_validator(mode="after")
