@@ -32,11 +32,11 @@ _LOOK_S = 0.5
 
 
 class Releases:
-    """The live releases of a cluster, as the coordinator says; looked at twice a second.
+    """Cache of the live releases of a cluster, refreshed from the coordinator twice a second.
 
     Args:
-        ask: gives the live releases by collection.
-        open_shards: gives the shards of one.
+        ask: returns the live releases by collection.
+        open_shards: opens the shards of a release.
     """
 
     def __init__(self, ask: Callable[[], dict[str, dict[str, Any]]], open_shards: Callable[[Live], Shards]):
@@ -63,7 +63,7 @@ class Releases:
         try:
             descriptions = self._ask()
         except Exception:
-            return  # the coordinator is being restarted; what is known is still right
+            return  # the coordinator is being restarted; the cached releases are still valid
         releases: dict[str, tuple[Live, Any, Shards]] = {}
         for name, described in descriptions.items():
             live, before = Live(**described), self._by_name.get(name)
@@ -80,7 +80,7 @@ class ShardedCollection:
     Args:
         local: the collection in the home, opened readonly; its index is not read.
         releases: live releases of the cluster.
-        query_states: gives the embeddings of texts by the encoder of a model; encoded here when None.
+        query_states: encodes texts with the encoder of a model; this process encodes when None.
     """
 
     def __init__(self, local: Collection, releases: Releases, query_states: QueryStates | None = None):
@@ -121,7 +121,7 @@ class ShardedCollection:
         """The head of a model that shards can answer with.
 
         Raises:
-            NotInCluster: it has documents of its own, or a slot for "nothing fits".
+            NotInCluster: it has re-encoded documents, or a slot for "nothing fits".
             ModelNotFound, CorruptData.
         """
         head = self.head(version)
@@ -161,10 +161,10 @@ class ClusterEngine(SearchEngine):
 
     Args:
         home: folder of collections, opened readonly.
-        encoder: as of `SearchEngine`.
+        encoder: as for `SearchEngine`.
         releases: live releases of the cluster.
-        query_states: gives the embeddings of texts; encoded in this process when None.
-        await_encoder: returns when `query_states` can give any.
+        query_states: encodes texts; this process encodes when None.
+        await_encoder: returns when `query_states` is ready.
     """
 
     def __init__(
@@ -182,14 +182,14 @@ class ClusterEngine(SearchEngine):
         self._resolving = threading.Lock()
 
     def load_encoder(self) -> None:
-        """Wait until a replica can encode; where none does, load the encoder here."""
+        """Wait for a replica that encodes; without replicas, load the encoder here."""
         if self._states is None:
             super().load_encoder()
         else:
             self._await_encoder()
 
     def searchable(self, name: str) -> Searchable:
-        """Return the sharded collection once it was published, else the home's own."""
+        """Return the sharded collection if it was published, else the local one."""
         local = self.collection(name)
         with self._resolving:
             sharded, first = self._sharded.get(local.name), local.name not in self._sharded

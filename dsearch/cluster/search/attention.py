@@ -1,7 +1,7 @@
 """`ShardedAttention`: attention over the documents of all shards, with the results of a single machine.
 
-queries → fold → every shard proposes → the best of all → logits, softmax, ranking
-and for a hop or a context:              (max, sum, Σ weight e_d) of every shard → merged
+queries → fold → every shard proposes → best of all shards → logits, softmax, ranking
+for a hop or a context:                  (max, sum, Σ weight e_d) of every shard → merged
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Shards(Protocol):
     """The shards of one release, wherever they are."""
 
     def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
-        """Call a method of some shards at once, each with its argument; their answers.
+        """Call a method of several shards at once, each with its request; return their answers.
 
         Raises:
             ShardsLost: some of them do not answer.
@@ -42,17 +42,17 @@ class Shards(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShardQuery:
-    """A question before its queries are projected.
+    """Options of a search over shards, before queries are projected.
 
     Attributes:
-        texts: the words of each query; None leaves the keyword leg out.
-        mode: the legs.
-        candidates: how many each leg proposes for each head.
-        filter: what documents must meet.
-        required: phrases that they must hold.
-        excluded: phrases that they must not hold.
-        coverage: whether the share of the exact softmax is wanted.
-        preview: what shards show with their proposals; heeded of a single query of a single head.
+        texts: words of each query; None omits the keyword leg.
+        mode: legs of the search.
+        candidates: candidates of each leg and head.
+        filter: condition on documents.
+        required: phrases that documents must contain.
+        excluded: phrases that documents must not contain.
+        coverage: whether to compute the covered mass.
+        preview: documents to send with the proposals; used for a single query with a single head.
     """
 
     texts: list[str] | None
@@ -66,11 +66,11 @@ class ShardQuery:
 
     @property
     def words(self) -> list[str] | None:
-        """The texts, where words have a part."""
+        """The texts; None in dense mode."""
         return None if self.mode == "dense" else self.texts
 
     def question(self, folded: Float[Tensor, "batch heads encoder_dim"], head: Head) -> ProposalRequest:
-        """Build the question to the shards for a head."""
+        """Build the request to the shards for a head."""
         return ProposalRequest(
             folded=np.ascontiguousarray(folded.numpy(), np.float32),
             texts=self.texts,
@@ -108,7 +108,7 @@ class ShardedAttention:
     """Attention over the documents of one release.
 
     Args:
-        release: what is attended to.
+        release: release to attend to.
         shards: its shards.
     """
 
@@ -131,7 +131,7 @@ class ShardedAttention:
         Args:
             states: embeddings of the queries.
             head: head that projects them.
-            query: the rest of the question.
+            query: texts and options.
             lost: numbers of shards to leave out.
             hops: rounds of search; when None, two if the head has learned a strength, else one.
             hop_strength: β; the head's own when None.
@@ -149,14 +149,14 @@ class ShardedAttention:
         for _ in range(hops - 1):
             before = replace(query, coverage=False, preview=None)
             answer = self._read(queries, head, before, lost)
-            # Linear: the key of a mean is the keys' mean.
+            # Keys are linear: the key of a mean is the mean of the keys.
             keys = head.keys(pooled(self._pool(answer, head, HOP_CANDIDATES), answer.output.folded))
             once = torch.ones(*queries.shape[:2], 1, 1)
             queries = refine(queries.unsqueeze(2), once, keys.unsqueeze(2), strength).squeeze(2)
         return self._read(queries, head, query, lost)
 
     def context(self, answer: ShardedOutput, head: Head) -> Float[Tensor, "batch value_dim"]:
-        """Σ_d weight(q, d) W_V e_d over the candidates.
+        """Compute Σ_d weight(q, d) W_V e_d over the candidates.
 
         Raises:
             ShardsLost: a shard does not answer.

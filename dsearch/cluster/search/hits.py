@@ -45,7 +45,7 @@ class HitFields:
 
     @classmethod
     def of(cls, texts: Sequence[str] | None, mode: Mode, *, explain: bool, highlight: bool) -> HitFields:
-        """For queries with these words: without keywords there is nothing to explain, but to highlight."""
+        """Return the fields for queries with these words; a dense search has no words to explain."""
         scored = None if mode == "dense" else texts
         return cls(texts if highlight else scored, explain and scored is not None, highlight)
 
@@ -53,10 +53,10 @@ class HitFields:
 def preview(page: HitPage, fields: HitFields, shards: int) -> HitPreview | None:
     """Decide how many documents each shard sends with its proposals; None if a second round is cheaper.
 
-    A message costs a shard more than ten documents do. With few shards, each sends twice its share of the
-    page and two more. With four shards that is too few for two answers in a thousand if documents are
-    distributed at random (binomial), and for more answers if documents of a topic lie together; the missing
-    ones are then requested separately. With many shards most documents would be sent in vain.
+    A message costs a shard more than ten documents. With few shards, each sends twice its share of the page
+    plus two. With four shards and randomly distributed documents (binomial) that is too few for two answers
+    in a thousand, more if documents of a topic lie together; the missing ones are requested separately.
+    With many shards most of these documents would be unused.
 
     Args:
         page: requested range of hits; shards know their own hits only for the first page.
@@ -73,14 +73,14 @@ def preview(page: HitPage, fields: HitFields, shards: int) -> HitPreview | None:
 def hits_of(
     answer: ShardedOutput, shards: Shards, head: Head, page: HitPage, fields: HitFields, *, explain: bool
 ) -> list[list[Hit]]:
-    """The hits of each query, ranks counted from 1; each shard is asked once for what it has not shown.
+    """Build the hits of each query, ranks from 1, with one request per shard for documents still missing.
 
     Args:
         answer: attention over the candidates.
-        shards: where their documents are.
-        head: whose attention it is.
-        page: which hits are wanted.
-        fields: what they carry.
+        shards: shards of the release.
+        head: head of the attention.
+        page: requested range of hits.
+        fields: fields of the hits.
         explain: whether hits carry the parts of their scores.
     """
     output, candidates = answer.output, answer.candidates
@@ -134,7 +134,7 @@ def hits_of(
 
 
 def _keys(output: SearchOutput, candidates: Candidates, head: Head) -> np.ndarray | None:
-    """The key that a candidate was taken for; of several heads by that which adds most to its weight."""
+    """Key of each candidate, from the head that adds most to its weight; None with one key a document."""
     if output.keys is None:
         return None
     shares = (output.head_weights * head.mixture.detach()[:, None]).numpy()

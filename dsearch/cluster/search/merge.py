@@ -1,8 +1,8 @@
 """Merge the proposals of shards into the ranking that one machine would produce.
 
-Each shard proposes as many candidates as one machine would. Of these, the best of all shards are used, for
-each leg and each head. Shards are ordered by position, so ties break as on one machine. A proposal contains
-only positions and the parts of the logits, no documents.
+Each shard proposes as many candidates as one machine would; the best of all shards are used, for each leg and
+head. Shards are ordered by position, so ties break as on one machine. A proposal contains positions and the
+parts of the logits, no documents.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _HEAD_UNDERFLOW = 1e-30
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The union of what the legs find for the heads of each query, ascending, −1 behind.
+    """Union of the candidates of all legs and heads of each query, by position, padded with −1.
 
     Attributes:
-        positions: in the whole generation.
+        positions: positions in the whole generation.
         dense: folded query · embedding.
         keyword: b(q, d).
-        shards: the number of each one's shard, −1 behind.
-        keys: the shard's number of the key that each head took, −1 behind.
-        passages: whether any document among them has more than one key.
+        shards: shard number of each candidate, −1 for padding.
+        keys: the shard's number of the key that each head chose, −1 for padding.
+        passages: True if any of these documents has more than one key.
     """
 
     positions: Int64[np.ndarray, "batch candidates"]
@@ -50,12 +50,12 @@ class Candidates:
 def merged(
     proposals: Mapping[int, Proposal], offsets: Mapping[int, int], question: ProposalRequest
 ) -> tuple[Candidates, int]:
-    """The candidates of all shards together, and how many documents the question lets through.
+    """Merge the candidates of all shards; also return the number of documents that the filters admit.
 
     Args:
-        proposals: of each shard by its number; at least one.
-        offsets: the first position of each shard.
-        question: what they were asked.
+        proposals: proposal of each shard, by shard number; at least one.
+        offsets: first position of each shard.
+        question: request to the shards.
     """
     numbers = sorted(proposals)
     every = [proposals[number] for number in numbers]
@@ -68,7 +68,7 @@ def merged(
     keys = np.concatenate([_keys(proposals[number], offsets[number]) for number in numbers], axis=2)
     chosen = _chosen(positions, dense, keyword, documents, question)
     width = int(chosen.sum(axis=1).max(initial=0))
-    order = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # those kept, in the order of positions
+    order = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # chosen ones first, by position
     valid = np.take_along_axis(chosen, order, 1)
 
     def taken(array: np.ndarray, behind: int | float) -> np.ndarray:
@@ -125,9 +125,9 @@ def ranked(
     head: Head,
     question: ProposalRequest,
 ) -> tuple[SearchOutput, Candidates]:
-    """Attention over the candidates, sorted by weight as `SearchLayer` sorts it; and they in that order.
+    """Attention over the candidates and the candidates themselves, both sorted by weight as in `SearchLayer`.
 
-    The context is left empty: it takes the shards' embeddings (`pooled`).
+    The context is empty: it needs the shards' embeddings (`pooled`).
     """
     dense = torch.as_tensor(candidates.dense)
     keyword = torch.zeros_like(dense)
@@ -186,7 +186,7 @@ def poolings(output: SearchOutput, candidates: Candidates, head: Head, most: int
 
 
 def pooled(parts: list[PoolResult], like: Float[Tensor, "batch heads encoder_dim"]) -> Float[Tensor, ...]:
-    """Σ_d a_h(q, d) e_d of each head, from the triples of the shards; zeros where there is no candidate."""
+    """Compute Σ_d a_h(q, d) e_d of each head from the triples of the shards; zeros without candidates."""
     if not parts:
         return torch.zeros_like(like)
     triples = [Partial(*map(torch.tensor, (part.max, part.sum, part.context))) for part in parts]

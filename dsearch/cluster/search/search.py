@@ -1,8 +1,8 @@
 """`ShardedSearch`: search of a collection whose documents lie in shards.
 
-    texts → query states → attention over all shards (attention.py) → hits, whose documents their shards show
+    texts → query states → attention over all shards (attention.py) → hits, with documents from the shards
 
-One answer is of one release and one model from beginning to end.
+An answer uses one release and one model from beginning to end.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class ShardedSearch:
     """Searches of one release.
 
     Args:
-        release: what is searched.
+        release: release to search.
         shards: its shards.
-        head: gives the head of a model.
-        states: gives the embeddings of queries by the encoder of a model.
+        head: returns the head of a model.
+        states: encodes queries with the encoder of a model.
     """
 
     def __init__(self, release: Release, shards: Shards, head: Callable[[str], Head], states: States):
@@ -66,17 +66,17 @@ class ShardedSearch:
         self._tokenizer = None if settings is None else Tokenizer.from_settings(settings, rebuild=True)
 
     def search(self, queries: Sequence[str], model: str, chosen: SearchChoices) -> list[SearchResult]:
-        """Answer `queries`, all from this release and one model; as `dsearch.engine.search.search`.
+        """Answer queries with this release and one model, as `dsearch.engine.search.search`.
 
         Args:
-            queries: the texts.
-            model: the version that answers where neither options nor cursor name one.
-            chosen: the options.
+            queries: texts.
+            model: default version, if neither options nor cursor name one.
+            chosen: options of the search.
 
         Raises:
             InvalidRequest, InvalidCursor.
-            Gone, Conflict: the cursor is of another state.
-            ShardsMissing: a shard does not answer, and `partial` was not asked for.
+            Gone, Conflict: the cursor names another state.
+            ShardsMissing: a shard does not answer, and `partial` is False.
         """
         started = time.perf_counter()
         if chosen.mode not in ("hybrid", "dense", "keyword"):
@@ -113,7 +113,7 @@ class ShardedSearch:
         candidates: int,
         coverage: bool = False,
     ) -> ClusterAttention:
-        """Attention of query states over the documents; see `SearchLayer`.
+        """Compute attention of query states over the documents; see `SearchLayer`.
 
         Raises:
             ShardsLost: a shard does not answer.
@@ -125,7 +125,7 @@ class ShardedSearch:
             return ClusterAttention(self._attention.context(answer, head), answer)
 
     def _share_of(self, lost: frozenset[int]) -> float:
-        """The share of the documents that lie in some of the shards."""
+        """Share of the documents that lie in these shards."""
         total = self.release.documents
         return sum(self.release.shards[number].documents for number in lost) / total if total else 0.0
 
@@ -185,7 +185,7 @@ class ShardedSearch:
         chosen: SearchChoices,
         lost: frozenset[int],
     ) -> list[SearchResult]:
-        """The answers to queries that are asked together, each given with its place."""
+        """Answer queries of one group; `named` has each text with its page request."""
         head, offset = self._head(stamp.model), named[0][1].offset
         page = HitPage(chosen.limit, offset, chosen.score_threshold, chosen.weight_threshold)
         fields = HitFields.of(query.texts, query.mode, explain=chosen.explain, highlight=chosen.highlight)

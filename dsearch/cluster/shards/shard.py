@@ -1,7 +1,7 @@
-"""`Shard`: part of a generation, opened from its folder, that answers for its documents.
+"""`Shard`: part of a generation, opened from its folder.
 
 A shard has no model: queries arrive projected and folded, so one set of shards serves every head. The inner
-product and keyword score that it returns for a candidate equal those that one machine would compute.
+products and keyword scores that it returns equal those of one machine.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Shard:
     """An open shard; never changed.
 
     Args:
-        manifest: what it consists of.
+        manifest: its files.
         store: its documents.
         state: its part of the generation.
     """
@@ -62,14 +62,14 @@ class Shard:
 
     @classmethod
     def open(cls, folder: Path, digest: str | None = None) -> Shard:
-        """The shard in `folder`, every file of which is compared with its SHA-256 first.
+        """Open the shard in `folder` after verifying every file by its SHA-256.
 
         Args:
-            folder: where it lies.
-            digest: what its release names it by; None takes what is there.
+            folder: folder of the shard.
+            digest: expected digest of its manifest; None accepts any.
 
         Raises:
-            CorruptData: a file is missing or not what was written, or this is another shard.
+            CorruptData: a file is missing or changed, or this is another shard.
             UnsupportedFormat.
         """
         manifest = ShardManifest.read(folder, digest)
@@ -86,7 +86,7 @@ class Shard:
         return cls(manifest, Store.open(folder, readonly=True), state)
 
     def close(self) -> None:
-        """Let go of its files."""
+        """Close its files."""
         self.store.close()
 
     def propose(self, question: ProposalRequest) -> Proposal:
@@ -111,7 +111,7 @@ class Shard:
         return proposal if preview is None else self._with_preview(proposal, question, preview)
 
     def pool(self, pooling: PoolRequest) -> PoolResult:
-        """The (max, sum, context) triple of some candidates, their embeddings as values."""
+        """Compute the (max, sum, context) triple of some candidates, with embeddings as values."""
         with torch.inference_mode():
             values = torch.as_tensor(self.state.key_embeddings(pooling.keys)).double()
             logits = torch.as_tensor(pooling.logits).double()
@@ -129,7 +129,7 @@ class Shard:
             return PoolResult(maximum.numpy(), total.numpy(), context.numpy())
 
     def show(self, request: HitRequest) -> list[ShardHit]:
-        """Documents, with what explains and highlights them."""
+        """Return documents with explanations and highlights."""
         state, offset = self.state.weighed(request.weighting), self.manifest.offset
         positions = np.array(request.positions, np.int64) - offset
         documents = self.store.documents(state.rows(positions))
@@ -145,19 +145,19 @@ class Shard:
         return entries
 
     def attend(self, request: ShardAttendRequest) -> Part:
-        """Attention over every document, for training; see `training.py`."""
+        """Compute attention over every document, for training; see `training.py`."""
         return shard_training.attend(self.state, request)
 
     def attend_backward(self, upstream: Upstream) -> shard_training.Gradient:
-        """Its share of the gradient."""
+        """Return the shard's part of the gradient."""
         return shard_training.attend_backward(self.state, upstream)
 
     def gather(self, request: GatherRequest) -> GatherResult:
-        """Embeddings and keyword scores of some documents."""
+        """Return embeddings and keyword scores of some documents."""
         return shard_training.gather(self.state, self.manifest.offset, request)
 
     def _with_preview(self, proposal: Proposal, question: ProposalRequest, preview: HitPreview) -> Proposal:
-        """The same with its best candidates shown: of one head their order here is their order among all."""
+        """Add documents of the best candidates; with one head, their order here is that of all shards."""
         logits = proposal.dense[0, 0]
         if question.keyword_weight is not None:
             logits = logits + question.keyword_weight[0] * proposal.keyword[0]
@@ -188,10 +188,10 @@ class Shard:
 def _dense(
     state: Snapshot, question: ProposalRequest, positions: Int64[np.ndarray, "batch candidates"]
 ) -> tuple[Float32[np.ndarray, "batch heads candidates"], Int64[np.ndarray, "batch heads candidates"] | None]:
-    """Inner products of the candidates, and the keys that they are of.
+    """Compute inner products of the candidates, and the keys that they belong to.
 
-    In float64 and then rounded: documents with equal embeddings tie wherever they lie, which sums of float32
-    in blocks of different sizes do not promise.
+    Sums are in float64 and then rounded, so documents with equal embeddings tie in any shard. Sums of float32
+    in blocks of different sizes do not guarantee that.
     """
     batch, heads, _ = question.folded.shape
     if question.mode == "keyword" or positions.shape[1] == 0:

@@ -16,7 +16,7 @@ Gradient = tuple[np.ndarray, np.ndarray, np.ndarray]  # of folded queries, keywo
 
 
 def attend(state: Snapshot, request: ShardAttendRequest) -> Part:
-    """Context and log partition function over every document of `state`."""
+    """Compute context and log partition function over every document of `state`."""
     with torch.no_grad():
         partial = _exact(state, request, *_leaves(request))
     shape = request.folded.shape
@@ -24,9 +24,9 @@ def attend(state: Snapshot, request: ShardAttendRequest) -> Part:
 
 
 def attend_backward(state: Snapshot, upstream: Upstream) -> Gradient:
-    """The gradients of a loss that has those of `upstream` with respect to what `attend` gave."""
+    """Compute the loss's gradients from its gradients with respect to the result of `attend`."""
     leaves = [leaf.requires_grad_() for leaf in _leaves(upstream.request)]
-    with torch.enable_grad():  # where the shard is in the asking process, a backward is going on
+    with torch.enable_grad():  # a shard in the caller's process runs inside a backward pass
         partial = _exact(state, upstream.request, *leaves)
     grads = (torch.tensor(upstream.context).flatten(0, 1), torch.tensor(upstream.log_partition).flatten())
     gradients = torch.autograd.grad(
@@ -37,7 +37,7 @@ def attend_backward(state: Snapshot, upstream: Upstream) -> Gradient:
 
 
 def gather(state: Snapshot, offset: int, request: GatherRequest) -> GatherResult:
-    """Embeddings and keyword scores of some documents."""
+    """Return embeddings and keyword scores of some documents."""
     positions = np.where(request.positions == NONE, NONE, request.positions - offset)
     keyword = np.zeros(positions.shape, np.float32)
     if request.texts is not None:

@@ -2,9 +2,9 @@
 
     shard s:     (C_s, Z_s) = attention of the queries over its documents, Z_s = log Σ_{d in s} exp(l_d)
     here:        Z = log Σ_s exp(Z_s)        C = Σ_s exp(Z_s − Z) C_s          (`dsearch.attention.merge`)
-    backward:    ∂C_s, ∂Z_s come from that merge; each shard turns its own into ∂q, ∂w and ∂t, which add up
+    backward:    ∂C_s, ∂Z_s come from that merge; each shard computes its ∂q, ∂w and ∂t from them; they add up
 
-The gradient is that of one process over all documents, and messages have the size of the queries.
+The gradient equals that of one process over all documents. Messages have the size of the queries.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ShardedCorpus:
     """All documents of a release, to attend to with gradients.
 
     Args:
-        release: what is attended to.
-        shards: its shards; all of them answer, or there is no gradient.
+        release: release to attend to.
+        shards: its shards; the gradient needs answers of all.
     """
 
     def __init__(self, release: Release, shards: Shards):
@@ -47,11 +47,11 @@ class ShardedCorpus:
         temperature: Float[Tensor, ""],
         weighting: tuple[float, float] | None = None,
     ) -> Exact:
-        """Σ_d a_h(q, d) e_d and log Σ_d exp(l_h(q, d)) over every document, as one process gives them.
+        """Compute Σ_d a_h(q, d) e_d and log Σ_d exp(l_h(q, d)) over every document, as one process would.
 
         Args:
-            folded: the queries of all heads, against stored embeddings.
-            texts: the words of each query; None leaves the keyword part out.
+            folded: queries of all heads, folded to compare with stored embeddings.
+            texts: words of each query; None omits the keyword part.
             keyword_weight: w_h.
             temperature: t.
             weighting: (k1, b) of the keyword score; None for those of the generation.
@@ -74,11 +74,11 @@ class ShardedCorpus:
         texts: Sequence[str] | None,
         weighting: tuple[float, float] | None = None,
     ) -> tuple[Float[Tensor, "batch documents encoder_dim"], Float[Tensor, "batch documents"]]:
-        """The embeddings of some documents, and b(q, d) for their queries, by this (k1, b); zeros at −1."""
+        """Return embeddings of some documents and b(q, d) by this (k1, b); zeros at −1."""
         words = None if texts is None else list(texts)
         offsets = np.array([entry.offset for entry in self.release.shards])
         owners = np.searchsorted(offsets, positions, side="right") - 1
-        # Of empty shards at one offset the last has the documents.
+        # Of several shards at one offset only the last has documents.
         requests = {
             int(shard): GatherRequest(np.where(owners == shard, positions, -1), words, weighting)
             for shard in np.unique(owners[positions >= 0])
@@ -91,11 +91,11 @@ class ShardedCorpus:
         return embeddings, keyword
 
     def ask(self, method: str, argument: Any) -> list[Any]:
-        """The answers of all shards, in their order."""
+        """Return the answers of all shards, in their order."""
         return self.each(method, dict.fromkeys(range(len(self.release.shards)), argument))
 
     def each(self, method: str, requests: Mapping[int, Any]) -> list[Any]:
-        """The answers of shards that are each asked something of their own."""
+        """Return the answers of shards to a request for each."""
         answers = self._shards.ask(method, requests)
         return [answers[number] for number in sorted(answers)]
 
@@ -107,14 +107,14 @@ def log_weights(
     texts: Sequence[str] | None,
     positions: Int64[np.ndarray, "batch documents"],
 ) -> Float[Tensor, "batch documents"]:
-    """log Σ_h m_h softmax(l_h) of some documents under the softmax over all: what listwise losses take.
+    """Compute log Σ_h m_h softmax(l_h) of some documents, normalised over all documents, for listwise losses.
 
     Args:
         corpus: all documents.
-        head: what is trained; gradients reach all of it.
+        head: head to train; gradients reach all its parameters.
         states: query embeddings.
-        texts: the words of each query; None leaves the keyword part out.
-        positions: of the documents; −1 is padding, whose result is to be masked.
+        texts: words of each query; None omits the keyword part.
+        positions: positions of the documents; −1 is padding, whose result must be masked.
     """
     folded = head.fold(head.queries(states))
     temperature = head.temperature
@@ -143,11 +143,11 @@ def listwise(
 
     Args:
         corpus: all documents.
-        head: what is trained.
+        head: head to train.
         states: query embeddings.
-        texts: the words of each query.
-        positions: of the relevant documents, −1 behind.
-        target: the grades' shares, rows summing to 1; 0 at padding.
+        texts: words of each query.
+        positions: positions of the relevant documents, padded with −1.
+        target: normalised grades, rows summing to 1; 0 at padding.
     """
     log_attention = log_weights(corpus, head, states, texts, positions)
     return -(target * log_attention.masked_fill(target == 0, 0.0)).sum(-1).mean()
@@ -160,8 +160,8 @@ def retention(
 
     Args:
         corpus: all documents.
-        head: what is trained.
-        positions: of the documents that are taken as queries.
+        head: head to train.
+        positions: positions of the documents used as queries.
     """
     documents = corpus.gather(positions[:, None], None)[0][:, 0]
     start = torch.tensor(START_TEMPERATURE)
@@ -180,7 +180,7 @@ def retention(
 
 
 class _AskShards(torch.autograd.Function):
-    """Every shard's context and log partition function; backward asks each for its share of the gradient."""
+    """Every shard's context and log partition function; backward requests each shard's gradient."""
 
     @staticmethod
     def forward(

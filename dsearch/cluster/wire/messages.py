@@ -13,12 +13,12 @@ from dsearch.types import Document, Highlight, Mode, Passage
 
 @dataclass(frozen=True, slots=True)
 class HitRequest:
-    """Hits of one shard to be shown, each with its query.
+    """Request for documents of hits of one shard, each with its query.
 
     Attributes:
         positions: positions in the whole generation.
         keys: the shard's number of the key that found each hit; None if documents have only one.
-        queries: for each hit the words of its query; None without.
+        queries: words of the query, for each hit; None without.
         explain: whether to return the contribution of each word.
         highlight: whether to return the fragments that contain the words.
         weighting: (k1, b) of the explained score; None for those of the generation.
@@ -34,7 +34,7 @@ class HitRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShardHit:
-    """A document as its shard shows it."""
+    """A document of a hit, with its passage, explanation and highlights."""
 
     document: Document
     passage: Passage | None
@@ -64,9 +64,9 @@ class ProposalRequest:
     """Queries after projection and folding: a shard needs no model to answer them.
 
     Attributes:
-        folded: the queries of all heads, against stored embeddings.
-        texts: the words of each query; None leaves the keyword leg out.
-        mode: the legs.
+        folded: queries of all heads, folded to compare with stored embeddings.
+        texts: words of each query; None omits the keyword leg.
+        mode: legs of the search.
         candidates: number that each leg proposes for each head.
         filter: condition on documents; None for all.
         required: phrases that documents must contain.
@@ -97,9 +97,9 @@ class Proposal:
     """The candidates of one shard.
 
     Attributes:
-        documents: number of documents that the question admits, proposed or not.
-        positions: positions in the whole generation, ascending, −1 behind them.
-        dense: folded query · embedding; for long documents that of the best passage.
+        documents: number of documents that the request admits, proposed or not.
+        positions: positions in the whole generation, ascending, padded with −1.
+        dense: folded query · embedding; of the best passage for long documents.
         keyword: b(q, d).
         keys: the shard's number of the key that each head chose; None if every document has only one.
         partition: log Σ exp(logit) over all admitted documents; None if it was not requested.
@@ -120,8 +120,8 @@ class PoolRequest:
     """Candidates of one shard whose embeddings are to be pooled.
 
     Attributes:
-        keys: the shard's numbers of the keys that heads took, −1 for none.
-        logits: −inf where there is none.
+        keys: the shard's numbers of the keys that heads chose, −1 for none.
+        logits: their logits, −inf for none.
     """
 
     keys: Int64[np.ndarray, "batch heads candidates"]
@@ -158,7 +158,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The gradients of a loss with respect to what a shard gave."""
+    """The gradients of a loss with respect to a shard's `Part`."""
 
     request: ShardAttendRequest
     context: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -167,7 +167,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class GatherRequest:
-    """Documents of a shard by their positions in the whole generation, −1 for none, and words by row.
+    """Request for documents by positions in the whole generation, −1 for none, and the words of each row.
 
     `weighting` is (k1, b) of the keyword score; None for those of the generation.
     """
@@ -179,7 +179,7 @@ class GatherRequest:
 
 @dataclass(frozen=True, slots=True)
 class GatherResult:
-    """Their embeddings and keyword scores, zeros at −1."""
+    """Embeddings and keyword scores of documents, zeros at −1."""
 
     embeddings: Float32[np.ndarray, "batch documents encoder_dim"]
     keyword: Float32[np.ndarray, "batch documents"]

@@ -1,7 +1,7 @@
 """Serialisation of records (messages.py) between the processes of a cluster, by MessagePack: data only.
 
-Ray passes bytes through. Its own pickler walks through every object of a record in Python, which took as long
-as the search; and a pickle is a program. Here a record is the name of its class and its values.
+Ray transfers bytes as they are. Its pickler visits every object of a record in Python, which took as long as
+the search, and a pickle is a program. Here a record is the name of its class and its values.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FIELDS = {record: tuple(field.name for field in dataclasses.fields(record)) for
 
 
 def pack(record: Any) -> bytes:
-    """A record, or a list of them, as bytes.
+    """Serialise a record or a list of records.
 
     Raises:
-        TypeError: something in it is neither a record, an array of numbers, nor what JSON has.
+        TypeError: a value is neither a record, an array of numbers, nor a JSON value.
     """
     return _packb(record)
 
@@ -66,7 +66,7 @@ def _record(content: dict[Any, Any]) -> Any:
     return _BY_NAME[name](*values)
 
 
-# With strict types nothing is taken for something else, a tuple for a list or a subclass for its base.
+# Strict types keep tuples apart from lists, and subclasses from their bases.
 _packb: Any = partial(msgpack.packb, default=_described, strict_types=True, unicode_errors="surrogatepass")
 _unpackb: Any = partial(
     msgpack.unpackb, object_hook=_record, strict_map_key=False, unicode_errors="surrogatepass"
