@@ -1,8 +1,8 @@
 """Split long documents into passages, and embed each passage.
 
-A document is split if it is longer than a passage may be: the encoder's window, or fewer tokens if the
-collection says so. Splits follow the seams of the text (corpus/chunk.py). Each passage is encoded with the
-document's title in front, which gives it context.
+A document is split if it is longer than a passage: the encoder's window, or the smaller limit of the
+collection. Splits follow the structure of the text (corpus/chunk.py). Each passage is encoded with the
+document's title in front, as context.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dsearch.types import Document
 
 MIN_TOKENS = 16
 _OVERLAP_SHARE = 8  # 32 of 256 tokens
-_TITLE_SHARE = 4  # of a passage's tokens, the title may take one in so many
+_TITLE_SHARE = 4  # the title takes at most this fraction of a passage's tokens
 
 Span = tuple[int, int]
 
@@ -47,7 +47,7 @@ class Cutting:
 
     @classmethod
     def of(cls, store: Store) -> Cutting | None:
-        """That of a collection, None where documents are not cut."""
+        """Read the cutting of a collection; None if documents are not cut."""
         stored = store.cutting
         return None if stored is None else cls(int(stored["tokens"]), int(stored["overlap"]))
 
@@ -67,10 +67,10 @@ class PassageOptions:
     none: bool = False
 
     def cutting(self, encoder: TextEncoder) -> Cutting | None:
-        """The cutting of a new collection.
+        """Return the cutting of a new collection.
 
         Raises:
-            InvalidRequest: a number out of range, numbers beside `none`, an encoder that counts no tokens.
+            InvalidRequest: number out of range, numbers beside `none`, or an encoder that counts no tokens.
         """
         explicit = self.tokens is not None or self.overlap is not None
         if self.none:
@@ -102,7 +102,7 @@ class PassageOptions:
         """Check that the options equal those of an existing collection.
 
         Raises:
-            Conflict: its documents are cut in another way, or not at all; says what can be done.
+            Conflict: its documents are cut differently, or not at all; the message names the remedy.
         """
         present = Cutting.of(store)
         if present is None:
@@ -128,9 +128,9 @@ class PassageOptions:
 def encode(
     encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
 ) -> tuple[Float32[np.ndarray, "documents encoder_dim"], dict[int, Passages]]:
-    """An embedding for each document, and the further passages of long ones by place in `documents`.
+    """Encode documents; also return the further passages of long ones by place in `documents`.
 
-    Without a long one among them exactly what the encoder gives for their contents.
+    Without long documents the result equals the encoder's for their contents.
     """
     cut = spans_of(encoder, documents, cutting)
     if not cut:
@@ -157,10 +157,10 @@ def encode(
 def spans_of(
     encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
 ) -> dict[int, tuple[str, list[Span]]]:
-    """By place in `documents`: of each long one the title that its passages have, and the passages' spans."""
+    """Return title and passage spans of each long document, by place in `documents`."""
     if cutting is None or not isinstance(encoder, TokenCounter):
         return {}
-    # No token is shorter than a byte, so most documents need not be counted.
+    # A token has at least one byte, so most documents need no token count.
     contents = [document.content.encode("utf-8", "surrogatepass") for document in documents]
     marks = encoder.token_counts([""])[0]
     maybe = [place for place, content in enumerate(contents) if len(content) + marks > cutting.tokens]
@@ -186,7 +186,7 @@ def _cut(counter: TokenCounter, document: Document, cutting: Cutting, marks: int
 
 
 def _shortened(title: str, most: int, count: CountTokens) -> str:
-    """The first words of a title, as many as fit."""
+    """Return the first words of a title that fit."""
     if count([title])[0] <= most:
         return title
     words, low = title.split(), 0
@@ -198,12 +198,12 @@ def _shortened(title: str, most: int, count: CountTokens) -> str:
 
 
 def passage_table(cut: Mapping[int, Passages], rows: np.ndarray, dimension: int) -> PassageTable:
-    """The passages of rows as an index takes them.
+    """Build the table of passages for an index.
 
     Args:
-        cut: by row, ascending.
-        rows: all rows, ascending; owners are their places among them.
-        dimension: numbers of an embedding.
+        cut: passages by row, ascending.
+        rows: all rows, ascending; owners are places among them.
+        dimension: length of an embedding.
     """
     if not cut:
         return PassageTable.empty(dimension)

@@ -4,8 +4,7 @@ Readers hold a shared flock on the folder; deletion takes an exclusive one and s
 The operating system releases the lock when a process dies, whatever the cause. The lock is on the folder
 itself and needs no file, so a home on a read-only disk can be read too.
 
-A lease ends when its collection is closed, or earlier, with the last reference to a generation that was
-replaced.
+A lease ends when its collection is closed, or with the last reference to a replaced generation.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _leases: WeakKeyDictionary[Generation, finalize[..., Generation]] = WeakKeyDicti
 
 
 class Lease:
-    """A hold on a generation's folder, until `release`.
+    """Lock on a generation's folder, until `release`.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: the folder is missing.
     """
 
     def __init__(self, folder: Path):
         self._file: int | None = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._file, fcntl.LOCK_SH)  # waits for a collector, which has it only while it deletes
+        fcntl.flock(self._file, fcntl.LOCK_SH)  # blocks only while another process deletes
 
     def release(self) -> None:
         """Release the lock; safe to call twice."""
@@ -68,11 +67,12 @@ def open_live(store: Store, closed: CleanClose | None = None) -> Generation | No
     """Open the live generation, leased for the life of the object; None before the first.
 
     Args:
-        store: whose it is.
-        closed: what the last writer left; what it says of large files is relied on (`Generation.unproven`).
+        store: store of the collection.
+        closed: record of the last clean close; large files that it covers are not verified at once
+            (`Generation.unproven`).
 
     Raises:
-        CorruptData: it is missing or not what was written.
+        CorruptData: it is missing or damaged.
     """
     for _ in range(_ATTEMPTS):
         live = store.live_generation()
@@ -81,7 +81,7 @@ def open_live(store: Store, closed: CleanClose | None = None) -> Generation | No
         generation = open_registered(store, live, None if closed is None else closed.files_of(live))
         if generation is not None:
             return generation
-        # It was retired between the two looks: then another one is live.
+        # It was retired meanwhile, so another one is live.
     raise Unavailable(f"{store.path}: generations change faster than they can be opened; try again")
 
 
@@ -91,7 +91,7 @@ def open_registered(
     """Open a generation, leased for the life of the object; None if it is no longer registered.
 
     Raises:
-        CorruptData: it is registered, but missing or not what was written.
+        CorruptData: it is registered, but missing or damaged.
     """
     lease = lease_registered(store, record)
     if lease is None:
@@ -107,7 +107,7 @@ def open_registered(
 
 
 def how_to_build(collection: str) -> Command:
-    """The hint of an error that tells to build the generation again."""
+    """Hint that rebuilds the generation."""
     return Command("refresh", ("-c", collection))
 
 
@@ -129,7 +129,7 @@ def lease_registered(store: Store, record: GenerationRecord) -> Lease | None:
             hint=how_to_build(store.name),
         ) from error
     try:
-        # Only now: what is registered while it is leased stays. Before, it could have been retired.
+        # Checked after leasing: a leased generation stays, an unleased one could be retired at any time.
         if _registered(store, record):
             return lease
     except BaseException:

@@ -55,10 +55,10 @@ def retune(
     """Measure the live index with folded queries, and find new parameters where it is below the target.
 
     Args:
-        store: only read.
-        model: whose queries they are.
-        queries: folded: to be compared with stored embeddings.
-        target: recall@10 wanted.
+        store: read only.
+        model: version whose queries these are.
+        queries: folded queries, to compare with stored embeddings.
+        target: required recall@10.
 
     Returns:
         None for an index that compares every key.
@@ -85,7 +85,7 @@ def retune(
 def retune_in_child(
     report: Report, path: Path, model: str, queries: np.ndarray, target: float
 ) -> TunedKeys | None:
-    """`retune`, as `run_spawned` runs it."""
+    """Run `retune` in a child process, for `run_spawned`."""
     os.nice(5)
     with Store.open(path, readonly=True) as store:
         return retune(store, model, queries, target)
@@ -95,14 +95,14 @@ def key_queries(
     folded: Float32[np.ndarray, "queries encoder_dim"],
     projection: Float32[np.ndarray, "key_dim encoder_dim"] | None,
 ) -> Float32[np.ndarray, "queries key_dim"]:
-    """Folded queries against the keys of a generation that is projected by W_g: times W_g⁻¹."""
+    """Multiply folded queries by W_g⁻¹, to compare them with keys projected by W_g."""
     if projection is None:
         return folded
     return np.ascontiguousarray(folded @ np.linalg.inv(projection.astype(np.float64)), np.float32)
 
 
 def keep_tuned(store: Store, tuned: TunedKeys) -> None:
-    """Keep the parameters for the next opening."""
+    """Store the parameters for the next opening."""
     path = store.path / FILE_NAME
     unfinished = path.with_name(f".{FILE_NAME}.writing")
     content = {"generation": tuned.generation, "model": tuned.model, "parameters": tuned.parameters}
@@ -122,7 +122,7 @@ def kept_tuned(store: Store, generation: int) -> Mapping[str, Any] | None:
 
 
 def with_tuned_parameters(store: Store, generation: Generation) -> Generation:
-    """The generation, searched with the parameters that were kept for it."""
+    """Return the generation with its stored search parameters."""
     stored = kept_tuned(store, generation.number)
     if stored is None:
         return generation

@@ -75,22 +75,22 @@ def compact(
 
     Args:
         collection: open for writing.
-        on_progress: told of the build.
-        rebuild: whether to build even if the live generation lacks nothing and has nothing too much.
+        on_progress: receives the progress of the build.
+        rebuild: True to build even if the live generation is up to date.
         spawned: as for `Collection.refresh`.
-        patience_s: how long readers that are at work are waited for, as those of a server's searches.
-        cancelled: asked now and then.
+        patience_s: time to wait for active readers, such as a server's searches.
+        cancelled: polled; True stops the work.
 
     Raises:
-        InsufficientStorage: it takes twice the space for a while.
-        Cancelled: what was deleted may be there as before.
+        InsufficientStorage: it needs twice the space temporarily.
+        Cancelled: deleted data may remain in files.
     """
     store = collection.store
     requested, before = store.sequence, folder_bytes(store.path)
     if rebuild or collection.stale or store.count().tombstones:
         collection.refresh(on_progress, spawned=spawned, cancelled=cancelled)
     until = time.monotonic() + patience_s
-    with collection.rebuilder.alone():  # a build that runs would be of rows that go, or be cleared away
+    with collection.rebuilder.alone():  # a concurrent build would contain removed rows
         while True:
             collection.forget_states()
             retire(store, keep=1)
@@ -143,7 +143,7 @@ def folder_bytes(folder: Path) -> int:
         try:
             total += path.stat().st_size if path.is_file() else 0
         except FileNotFoundError:
-            continue  # went meanwhile
+            continue  # deleted meanwhile
     return total
 
 

@@ -14,8 +14,8 @@ from dsearch.engine.searchable import Searchable
 def statistics(collection: Searchable) -> dict[str, Any]:
     """Return documents, delta, generations, keys with their measured recall, models and bytes, as JSON.
 
-    `delta` counts what was written or deleted since the live generation was built, and its share of the
-    documents of that. Reads no file of the index, so that a damaged one does not hide the rest.
+    `delta` counts documents written or deleted since the live build, and their share of its documents. No
+    file of the index is read, so a damaged index does not prevent the rest.
     """
     store = collection.store
     counts, live = store.count(), store.live_generation()

@@ -45,7 +45,7 @@ class Verified:
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """The problems in words."""
+        """Texts of the problems."""
         return tuple(map(str, self.problems))
 
     @property
@@ -215,11 +215,11 @@ class Recovered:
 def accept_loss(path: Path) -> str | None:
     """Make the collection in folder `path` continue with its remaining data; describe the lost data.
 
-    Numbers of operations that were lost are not used again. None: nothing is missing, and nothing was done.
+    Numbers of lost operations are not used again. Returns None if nothing is missing.
 
     Raises:
         CollectionNotFound, HomeLocked, UnsupportedFormat.
-        CorruptData: the database itself cannot be read, so that there is nothing to go on with.
+        CorruptData: the database itself cannot be read.
     """
     try:
         with Store.open(path):

@@ -63,7 +63,7 @@ def _having(column: FieldColumn | None, test: Callable[[Any], bool]) -> Bool[np.
 
 
 def _one_of(operands: tuple[Scalar, ...]) -> Callable[[Any], bool]:
-    """By type as well: 1 is not true, but it is 1.0."""
+    """Compare type and value: 1 is not true, but it is 1.0."""
     wanted = {(_type(operand), operand) for operand in operands}
     return lambda value: not isinstance(value, list) and (_type(value), value) in wanted
 
@@ -74,18 +74,18 @@ def _ordered(order: Callable[[Any, Any], bool], operand: str | int | float) -> C
 
 
 def _type(value: Scalar) -> type:
-    """float for every number: texts, numbers, booleans and null never meet each other's conditions."""
+    """Map numbers to float: text, numbers, booleans and null never match each other's conditions."""
     return float if type(value) is int else type(value)
 
 
-_RECENT = 8  # of one byte a document each
+_RECENT = 8  # masks of one byte a document
 
 
 class NarrowedStates:
     """Narrows snapshots of one store to filters; for many threads.
 
-    A row is one version of a document, so a filter holds for a snapshot whatever was written since: equal
-    stamps give equal answers.
+    A row is one version of a document, so later writes do not change the mask of a snapshot: equal stamps
+    give equal answers.
     """
 
     def __init__(self, store: Store):
@@ -99,7 +99,7 @@ class NarrowedStates:
             self._recent.clear()
 
     def narrowed(self, state: Snapshot, filter: object | None) -> Snapshot:
-        """`state` with nothing to be found but what `filter` lets through: JSON, or a tree that was parsed.
+        """Return `state` restricted to the documents that match a filter, given as JSON or parsed.
 
         Raises:
             InvalidRequest: not a filter.
@@ -116,14 +116,14 @@ class NarrowedStates:
         result = self._narrowed(state, tree)
         with self._lock:
             for other in [other for other in self._recent if other[0] != generation]:
-                del self._recent[other]  # an index that was replaced is not kept in memory for its sake
+                del self._recent[other]  # it would keep a replaced index in memory
             self._recent[key] = result
             while len(self._recent) > _RECENT:
                 self._recent.popitem(last=False)
         return result
 
     def _narrowed(self, state: Snapshot, tree: Filter) -> Snapshot:
-        """By the fields that the generation keeps, and of fresh rows by the store; of all, without fields."""
+        """Use the generation's fields, and the store for fresh rows or for fields that are not indexed."""
         fields = state.generation.fields
         built = None if fields is None else matching(tree, fields)
         if built is None:

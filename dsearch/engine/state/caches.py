@@ -29,15 +29,15 @@ from dsearch.store import Store
 from dsearch.types import Document
 
 MAX_BYTES = 8 * 1024 * 1024
-_ENTRY_BYTES = 512  # of a document without what it holds, with its place in the table
+_ENTRY_BYTES = 512  # overhead of a document and its table entry
 
 
 class KeptDocuments:
     """The documents of one store, by row; for many threads.
 
     Args:
-        store: where they are read.
-        max_bytes: of what is kept, about; 0 keeps nothing.
+        store: store of the documents.
+        max_bytes: approximate size limit; 0 caches nothing.
     """
 
     def __init__(self, store: Store, max_bytes: int = MAX_BYTES):
@@ -54,8 +54,8 @@ class KeptDocuments:
         """Return the document of each row but −1; shared with others: hand out its metadata with `owned`.
 
         Raises:
-            NotFound: a row that is not there any more.
-            CorruptData: one that is not what was written.
+            NotFound: a row was removed.
+            CorruptData: a row is damaged.
         """
         wanted = set(rows.tolist())
         wanted.discard(NONE)
@@ -91,7 +91,7 @@ class KeptDocuments:
 
 
 def owned(metadata: dict[str, Any]) -> dict[str, Any]:
-    """A copy that its reader may change."""
+    """Copy metadata, so that the caller may change it."""
     return {name: _copied(value) for name, value in metadata.items()}
 
 
@@ -121,7 +121,7 @@ def _size_of(value: Any) -> int:
     return own
 
 
-_MOST = 16  # kinds of searches, of some kilobytes each
+_MOST = 16  # layers of a few kilobytes each
 
 
 class KeptLayers:
@@ -146,9 +146,9 @@ class KeptLayers:
         Raises:
             InvalidRequest: options out of range.
         """
-        if not isinstance(options.get("score", "dot"), str):  # a caller's own score, which may learn
+        if not isinstance(options.get("score", "dot"), str):  # a caller's score module may be trained
             return SearchLayer(state, head, **options)
-        key = (id(head), *options.items())  # a layer that is kept keeps its head: ids stay theirs
+        key = (id(head), *options.items())  # a cached layer references its head, so the id stays unique
         with self._lock:
             if state is not self._state:
                 self._state, self._layers = state, {}
