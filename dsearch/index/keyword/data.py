@@ -64,7 +64,7 @@ class KeywordData:
 
     @classmethod
     def of(cls, texts: Iterable[str], tokenizer: Tokenizer, *, k1: float, b: float) -> KeywordData:
-        """Cut and count `texts`; equal texts give equal data.
+        """Tokenise and count `texts`; equal texts give equal data.
 
         Raises:
             InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
@@ -81,7 +81,7 @@ class KeywordData:
             for word in words:
                 for leaf in word.leaves:
                     term_id = term_ids.get(leaf)
-                    # Silent words are numbered from −1 down, as long as the number of terms is not known.
+                    # Silent words are numbered from −1 down until the number of terms is known.
                     symbols.append(
                         -1 - silent_ids.setdefault(leaf, len(silent_ids)) if term_id is None else term_id
                     )
@@ -105,7 +105,7 @@ class KeywordData:
         )
 
     def part(self, start: int, stop: int) -> KeywordData:
-        """The documents at positions `start` to `stop` − 1, with the vocabulary and the parts of all."""
+        """Return the documents at positions `start` to `stop` − 1, with the whole vocabulary."""
         before = np.zeros(len(self.offsets), np.int64)  # postings of the part that come before each column
         blocks: list[np.ndarray] = []
         done = 0
@@ -133,7 +133,7 @@ class KeywordData:
         )
 
     def settings(self) -> dict[str, Any]:
-        """All that is neither an array nor the vocabulary, as JSON."""
+        """Everything except arrays and vocabulary, as JSON."""
         return {
             "k1": self.k1,
             "b": self.b,
@@ -144,7 +144,7 @@ class KeywordData:
         }
 
     def save(self, folder: Path) -> None:
-        """Write the files named in `KEYWORD_FILES` into `folder`, which is made when it is not there."""
+        """Write the files named in `KEYWORD_FILES` into `folder`, created if missing."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "settings.json").write_text(
             json.dumps(self.settings(), ensure_ascii=False, indent=1), "utf-8"
@@ -161,8 +161,8 @@ class KeywordData:
         """Read what `save` wrote; with `mmap` postings and sequences stay on disk until they are used.
 
         Raises:
-            CorruptData: a file is missing or does not fit the others.
-            UnsupportedFormat: this release, or this PyStemmer, cuts texts differently.
+            CorruptData: a file is missing or inconsistent.
+            UnsupportedFormat: this release, or this PyStemmer, tokenises differently.
         """
         mode = "r" if mmap else None
         try:
@@ -187,7 +187,7 @@ class KeywordData:
         return data
 
     def _check(self) -> None:
-        """Slices of arrays that do not fit each other would silently give other scores."""
+        """Check that the arrays are consistent; slices of others would silently give wrong scores."""
         starts, symbols = self.sequences.starts, self.sequences.symbols
         fit = (
             len(set(self.vocabulary)) == len(self.vocabulary) >= self.terms

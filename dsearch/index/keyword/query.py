@@ -48,7 +48,7 @@ class ParsedQuery:
 
 
 def parse_query(text: str) -> ParsedQuery:
-    """Take a query apart; total: every text is a query."""
+    """Parse a query; every text is valid."""
     required: list[str] = []
     excluded: list[str] = []
     words: list[str] = []
@@ -80,7 +80,7 @@ class Phrase:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, text: str) -> Phrase | None:
-        """The phrase in `text`, None where there is no word in it."""
+        """Tokenise a phrase; None for a text without words."""
         words = next(tokenizer.words([text]))
         leaves = tuple(leaf for word in words for leaf in word.leaves)
         if not leaves:

@@ -80,11 +80,11 @@ class QueryTerms:
 
     @property
     def remembered(self) -> int:
-        """The number of queries whose terms are known."""
+        """Number of cached queries."""
         return len(self._terms_of)
 
     def of(self, query: str) -> list[QueryTerm]:
-        """The distinct terms of `query`, in its order."""
+        """Return the distinct terms of `query`, in its order."""
         terms = self._terms_of.get(query)
         if terms is None:
             if self._characters + len(query) > _REMEMBERED:
@@ -95,11 +95,11 @@ class QueryTerms:
 
     @property
     def documents(self) -> int:
-        """n of the corpus."""
+        """Number of documents of the corpus."""
         return self._documents
 
     def number(self, symbol: str) -> int:
-        """The place of a term or silent word in the vocabulary, −1 for one that no document holds."""
+        """Return the id of a term or silent word in the vocabulary; −1 for one in no document."""
         return self._numbers.get(symbol, -1)
 
     def _cut(self, query: str) -> list[QueryTerm]:
