@@ -39,7 +39,7 @@ class _Audit:
             self.damage.append(damage)
 
     def rows(self, query: str, what: str) -> Iterator[tuple[object, ...]]:
-        """The rows of a query up to the first page that cannot be read, which is noted."""
+        """Yield the rows of a query up to the first unreadable page, which is recorded."""
         try:
             yield from self.connection.execute(query)
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
@@ -70,7 +70,7 @@ def _state(audit: _Audit) -> State | None:
         meta: Meta = read_meta(audit.connection)
         audit.facts += meta.fact
         return read_state(audit.connection)
-    except Exception as error:  # whatever a damaged table throws is the finding
+    except Exception as error:  # any error of a damaged table is a finding
         audit.note(f"the collection's own record cannot be read ({error})")
         return None
 
@@ -82,10 +82,10 @@ def _structure(audit: _Audit) -> None:
 
 
 def _documents(audit: _Audit) -> None:
-    # As blobs: a flipped bit may leave text that is no UTF-8, and that is a finding, not an exception.
+    # As blobs: a flipped bit may invalidate UTF-8, which is a finding, not an exception.
     names = ("id", "title", "text", "metadata", "value")
     fields = ", ".join(f"CAST({name} AS BLOB)" for name in names)
-    # ... or the same bytes as a blob, which no reader takes for a text.
+    # ... or turn text into a blob of the same bytes, which readers reject.
     types = " AND ".join(f"typeof({name}) = 'text'" for name in names[:-1])
     types += " AND typeof(value) IN ('text', 'null')"
     query = f"SELECT row, written, deleted, digest, {types}, {fields} FROM document NOT INDEXED"
@@ -125,7 +125,7 @@ def _embeddings(audit: _Audit) -> None:
 
 
 def _passages(audit: _Audit) -> None:
-    # Format 1 has no such table; where it should be there, the sum of all facts misses what was in it.
+    # Format 1 has no such table; if it is missing in format 2, the sum of all facts differs.
     if not list(audit.rows("SELECT 1 FROM sqlite_master WHERE name = 'passages'", "tables")):
         return
     query = "SELECT row, written, digest, spans, vectors FROM passages NOT INDEXED"

@@ -1,4 +1,4 @@
-"""Further embeddings of long documents: rows of table `passages`, written as a whole or not at all.
+"""Further embeddings of long documents: rows of table `passages`, written atomically.
 
 A document longer than the encoder's window has an embedding for each of its passages. The first one is its
 row of table `embedding`, as for any document; this table has the passages' places in the text and the
@@ -32,7 +32,7 @@ def has_table(connection: sqlite3.Connection) -> bool:
 
 
 def pack(passages: Passages, dimension: int) -> Packed:
-    """Check the passages of a document and bring them into their stored form; raises InvalidRequest."""
+    """Check the passages of a document and serialise them; raises InvalidRequest."""
     spans, embeddings = np.asarray(passages.spans), np.asarray(passages.embeddings)
     if spans.shape != (len(embeddings) + 1, 2) or embeddings.shape != (len(spans) - 1, dimension):
         raise InvalidRequest(
@@ -60,7 +60,7 @@ def insert(operation: Operation, passages: Iterable[tuple[int, Packed]]) -> None
 
 
 def stored(connection: sqlite3.Connection, row: int) -> Packed | None:
-    """The passages of a row as they are stored, None for a document with one embedding."""
+    """Return the stored passages of a row; None for a document with one embedding."""
     if not has_table(connection):
         return None
     return connection.execute("SELECT spans, vectors FROM passages WHERE row = ?", (row,)).fetchone()
@@ -80,7 +80,7 @@ def remove(operation: Operation, rows: Sequence[int]) -> None:
 
 
 def read(connection: sqlite3.Connection, rows: Sequence[int], dimension: int) -> Mapping[int, Passages]:
-    """The passages of those of `rows` that have some, ascending; each is held against its digest.
+    """Read the passages of the long documents among `rows`, ascending, and verify them.
 
     Raises CorruptData.
     """

@@ -25,10 +25,10 @@ _CHUNK = 2048
 _FIELDS = "row, id, title, text, metadata, value, digest"
 _THESE = "row IN (SELECT value FROM json_each(?))"
 
-# Deleting comes first: an upsert alone would find the document's digest unchanged and do nothing.
+# Deletion comes first: an upsert alone would see an unchanged digest and skip the document.
 _REMEDY = "delete that document and upsert it again, or restore a backup"
 
-# Left to itself SQLite scans all embeddings, for the order of the rows: .7 s among a million, at each write.
+# SQLite would scan all embeddings to order the rows: .7 s for a million, at each write.
 ADDED = (
     "SELECT row FROM embedding INDEXED BY embedding_written CROSS JOIN document USING (row)"
     " WHERE embedding.written > ? AND deleted IS NULL ORDER BY row"
@@ -42,8 +42,8 @@ Rows = Sequence[int] | Int64[np.ndarray, " rows"]
 
 
 def snapshot(connection: sqlite3.Connection) -> StoreState:
-    """The searchable rows: those with an embedding, without those with a tombstone."""
-    # Both statements are answered from an index alone; joining the tables would read every text.
+    """Return the searchable rows: with an embedding and without a tombstone."""
+    # Both statements read only an index; joining the tables would read every text.
     embedded = _integers(connection, "SELECT row FROM embedding")
     dead = _integers(connection, "SELECT row FROM document WHERE deleted IS NOT NULL")
     rows = np.setdiff1d(embedded, dead, assume_unique=True)
@@ -51,7 +51,7 @@ def snapshot(connection: sqlite3.Connection) -> StoreState:
 
 
 def changes_since(connection: sqlite3.Connection, sequence: int) -> Changes:
-    """Rows that became searchable, and searchable rows that went, after operation `sequence`."""
+    """Return rows that became or ceased to be searchable after operation `sequence`."""
     purged = live(connection, "horizon") or 0
     if sequence < purged:
         raise Gone(
@@ -64,7 +64,7 @@ def changes_since(connection: sqlite3.Connection, sequence: int) -> Changes:
 
 
 def pending(connection: sqlite3.Connection) -> Pending:
-    """Live rows that wait for their embedding, with the characters of their contents."""
+    """Return live rows without an embedding, with the lengths of their contents in characters."""
     records = connection.execute("SELECT row, length FROM pending ORDER BY row").fetchall()
     columns = np.array(records, dtype=np.int64).reshape(-1, 2)
     return Pending(columns[:, 0].copy(), columns[:, 1].copy())
@@ -73,9 +73,9 @@ def pending(connection: sqlite3.Connection) -> Pending:
 def embeddings(
     connection: sqlite3.Connection, rows: Rows, dimension: int, *, check: bool
 ) -> Float32[np.ndarray, "rows dimension"]:
-    """The embeddings of `rows`, in their order, repeats allowed; read in ascending order of rows.
+    """Return the embeddings of `rows`, in their order, repeats allowed; read in ascending order of rows.
 
-    Raises NotFound for a row without one, CorruptData for one that is not what was written.
+    Raises NotFound for a row without one, CorruptData for a damaged one.
     """
     wanted = np.asarray(rows, dtype=np.int64)
     unique, place = np.unique(wanted, return_inverse=True)
@@ -98,12 +98,12 @@ def embeddings(
 
 
 def contents(connection: sqlite3.Connection, rows: Rows) -> list[str]:
-    """Title and text of each row, as they are encoded and indexed; see `Document.content`."""
+    """Return title and text of each row, as encoded and indexed; see `Document.content`."""
     return [document.content for document in documents(connection, rows)]
 
 
 def documents(connection: sqlite3.Connection, rows: Rows) -> list[Document]:
-    """The document versions of `rows`, in their order, deleted ones too (older snapshots show them)."""
+    """Return the document versions of `rows`, in their order; older snapshots show deleted ones too."""
     by_row = {fields[0]: _document(fields) for fields in _by_row(connection, _FIELDS, rows)}
     return [by_row[row] for row in _require_all(rows, by_row)]
 
@@ -115,7 +115,7 @@ def ids(connection: sqlite3.Connection, rows: Rows) -> list[str]:
 
 
 def rows_of(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
-    """The live row of each id that has one."""
+    """Return the live row of each id; ids without one are omitted."""
     by_id: dict[str, int] = {}
     for id in ids:
         row = _live(connection, "row", id)
@@ -133,7 +133,7 @@ def get(connection: sqlite3.Connection, id: str) -> Document | None:
 def page(
     connection: sqlite3.Connection, after: str | None, limit: int, tree: Filter | None
 ) -> list[Document]:
-    """The first `limit` live documents that match and whose id comes after `after`, by code point."""
+    """Return the first `limit` live, matching documents with an id after `after`, by code point."""
     condition, parameters = _where(tree)
     n = len(parameters)
     records = connection.execute(
@@ -154,7 +154,7 @@ def export(connection: sqlite3.Connection, tree: Filter | None) -> Iterator[Docu
 
 
 def needs_encoding(connection: sqlite3.Connection, documents: Sequence[Document]) -> list[int]:
-    """Positions of the documents whose id has no stored embedding of the same title and text."""
+    """Return the positions of documents without a stored embedding of the same title and text."""
     positions: list[int] = []
     for position, document in enumerate(documents):
         stored = _live(connection, "title, text, row IN (SELECT row FROM embedding)", document.id)
@@ -169,7 +169,7 @@ def _where(tree: Filter | None) -> tuple[str, list[str]]:
 
 def _live(connection: sqlite3.Connection, fields: str, id: str) -> tuple[Any, ...] | None:
     if not _is_text(id):
-        return None  # no such id can be stored
+        return None  # such an id cannot be stored
     return connection.execute(
         f"SELECT {fields} FROM document WHERE id = ? AND deleted IS NULL", (id,)
     ).fetchone()
@@ -201,7 +201,7 @@ def _require_all(rows: Rows, by_row: dict[int, Any]) -> list[int]:
 def _document(fields: tuple[Any, ...]) -> Document:
     row, id, title, text, metadata, value, digest = fields
     texts = (id, title, text, metadata, "" if value is None else value)
-    # A flipped bit may make a text a blob of the same bytes.
+    # A flipped bit may turn text into a blob of the same bytes.
     whole = all(isinstance(field, str) for field in texts)
     if not whole or document_digest(*(field.encode("utf-8") for field in texts)) != digest:
         raise CorruptData(

@@ -28,11 +28,12 @@ def upsert(
     vectors: Mapping[int, bytes],
     passages: Mapping[int, Packed],
 ) -> WriteReceipt:
-    """Write new versions of what is new or changed; `vectors` has the given embeddings by position in
-    `documents`, `passages` those of long documents among them.
+    """Write versions of new and changed documents.
 
-    A stored embedding of the same title and text is kept, whatever is given: what was published with it stays
-    exact.
+    `vectors` has embeddings by position in `documents`, `passages` those of long documents.
+
+    A stored embedding of the same title and text is kept even if another is supplied, so published results
+    stay exact.
     """
     rows: list[int] = []
     new: list[tuple[int, Prepared]] = []
@@ -89,7 +90,7 @@ def upsert(
 
 
 def delete(operation: Operation, ids: Sequence[str]) -> WriteReceipt:
-    """Tombstone the live versions of `ids`; an id that is not there is counted as missing."""
+    """Tombstone the live versions of `ids`; unknown ids are counted as missing."""
     unique = list(dict.fromkeys(ids))
     live = _live_versions(operation.connection, unique)
     receipt = delete_rows(operation, [live[id][0] for id in unique if id in live])
@@ -111,7 +112,7 @@ def set_embeddings(
 ) -> int:
     """Store embeddings of pending rows, and passages by row.
 
-    Rows that got an embedding or were superseded meanwhile are passed over.
+    Rows that got an embedding or were superseded meanwhile are skipped.
     """
     waiting: list[tuple[int, bytes]] = []
     for row, embedding in zip(rows.tolist(), embedding_bytes(embeddings), strict=True):
@@ -126,7 +127,7 @@ def set_embeddings(
 
 
 def _live_versions(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
-    """Row and digest of those documents that are there, by id."""
+    """Return row and digest of the live documents among `ids`, by id."""
     versions: dict[str, tuple[int, bytes]] = {}
     for start in range(0, len(ids), _LOOKED_UP):
         chunk = ids[start : start + _LOOKED_UP]

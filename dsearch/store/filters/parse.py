@@ -2,20 +2,20 @@ r"""Parse filters: conditions on metadata as JSON, checked once and converted to
 
     {"year": {"gte": 1990, "lt": 2000}, "or": [{"tags": {"in": ["x", "y"]}}, {"not": {"lang": {"eq": "en"}}}]}
 
-An object holds when all of its entries do. An entry is `and` or `or` with a list of filters, `not` with one
-filter, or a field with its conditions (all must hold):
+All entries of an object must hold. An entry is `and` or `or` with a list of filters, `not` with one filter,
+or a field with its conditions (all must hold):
 
-| condition | holds when the field's value |
+| condition | holds if the field's value |
 |---|---|
 | `eq`, `in` | is that string, number, boolean or null; one of those in the list |
-| `ne`, `nin` | does not meet `eq`, `in`: so documents without the field are among them |
+| `ne`, `nin` | does not meet `eq`, `in`; documents without the field match |
 | `gt`, `gte`, `lt`, `lte` | is of the operand's type (number or string, by code point) and lies so |
-| `exists` | is there at all (true; a null is) or is not (false) |
+| `exists` | is present (true; null too) or absent (false) |
 
-Types matter: 1 is not "1", true is not 1, a null is not an absent field; 1 and 1.0 are the same number. Where
-the value is a list, a condition holds when it does for any element (lists and objects within are not looked
-into). `author.name` is the key `name` of the object `author`; a backslash takes the next character as it is,
-so `dc\.title` is one key, and `\or` a field named "or". A NUL in a stored string ends it.
+Types matter: 1 is not "1", true is not 1, null is not an absent field; 1 and 1.0 are the same number. A list
+meets a condition if any element does (nested lists and objects are ignored). `author.name` is the key `name`
+of the object `author`; a backslash escapes the next character, so `dc\.title` is one key, and `\or` a field
+named "or". A NUL in a stored string ends it.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ Filter = Equals | Compares | Exists | All | Some | Not
 
 
 def parse_filter(condition: object) -> Filter:
-    """Check a filter as it came from JSON; one that was checked already is returned as it is.
+    """Check a filter from JSON; a parsed one is returned unchanged.
 
-    At most 16 levels, 256 conditions and 10,000 operands. Raises InvalidRequest: where, what was given, what
-    is allowed.
+    At most 16 levels, 256 conditions and 10,000 operands. Raises InvalidRequest, which names the place, the
+    value and what is allowed.
     """
     if isinstance(condition, Filter):
         return condition
@@ -99,7 +99,7 @@ def parse_filter(condition: object) -> Filter:
 
 
 def parse_field(field: str, where: str = "field") -> Keys:
-    """The keys of a dotted path; raises InvalidRequest."""
+    """Split a dotted path into keys; raises InvalidRequest."""
     if len(field) > MAX_FIELD_CHARACTERS:
         raise _refused(where, f"a field of {len(field)} characters", f"use at most {MAX_FIELD_CHARACTERS}")
     keys = [""]
@@ -128,7 +128,7 @@ def parse_field(field: str, where: str = "field") -> Keys:
 
 
 class _Parser:
-    """Counts what it has seen: the bounds are for a filter as a whole."""
+    """Parser with counters, because the limits apply to a filter as a whole."""
 
     def __init__(self) -> None:
         self.conditions = 0
