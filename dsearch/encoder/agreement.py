@@ -15,8 +15,8 @@ from jaxtyping import Float32
 
 from dsearch.encoder.backends import CLOSE
 
-LEAST_CLOSE = 0.999  # the worst cosine of a back end whose embeddings may stand beside those of torch
-LEAST_INT8 = 0.98  # the mean cosine of a quantised one, whose embeddings stand by themselves
+LEAST_CLOSE = 0.999  # minimum cosine of a back end whose embeddings may be mixed with those of torch
+LEAST_INT8 = 0.98  # minimum mean cosine of a quantised back end, whose embeddings are never mixed
 
 
 def agrees(dtype: str, cosines: Float32[np.ndarray, " texts"]) -> bool:
@@ -42,7 +42,7 @@ def queries() -> Sequence[str]:
 
 @cache
 def documents() -> Sequence[str]:
-    """Forty texts, from a line to more than most windows hold."""
+    """Forty texts, from one line to more than most windows."""
     texts = _docstrings()
     joined = [" ".join(texts[first : first + 8]) for first in range(0, len(texts) - 8, 8)]
     return tuple([text[:400] for text in texts[:16]] + [text[:900] for text in joined[:16]] + joined[16:24])

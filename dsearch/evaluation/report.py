@@ -94,11 +94,11 @@ def build_report(
     """Compare systems that were evaluated on the same judgements.
 
     Args:
-        systems: system name → what `evaluate` returned for it.
-        baseline: the system that differences are taken to; the first when not given.
+        systems: system name → result of `evaluate`.
+        baseline: system that differences refer to; the first by default.
         groups: further groups beside `all`, such as `{"seen": …, "unseen": …}`: query ids. Ids without a
-            value are passed over, groups without any value are not shown.
-        left_out: judged queries without a relevant document, to be told in the report.
+            value are skipped, groups without any value are omitted.
+        left_out: judged queries without a relevant document, for the report.
         samples: bootstrap samples.
         seed: random seed of the bootstrap.
 

@@ -174,7 +174,7 @@ class Reader:
         return document
 
     def list(self, after: str | None = None, limit: int = 100, filter: object = None) -> list[Document]:
-        """Return a page of live documents by id (code points) after `after`, the last id of the previous page."""
+        """Return a page of live documents by id (code points); `after` is the last id of the page before."""
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_PAGE}")
         tree = None if filter is None else parse_filter(filter)

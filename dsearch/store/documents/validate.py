@@ -150,7 +150,7 @@ def prepare_embeddings(
 
 
 def finite_float32(array: Shaped[np.ndarray, "rows dimension"]) -> Float32[np.ndarray, "rows dimension"]:
-    """Convert embeddings to little-endian float32; raises InvalidRequest for NaN, infinity and non-numbers."""
+    """Convert embeddings to little-endian float32; raises InvalidRequest for NaN and infinity."""
     if array.dtype.kind not in "fiu":
         raise InvalidRequest(f"embeddings of type {array.dtype}; give float32")
     if array.dtype == _FLOAT32:
