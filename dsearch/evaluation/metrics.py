@@ -75,7 +75,7 @@ class JudgedQuery:
 
 
 def ndcg(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
-    """DCG@k divided by the ideal one; DCG@k = Σ_{i ≤ k} grade_i / log2(i + 1) (Järvelin & Kekäläinen 2002)."""
+    """DCG@k over the ideal one; DCG@k = Σ_{i ≤ k} grade_i / log2(i + 1) (Järvelin & Kekäläinen 2002)."""
     return _discounted(judged.gains[:, :cutoff]) / _discounted(judged.ideal[:, :cutoff])
 
 
