@@ -118,12 +118,7 @@ class ShardedCollection:
         return self._query_states(self.name, queries, model)
 
     def _supported_head(self, version: str) -> Head:
-        """The head of a model that shards can answer with.
-
-        Raises:
-            NotInCluster: it has re-encoded documents, or a slot for "nothing fits".
-            ModelNotFound, CorruptData.
-        """
+        """Return the head of a model; raises NotInCluster for a model that shards cannot use."""
         head = self.head(version)
         parts = {
             "documents of its own": self._local.has_documents_of(version),

@@ -76,11 +76,7 @@ def candidates(dtype: str | None = None) -> list[Backend]:
         tried.append(Backend(TORCH, HALF))
     for name in installed():
         wanted = {FLOAT, best_dtype(name)} if dtype is None else {dtype}
-        tried += [
-            Backend(name, precision)
-            for precision in (*CLOSE, INT8)
-            if precision in wanted and _takes(name, precision)
-        ]
+        tried += [Backend(name, kind) for kind in (*CLOSE, INT8) if kind in wanted and _takes(name, kind)]
     return tried
 
 
@@ -132,9 +128,7 @@ def choose(
             problems[backend] = f"{type(error).__name__}: {error}"
     rates = _rates(encoders)
     measured = [MeasuredBackend(backend.name, backend.dtype, *rates[backend]) for backend in rates]
-    measured += [
-        MeasuredBackend(backend.name, backend.dtype, problem=problem) for backend, problem in problems.items()
-    ]
+    measured += [MeasuredBackend(failed.name, failed.dtype, problem=why) for failed, why in problems.items()]
     chosen = _fastest(rates)
     choice = Choice(chosen, tuple(measured))
     with contextlib.suppress(OSError):  # without a writable cache the next start measures again

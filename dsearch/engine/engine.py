@@ -92,11 +92,7 @@ class SearchEngine:
         return self._encoders.following
 
     def load_encoder(self) -> None:
-        """Load the encoder that searches need, unless it is loaded.
-
-        Raises:
-            EncoderUnavailable: its weights are not on this machine.
-        """
+        """Load the encoder that searches need; raises EncoderUnavailable without its weights."""
         _ = self.encoder
 
     def names(self) -> list[str]:
@@ -122,11 +118,7 @@ class SearchEngine:
             return self._open[name]
 
     def searchable(self, name: str) -> Searchable:
-        """Return what answers the searches of a collection: here the collection itself.
-
-        Raises:
-            As `collection`.
-        """
+        """Return what answers the searches of a collection: here the collection itself."""
         return self.collection(name)
 
     def create(

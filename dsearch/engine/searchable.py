@@ -13,53 +13,27 @@ from dsearch.types import SearchResult
 
 @runtime_checkable
 class Searchable(Protocol):
-    """Operations that need no index in this process beyond search itself.
+    """Operations that need no index in this process; each is described in `Collection`.
 
     `Collection` has them and all others. A collection in shards has only these: a release answers its
     searches, and the home supplies documents by id, models and feedback.
     """
 
     @property
-    def name(self) -> str:
-        """Name of the collection."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def store(self) -> Store:
-        """Documents, models and settings in the home."""
-        ...
-
+    def store(self) -> Store: ...
     @property
-    def feedback(self) -> FeedbackStore:
-        """Clicks and judgements."""
-        ...
-
+    def feedback(self) -> FeedbackStore: ...
     @property
-    def live_model(self) -> str:
-        """Version that answers by default."""
-        ...
-
+    def live_model(self) -> str: ...
     @property
-    def verification(self) -> dict[str, Any]:
-        """Verification of the index files, as JSON."""
-        ...
+    def verification(self) -> dict[str, Any]: ...
 
-    def describe(self) -> dict[str, Any]:
-        """Description of the collection, as JSON."""
-        ...
-
-    def rebuild_status(self) -> dict[str, Any]:
-        """State of automatic rebuilds, as JSON."""
-        ...
-
-    def head(self, version: str) -> Head:
-        """Return the head of a model."""
-        ...
-
-    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
-        """Search for the documents that a query attends to most."""
-        ...
-
-    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
-        """Run `search` for many queries in one state."""
-        ...
+    def describe(self) -> dict[str, Any]: ...
+    def rebuild_status(self) -> dict[str, Any]: ...
+    def head(self, version: str) -> Head: ...
+    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult: ...
+    def search_batch(
+        self, queries: Sequence[str], **options: Unpack[SearchOptions]
+    ) -> list[SearchResult]: ...

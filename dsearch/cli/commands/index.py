@@ -53,9 +53,7 @@ def index(
     ] = None,
     no_passages: Annotated[
         bool,
-        typer.Option(
-            "--no-passages", help="New collection: truncate long documents instead of splitting them."
-        ),
+        typer.Option("--no-passages", help="New collection: truncate long documents."),
     ] = False,
     kind: Annotated[
         str | None,

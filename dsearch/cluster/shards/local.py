@@ -26,9 +26,7 @@ class LocalShards:
 
     def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
         """Call a method of several shards, each with its request; return their answers."""
-        return {
-            number: getattr(self.shards[number], method)(argument) for number, argument in requests.items()
-        }
+        return {at: getattr(self.shards[at], method)(argument) for at, argument in requests.items()}
 
     def close(self) -> None:
         """Close the shards."""

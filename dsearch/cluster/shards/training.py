@@ -46,11 +46,8 @@ def gather(state: Snapshot, offset: int, request: GatherRequest) -> GatherResult
 
 
 def _leaves(request: ShardAttendRequest) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        torch.tensor(request.folded),
-        torch.tensor(request.keyword_weight),
-        torch.tensor(request.temperature),
-    )
+    folded, keyword_weight = torch.tensor(request.folded), torch.tensor(request.keyword_weight)
+    return folded, keyword_weight, torch.tensor(request.temperature)
 
 
 def _exact(

@@ -111,7 +111,5 @@ class ShardedDocuments(NothingFurther):
         )
         documents = self._corpus.release.documents
         drawn = torch.randint(documents, (options.retention_batch,), generator=generator)
-        retention_loss = (
-            retention(self._corpus, head, drawn.numpy()) if options.retention else torch.zeros(())
-        )
-        return descend(loss, retention_loss, head, options)
+        drift = retention(self._corpus, head, drawn.numpy()) if options.retention else torch.zeros(())
+        return descend(loss, drift, head, options)

@@ -46,10 +46,9 @@ def strike_missing(store: Store) -> list[int]:
     """Unregister generations without a folder, except the live one; return their numbers."""
     live = store.live_generation()
     gone = [
-        generation.number
-        for generation in store.generations()
-        if (live is None or generation.number != live.number)
-        and not generation_folder(store, generation.number).is_dir()
+        old.number
+        for old in store.generations()
+        if (live is None or old.number != live.number) and not generation_folder(store, old.number).is_dir()
     ]
     for number in gone:
         store.retire_generation(number)

@@ -171,9 +171,7 @@ def switch(
         with source.writing_stopped():
             _copy_changes(source.store, target, seen)
             if target.count().documents != source.store.count().documents:
-                _copy_all(
-                    source.store, target, None
-                )  # a document was added and deleted before it was encoded
+                _copy_all(source.store, target, None)  # a document was added and deleted meanwhile
             encoded += encode_pending(target, encoder)
             documents = target.count().documents
             source.feedback.stop_writing()  # later events are refused, not lost

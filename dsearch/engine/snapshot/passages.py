@@ -80,9 +80,7 @@ class SnapshotPassages:
             return None
         flat = counts.ravel()
         starts = np.cumsum(flat) - flat  # of each candidate's passages
-        place = np.arange(int(flat.sum())) - np.repeat(
-            starts, flat
-        )  # number of a passage within its document
+        place = np.arange(int(flat.sum())) - np.repeat(starts, flat)  # within the document
         further = np.repeat(first.ravel(), flat) + place
         batch, candidates = positions.shape
         every = np.arange(candidates, dtype=np.int64)

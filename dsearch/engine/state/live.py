@@ -174,9 +174,7 @@ class LiveState:
         """
         if self._snapshot is not None:
             before = (self._snapshot, *self._recent)
-            self._recent = tuple(earlier for earlier in before if earlier.generation is state.generation)[
-                :RECENT
-            ]
+            self._recent = tuple(old for old in before if old.generation is state.generation)[:RECENT]
         self._snapshot = state
         if self._proof is None or self._proof.number != state.generation.number:
             if self._proof is not None:

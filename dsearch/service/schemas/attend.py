@@ -162,12 +162,8 @@ class AttendedQuery(BaseModel):
     values: list[list[float]] | list[list[list[float]]] | None = Field(
         None, description="W_V e of each candidate, likewise"
     )
-    dense: list[list[float]] | None = Field(
-        None, description="dense part of each head and candidate; with `parts`"
-    )
-    keyword: list[list[float]] | None = Field(
-        None, description="keyword part times its learned weight; with `parts`"
-    )
+    dense: list[list[float]] | None = Field(None, description="by head and candidate; with `parts`")
+    keyword: list[list[float]] | None = Field(None, description="times its learned weight; with `parts`")
     head_weights: list[list[float]] | None = Field(None, description="each head's softmax; with `parts`")
     slopes: list[list[list[float]]] | None = Field(
         None,

@@ -81,18 +81,13 @@ class EventGiven(Given):
         AfterValidator(_encodable),
         allowed("the id of a document, at most 512 characters"),
     ]
-    query_id: Annotated[Name, Field(min_length=1)] | None = Field(
-        None, description="query id of the search's answer"
-    )
+    query_id: Annotated[Name, Field(min_length=1)] | None = Field(None, description="query_id of the answer")
     user_query: QueryText | None = Field(
         None, description="text of the query, if the search is unknown to the server"
     )
-    client_id: Name = Field(
-        "", description="the user's browser or session; distinguishes users without API keys"
-    )
+    client_id: Name = Field("", description="the user's browser or session")
     event_id: Annotated[Name, Field(min_length=1)] | None = Field(
-        None,
-        description="id that makes a repeated event count once; derived from the other fields by default",
+        None, description="a repeated id counts once; derived from the other fields by default"
     )
     event_attributes: EventAttributes | None = None
     timestamp: Moment | None = Field(None, description="ISO 8601; UTC without an offset")

@@ -102,12 +102,9 @@ class SearchFields(Filtered):
     limit: Limit = Field(10, description="maximum number of hits")
     offset: Offset = Field(0, description="number of hits to skip")
     cursor: CursorText | None = Field(
-        None,
-        description="next_cursor of the previous page, to continue its ranking; replaces offset",
+        None, description="next_cursor of the previous page; continues its ranking, replaces offset"
     )
-    mode: SearchMode = Field(
-        "hybrid", description="embeddings and keywords, embeddings alone, or keywords alone"
-    )
+    mode: SearchMode = Field("hybrid", description="embeddings and keywords, or one of them")
     model: Version | None = Field(None, description="version; the live one by default")
     explain: YesOrNo = Field(False, description="whether hits carry the parts of their scores")
     highlight: YesOrNo = Field(False, description="whether hits carry fragments with the query's words")
@@ -216,12 +213,10 @@ class AttendFields(Filtered):
     )
     pooling: Pooling = Field("soft", description="softmax, best document only, or equal weights")
     width: Positive | None = Field(
-        None,
-        description=f"width of a kernel: {', '.join(KERNELS)}",
-        json_schema_extra={"x-scores": [*KERNELS]},
+        None, description=f"kernel width: {', '.join(KERNELS)}", json_schema_extra={"x-scores": [*KERNELS]}
     )
     temperature: Positive | None = Field(
-        None, description="temperature of the softmax; the model's own by default"
+        None, description="divisor of the scores; the model's own by default"
     )
 
     @model_validator(mode="after")
