@@ -11,7 +11,7 @@ _MAGIC = "*?["
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Regular files below a folder, sorted by path, hidden ones left out; links to folders not followed."""
+    """Yield regular files below a folder, sorted by path, without hidden files and linked folders."""
     with os.scandir(folder) as entries:
         visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
     for entry in visible:
@@ -27,9 +27,9 @@ def is_pattern(source: str) -> bool:
 
 
 def matches(pattern: str) -> list[Path]:
-    """The files that a pattern matches, sorted; `**` stands for any folders, hidden files are left out.
+    """Return the files that a pattern matches, sorted; `**` matches any folders, never hidden files.
 
-    A folder that links lead to by many ways (to itself: by endlessly many) counts by the shortest.
+    A folder that several links lead to counts once, by its shortest path.
     """
     paths = {Path(path) for path in glob.iglob(pattern, recursive=True, include_hidden=False)}
     once: dict[tuple[str, str], Path] = {}

@@ -18,7 +18,7 @@ PLAIN_WORD = re.compile(r"[\"'“‘(\[]*[^\W\d_]+(?:['’-][^\W\d_]+)*[\"'”�
 
 
 def sentences(text: str) -> list[str]:
-    """Cut a text into sentences, line breaks within them made blanks.
+    """Split a text into sentences; line breaks within them become blanks.
 
     A sentence ends at `.`, `!`, `?` or `…` before a blank and something other than a small letter, unless
     the word before is a usual abbreviation or a single letter; also at a blank line and before the next item
@@ -43,17 +43,17 @@ def inverse_cloze(
     min_words: int = 4,
     max_words: int = 40,
 ) -> list[tuple[str, str]]:
-    """Training queries for documents from themselves: (sentence of the body, id of the document).
+    """Draw training queries from the documents themselves: (sentence of the body, id of the document).
 
     The inverse cloze task (Lee, Chang & Toutanova, ACL 2019): find the text that a sentence was taken from.
-    Here the sentence stays in the text, so keyword search finds it by itself: hold the keyword weight while
-    training on these.
+    Here the sentence stays in the text, where keyword search finds it: fix the keyword weight while training
+    on these.
 
-    Sentences shorter than `min_words`, longer than `max_words`, standing in more than one document, or made
-    of code and numbers rather than words (fewer than `min_words` or than 60 % plain words) are not drawn. A
-    document gives at most `per_document`; one with a single such sentence gives none, for that would be all
-    of it. Among its sentences the draw depends on `seed` and the document's id alone, not on the order of the
-    documents. Words are what blanks part: scripts without blanks give no queries.
+    Sentences shorter than `min_words`, longer than `max_words`, in more than one document, or of code and
+    numbers (fewer than `min_words` or 60 % plain words) are not drawn. A document gives at most
+    `per_document`; one with a single such sentence gives none, since that is its whole text. The draw depends
+    on `seed` and the document's id alone. Words are separated by blanks, so scripts without blanks give no
+    queries.
     """
     pools: dict[str, list[str]] = {}
     owners: dict[str, str | None] = {}

@@ -6,8 +6,7 @@ parser does neither, but takes two to seven times as long. So it is used only if
 something, which the value reveals:
 
 - Colons. A text has one for each name, besides those inside strings. A value with a repeated name accounts
-for
-  fewer colons than its text. (An escaped colon is not counted.)
+  for fewer colons than its text. (An escaped colon is not counted.)
 - Floats so large that they may have been such an integer.
 """
 

@@ -61,9 +61,8 @@ class EncoderIdentity:
     def require_same(self, other: EncoderIdentity, collection: str) -> None:
         """Refuse `other` for a collection that was encoded by `self`.
 
-        Name and back end may differ if both compute in float32 or bfloat16: their embeddings have a cosine
-            above
-        .9999. Embeddings in int8 are comparable only with those of the same back end in int8.
+        Name and back end may differ if both compute in float32 or bfloat16: the cosine is then above .9999.
+        Embeddings in int8 are comparable only with those of the same back end in int8.
 
         Raises:
             EncoderMismatch: the message names the differences and the remedy.
