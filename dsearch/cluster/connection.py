@@ -25,11 +25,7 @@ OF_OUR_RAY = {
 
 
 def ray_module() -> ModuleType:
-    """Import Ray.
-
-    Raises:
-        MissingExtra: it is not installed, or too old.
-    """
+    """Import Ray; raises MissingExtra if it is not installed, or too old."""
     if _token_is_there():
         # A Ray started here requires a token then; `ray.init` sends it to an address only on request.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -84,8 +80,7 @@ def connect(address: str | None, **options: Any) -> ModuleType:
         ray.init(address=address, **shared)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise Unavailable(
-            f"no Ray cluster answers at {address} ({error}); start one",
-            hint=Command("cluster start"),
+            f"no Ray cluster answers at {address} ({error}); start one", hint=Command("cluster start")
         ) from error
     return ray
 

@@ -158,8 +158,7 @@ def coordinator(*, start: bool = False) -> Any:
         return ray.get_actor(COORDINATOR, namespace=NAMESPACE)
     except ValueError as error:
         raise Unavailable(
-            "nothing of dsearch runs in this Ray cluster; publish a collection",
-            hint=Command("cluster start"),
+            "nothing of dsearch runs in this Ray cluster; publish a collection", hint=Command("cluster start")
         ) from error
 
 

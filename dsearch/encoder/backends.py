@@ -48,11 +48,7 @@ class Backend:
         return [package for package in needed if importlib.util.find_spec(package) is None]
 
     def require_installed(self, *, exporting: bool = False) -> None:
-        """Return if the back end can be used here.
-
-        Raises:
-            MissingExtra: packages are missing; the message names the extra.
-        """
+        """Raise MissingExtra if required packages are missing; the message names the extra."""
         missing = self.missing(exporting=exporting)
         if missing == ["nncf"]:
             raise MissingExtra(

@@ -200,11 +200,7 @@ def _load_model(folder: Path, device: str, name: str) -> Any:
 
 
 def check_device(device: str) -> None:
-    """Return if torch can use the device.
-
-    Raises:
-        InvalidRequest: unknown or missing device.
-    """
+    """Raise InvalidRequest for an unknown or missing device."""
     try:
         kind = torch.device(device).type
     except RuntimeError as error:

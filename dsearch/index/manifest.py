@@ -102,11 +102,7 @@ class Manifest:
         return identities
 
     def verify(
-        self,
-        folder: Path,
-        *,
-        sizes_alone: Collection[str] = (),
-        cancelled: Callable[[], bool] | None = None,
+        self, folder: Path, *, sizes_alone: Collection[str] = (), cancelled: Callable[[], bool] | None = None
     ) -> None:
         """Compare size and SHA-256 of every file with what was written; all bytes are read once.
 

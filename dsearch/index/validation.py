@@ -160,11 +160,7 @@ def open_matrix(path: Path) -> np.ndarray:
 
 
 def checked_k(k: int) -> int:
-    """Check that `k` is an int of at least 1.
-
-    Raises:
-        InvalidRequest: k is below 1 or not an integer.
-    """
+    """Raise InvalidRequest unless `k` is an integer of at least 1."""
     try:
         number = operator.index(k)
     except TypeError:

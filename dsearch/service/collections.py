@@ -12,7 +12,7 @@ from dsearch.engine import Collection, PassageOptions, Searchable, SearchEngine
 from dsearch.engine.maintenance.migrate import Migrated, PreparedMigration
 from dsearch.errors import CollectionNotFound, DsearchError, NotInCluster
 
-AnySearchable = TypeVar("AnySearchable", bound=Searchable)
+Opened = TypeVar("Opened", bound=Searchable)
 
 
 class Catalogue:
@@ -48,11 +48,7 @@ class Catalogue:
 
     @contextmanager
     def whole(self, name: str, *, encoder: bool = False) -> Generator[Collection]:
-        """Hold a collection whose index this process can read, as `using`.
-
-        Raises:
-            NotInCluster: its documents lie in shards.
-        """
+        """Hold a collection whose index is here, as `using`; raises NotInCluster for one in shards."""
         with self.using(name, encoder=encoder) as collection:
             if not isinstance(collection, Collection):
                 raise NotInCluster(
@@ -62,9 +58,7 @@ class Catalogue:
             yield collection
 
     @contextmanager
-    def _hold(
-        self, name: str, open: Callable[[str], AnySearchable], encoder: bool
-    ) -> Generator[AnySearchable]:
+    def _hold(self, name: str, open: Callable[[str], Opened], encoder: bool) -> Generator[Opened]:
         if encoder:
             self.load_encoder()
         with self._changed:
@@ -191,15 +185,11 @@ class Catalogue:
             self._engine.drop_alias(alias)
 
     def load_encoder(self) -> None:
-        """Load the engine's encoder, once.
-
-        Raises:
-            EncoderUnavailable: its weights are not on this machine.
-        """
+        """Load the engine's encoder, once; raises EncoderUnavailable without its weights."""
         with self._loading:
             self._engine.load_encoder()
 
-    def _existing(self, name: str, open: Callable[[str], AnySearchable]) -> AnySearchable:
+    def _existing(self, name: str, open: Callable[[str], Opened]) -> Opened:
         try:
             return open(name)
         except CollectionNotFound:

@@ -41,11 +41,7 @@ def over(corpus: ShardedCorpus) -> MakeTask:
 
 
 def require_trainable(options: TrainingOptions) -> None:
-    """Refuse options for which shards have no gradient.
-
-    Raises:
-        InvalidRequest: another scope than head, another objective than listwise.
-    """
+    """Raise InvalidRequest for another scope than head or another objective than listwise."""
     if options.scope != "head":
         raise InvalidRequest(f"scope={options.scope!r} does not train over shards; use scope='head'")
     if options.objective != DEFAULT_OBJECTIVE:
@@ -102,12 +98,7 @@ class ShardedDocuments(NothingFurther):
         options, head, which = self._options, self.trained.head, batch.tolist()
         texts = [self._examples.texts[i] for i in which] if options.keywords else None
         loss = listwise(
-            self._corpus,
-            head,
-            self._states[batch],
-            texts,
-            self._relevant[which],
-            self._target[batch],
+            self._corpus, head, self._states[batch], texts, self._relevant[which], self._target[batch]
         )
         documents = self._corpus.release.documents
         drawn = torch.randint(documents, (options.retention_batch,), generator=generator)

@@ -240,11 +240,7 @@ def is_given(store: Store) -> bool:
 
 
 def require_encoder(store: Store) -> None:
-    """Refuse to encode texts for a collection with supplied embeddings.
-
-    Raises:
-        EncoderMismatch: the message names the alternatives.
-    """
+    """Raise EncoderMismatch for a collection with supplied embeddings; names the alternatives."""
     if is_given(store):
         raise EncoderMismatch(
             f"collection {store.name!r} has no encoder: its embeddings are given. Search it with vectors or "

@@ -68,11 +68,7 @@ class IntegrityProof:
         return self._inherited if self._proven_at is None else self._proven_at
 
     def require(self) -> None:
-        """Return if no damage is known.
-
-        Raises:
-            CorruptData: a file is damaged; the message names it and the remedy.
-        """
+        """Raise CorruptData if a file is known to be damaged; the message names it and the remedy."""
         if self._damage is not None:
             raise CorruptData(self._damage.message, hint=self._damage.hint)
 

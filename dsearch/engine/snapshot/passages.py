@@ -91,11 +91,6 @@ class SnapshotPassages:
         padded[used] = further
         return columns, padded
 
-    def owner_of(self, keys: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
-        """Return the position of each key's document, −1 at −1."""
-        at: Int64[np.ndarray, "*shape"] = np.clip(keys - self.positions, 0, len(self) - 1)
-        return np.where(keys >= self.positions, self.owners[at], keys)
-
     def span_of(self, key: int) -> tuple[int, int, int] | None:
         """(ordinal, start, end) of a key's passage in its document's text; None for a short document."""
         if key < self.positions:

@@ -75,11 +75,7 @@ class LiveState:
         return self._proof
 
     def require_sound(self) -> None:
-        """Return if no damage of the live generation is known.
-
-        Raises:
-            CorruptData: it is damaged; the message names the remedy.
-        """
+        """Raise CorruptData if the live generation is known to be damaged; names the remedy."""
         if self._proof is not None:
             self._proof.require()
 

@@ -204,11 +204,7 @@ class KeywordData:
 
 
 def checked_weighting(k1: float, b: float) -> None:
-    """Reject k1 and b for which BM25 is not defined.
-
-    Raises:
-        InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
-    """
+    """Raise InvalidRequest for k1 ≤ 0 or b outside 0 to 1."""
     if not (k1 > 0 and math.isfinite(k1)):
         raise InvalidRequest(f"k1={k1}; use a number above 0, usually 0.9 to 2")
     if not 0 <= b <= 1:

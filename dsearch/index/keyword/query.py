@@ -93,9 +93,7 @@ class Phrase:
 
 
 def matching(
-    query: ParsedQuery,
-    tokenizer: Tokenizer,
-    holding: Callable[[Phrase], Bool[np.ndarray, " documents"]],
+    query: ParsedQuery, tokenizer: Tokenizer, holding: Callable[[Phrase], Bool[np.ndarray, " documents"]]
 ) -> Bool[np.ndarray, " documents"] | None:
     """Mask of the documents with all required and no excluded phrases; None = all match."""
     mask: np.ndarray | None = None
