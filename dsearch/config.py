@@ -38,62 +38,62 @@ class Settings(BaseSettings):
     )
     next_encoder: str | None = Field(
         None,
-        description="the encoder that a running server moves collections to (POST …/migrate), and that "
-        "answers for those that were moved; when unset the server's own",
+        description="encoder that a running server migrates collections to (POST …/migrate), and that serves "
+        "the migrated ones; the server's own when unset",
     )
-    device: str = Field("cpu", description="where the encoder and training run: cpu, cuda, cuda:N, mps")
+    device: str = Field("cpu", description="device of the encoder and of training: cpu, cuda, cuda:N, mps")
     backend: str | None = Field(
         None,
-        description="what runs the encoder: torch, onnx, openvino, or auto for the fastest that agrees with "
-        "torch, measured once; when unset what auto found before, else torch",
+        description="back end of the encoder: torch, onnx, openvino, or auto for the fastest that agrees "
+        "with torch, measured once; when unset the earlier result of auto, else torch",
     )
     dtype: str | None = Field(
         None,
-        description="precision of the encoder: float32, bfloat16 or int8; when unset what its back end does "
-        "best that is as good as float32",
+        description="precision of the encoder: float32, bfloat16 or int8; when unset the fastest of its back "
+        "end that is as good as float32",
     )
     threads: int | None = Field(
         None, ge=1, description="threads of all native libraries; all cores when unset"
     )
     api_key: SecretStr | None = Field(
-        None, description="sent by commands that a running server does, where it asks for a key"
+        None, description="API key that commands send to a running server, if it requires one"
     )
     host: str = Field("127.0.0.1", description="address that the service binds to")
     port: int = Field(8080, ge=0, le=65535, description="port that the service binds to")
     hosts: str = Field(
         "",
-        description="host names that the service answers to beside those of this machine, comma-separated; "
+        description="host names that the service answers to besides those of this machine, comma-separated; "
         "* for any",
     )
     origins: str = Field(
         "", description="sites whose pages may use the service from a browser, comma-separated (CORS)"
     )
     query_timeout_ms: int = Field(
-        2000, ge=1, le=30_000, description="time of a search that does not say so itself (X-Timeout-Ms)"
+        2000, ge=1, le=30_000, description="timeout of a search without X-Timeout-Ms"
     )
     query_cache_bytes: int = Field(
-        64 * 1024 * 1024, ge=0, description="embeddings of queries that the service keeps; 0 for none"
+        64 * 1024 * 1024, ge=0, description="size of the cache of query embeddings; 0 for none"
     )
     rebuild_share: float = Field(
         0.05,
         ge=0,
-        description="part of a collection written or deleted since its index was built, from which on the "
-        "service builds it anew; 0 for never",
+        description="share of a collection written or deleted since its last build from which the service "
+        "rebuilds its index; 0 for never",
     )
     explore: float = Field(
         0.0,
         ge=0,
         le=0.2,
-        description="share of search pages with two positions left to a coin, for learning from clicks",
+        description="share of search pages on which two random positions may swap, for learning from clicks",
     )
     task_memory_bytes: int | None = Field(
-        None, ge=1, description="what a task (training, evaluation) may take; all of the machine's when unset"
+        None, ge=1, description="memory limit of a task (training, evaluation); none when unset"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "warning", description="what the service logs to stderr; info has a line for each request"
+        "warning", description="level of the log on stderr; info has a line for each request"
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="how it logs: text for people, json with one object a line"
+        "text", description="format of the log: text for people, json with one object a line"
     )
 
     @classmethod
@@ -105,13 +105,13 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Command line first, then variables, then the file."""
+        """Order the sources: command line, then variables, then the file."""
         file = Path(os.environ.get(_FILE_VARIABLE, DEFAULT_FILE))
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
 
 
-def load_settings(**given: Any) -> Settings:
-    """Settings of this process; what is None in `given` was not given.
+def load_settings(**values: Any) -> Settings:
+    """Settings of this process; what is None in `values` was not given.
 
     Raises:
         InvalidRequest: an unknown key, or a value that is not allowed; the message names both.
@@ -121,11 +121,11 @@ def load_settings(**given: Any) -> Settings:
     if named and not Path(named).is_file():
         raise InvalidRequest(f"{_FILE_VARIABLE}={named}: no such file; unset it, or give a TOML file")
     try:
-        return Settings(**{key: value for key, value in given.items() if value is not None})
+        return Settings(**{key: value for key, value in values.items() if value is not None})
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(f"{named or DEFAULT_FILE}: not TOML ({error})") from error
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
         raise InvalidRequest(
             f"settings: {'; '.join(problems)}; use {', '.join(Settings.model_fields)}"
         ) from error
@@ -151,16 +151,16 @@ def settings_in_use() -> list[SettingInUse]:
     file = Path(os.environ.get(_FILE_VARIABLE, DEFAULT_FILE))
     in_file = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     variables = {name.upper() for name in os.environ}  # pydantic reads them in any case
-    found: list[SettingInUse] = []
+    in_use: list[SettingInUse] = []
     for key, field in Settings.model_fields.items():
         variable = _PREFIX + key.upper()
         source = variable if variable in variables else str(file) if key in in_file else "default"
-        found.append(SettingInUse(key, getattr(settings, key), source, field.description or ""))
-    return found
+        in_use.append(SettingInUse(key, getattr(settings, key), source, field.description or ""))
+    return in_use
 
 
 def _check_variables() -> None:
-    known = {_PREFIX + name.upper() for name in Settings.model_fields} | {_FILE_VARIABLE}
-    unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in known)
+    allowed = {_PREFIX + name.upper() for name in Settings.model_fields} | {_FILE_VARIABLE}
+    unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in allowed)
     if unknown:
-        raise InvalidRequest(f"unknown variable {', '.join(unknown)}; use {', '.join(sorted(known))}")
+        raise InvalidRequest(f"unknown variable {', '.join(unknown)}; use {', '.join(sorted(allowed))}")

@@ -53,14 +53,14 @@ class DsearchError(Exception):
         return super().__str__()
 
     def __str__(self) -> str:
-        return self.told()
+        return self.text()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: `code`, `detail` (the text) and, where there is one, the `hint`."""
         hint = {} if self.hint is None else {"hint": asdict(self.hint)}
         return {"code": self.code, "detail": str(self), **hint}
 
-    def told(self, home: str | None = None) -> str:
+    def text(self, home: str | None = None) -> str:
         """The text with the command of `hint`, which names `home` where one is given."""
         return self.message if self.hint is None else f"{self.message} with: {self.hint.line(home)}"
 
@@ -79,13 +79,13 @@ class InvalidDocument(InvalidRequest):
 
 
 class InvalidSource(InvalidRequest):
-    """A file that cannot be read as what it claims to be; the message names file and line."""
+    """A file whose content does not match its type; the message names file and line."""
 
     code = "invalid_source"
 
 
 class InvalidCursor(InvalidRequest):
-    """A cursor that did not come from an answer, or came from the answer to another request."""
+    """A cursor that is not from an answer, or is from the answer to another request."""
 
     code = "invalid_cursor"
 
@@ -122,7 +122,7 @@ class ModelNotFound(NotFound):
 
 
 class Gone(DsearchError):
-    """A generation or a model that existed and no longer does, or that this release no longer serves."""
+    """A generation or model that was deleted, or that this release no longer serves."""
 
     code = "gone"
     status = 410
@@ -136,38 +136,38 @@ class Conflict(DsearchError):
 
 
 class CollectionExists(Conflict):
-    """A collection of that name stands already."""
+    """A collection of that name exists already."""
 
     code = "collection_exists"
 
 
 class EncoderMismatch(Conflict):
-    """The collection was encoded by another encoder than the one at hand."""
+    """The collection was encoded by another encoder than the one available here."""
 
     code = "encoder_mismatch"
 
 
 class HomeLocked(Conflict):
-    """Another process is writing to this home; `url` is where it serves it, if it does."""
+    """Another process is writing to this home; `url` is the address of its server, if it is one."""
 
     code = "home_locked"
     url: str | None = None
 
 
 class Cancelled(Conflict):
-    """Long work was stopped because somebody asked for it; nothing of it is there."""
+    """A long operation was cancelled on request; it changed nothing."""
 
     code = "cancelled"
 
 
 class NotInCluster(Conflict):
-    """A route that needs all documents in one place, of a collection whose documents lie in shards."""
+    """A route that needs the whole collection, for a collection that lies in shards."""
 
     code = "not_in_cluster"
 
 
 class CorruptData(DsearchError):
-    """Stored bytes are not what was written."""
+    """Stored bytes differ from those written."""
 
     code = "corrupt_data"
 
@@ -179,7 +179,7 @@ class UnsupportedFormat(DsearchError):
 
 
 class ProcessDied(DsearchError):
-    """Work in a process of its own ended without a result: killed, or out of memory."""
+    """A child process ended without a result: killed, or out of memory."""
 
     code = "process_died"
 
@@ -198,19 +198,19 @@ class EncoderUnavailable(Unavailable):
 
 
 class MissingExtra(Unavailable):
-    """A needed package is not installed; the message names the extra."""
+    """A required package is not installed; the message names the extra."""
 
     code = "missing_extra"
 
 
 class ShardsMissing(Unavailable):
-    """No copy of some shards of a cluster answers; they are being restarted."""
+    """No copy of some shards responds; they are being restarted."""
 
     code = "shards_missing"
 
 
 class InsufficientStorage(Unavailable):
-    """The disk is full; searches go on, and writes do once there is space again."""
+    """The disk is full; searches continue, writes resume when there is space again."""
 
     code = "insufficient_storage"
     status = 507

@@ -105,12 +105,12 @@ def options_of(job: type) -> dict[str, tuple[dataclasses.Field[Any], Option]]:
 
 def request_of(job: LearningJob) -> dict[str, Any]:
     """The arguments of a client's call for a job: what was given, by the names of the fields."""
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for field in dataclasses.fields(job):
         value = getattr(job, field.name)
         if field.name != "left_out" and value != field.default:
-            given[field.name] = value
-    return given
+            arguments[field.name] = value
+    return arguments
 
 
 def type_of(field: dataclasses.Field[Any]) -> tuple[type, bool]:

@@ -97,11 +97,11 @@ def _panels(weights: Any) -> np.ndarray:
     return panels.reshape((1,) * (4 - panels.ndim) + panels.shape)
 
 
-def _checked(name: str, given: Sequence[str] | None, allowed: tuple[int, ...]) -> list[str] | None:
+def _checked(name: str, names: Sequence[str] | None, allowed: tuple[int, ...]) -> list[str] | None:
     """The names as a list, if their number is one of those allowed."""
-    if given is None:
+    if names is None:
         return None
-    if len(given) not in allowed:
+    if len(names) not in allowed:
         numbers = " or ".join(str(n) for n in dict.fromkeys(allowed))
-        raise InvalidRequest(f"{len(given)} {name}; use {numbers}")
-    return list(given)
+        raise InvalidRequest(f"{len(names)} {name}; use {numbers}")
+    return list(names)

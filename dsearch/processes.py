@@ -6,8 +6,8 @@
 
 The process is a new interpreter, never a fork: a forked child of a process in which torch or FAISS has run
 threads inherits their locks and none of the threads that would release them. Unlike `multiprocessing.Process`
-it does not import the caller's main module either, so a script that works with dsearch needs no
-`if __name__ == "__main__"`. It ends when the process that started it does, however that ends.
+it does not import the caller's main module, so scripts need no `if __name__ == "__main__"`. It ends with the
+process that started it, even after a crash of that.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from dsearch.types import Progress
 Report = Callable[[Progress], None]
 Result = TypeVar("Result")
 
-_POLL_S = 0.1  # a cancellation waits no longer than this
-_GRACE_S = 3.0  # to clean up after being told to stop
+_POLL_S = 0.1  # maximum delay of a cancellation
+_GRACE_S = 3.0  # time to clean up after SIGTERM
 
-# The budget of threads is set between the start and the import of the target's module, which loads the native
-# libraries that read it.
+# The thread budget is set before the import of the target's module, which loads native libraries that read
+# it.
 _BOOTSTRAP = """\
 import sys
 sys.path[:] = {path!r}
@@ -57,24 +57,24 @@ def run_spawned(
 ) -> Result:
     """Run `target(report, *args)` in a new process and return what it returns.
 
-    Arguments and result travel between the two processes: JSON-able values, dataclasses, paths. What is
-    large (an index, a model) is written to a folder, and its path is returned.
+    Arguments and result are JSON-able values, dataclasses and paths. Large results (an index, a model) are
+    written to a folder, and its path is returned.
 
     Args:
         target: a function of an importable module, not of `__main__`; its first argument is a function that
             takes `Progress`.
         args: arguments of the function.
-        on_progress: called here, in the calling thread, with what the process reports.
-        cancelled: asked every tenth of a second; once true, the process is told to stop (SIGTERM, in Python
-            a `SystemExit`), and killed when it has not stopped after 3 s.
-        memory_bytes: address space that the process may take beyond what its libraries take when they are
-            loaded; None for no limit. No limit either where the system has none (RLIMIT_AS).
+        on_progress: called in the calling thread with progress of the process.
+        cancelled: polled every tenth of a second; True stops the process (SIGTERM, in Python a `SystemExit`),
+            and kills it after 3 s.
+        memory_bytes: limit of address space beyond the loaded libraries; None for no limit. Systems without
+            RLIMIT_AS have no limit.
         threads: its thread budget; None for that of this process, or all cores when none was set.
 
     Raises:
-        DsearchError: what the target raised. Any other exception of it is raised too, with its traceback as
-            a note.
-        Cancelled: `cancelled` said so.
+        DsearchError: raised by the target. Its other exceptions are raised too, with their traceback as a
+            note.
+        Cancelled: `cancelled` returned True.
         ProcessDied: it was killed, ran out of memory, or ended without a result.
         InvalidRequest: a target that a new process cannot import; a `memory_bytes` or `threads` below 1.
     """
@@ -87,8 +87,8 @@ def run_spawned(
             try:
                 if not channel.poll(_POLL_S):
                     continue
-                # This unpickles what a process that we started has sent through a socket that nobody else has
-                # an end of. Nothing that lies on a disk is ever unpickled.
+                # Unpickles data of a child process from a private socket; nothing stored on disk is ever
+                # unpickled.
                 kind, value = channel.recv()
             except (EOFError, OSError):
                 _raise_death(process, target.__name__)
@@ -117,15 +117,15 @@ def _check(**numbers: int | None) -> None:
 
 def _budget() -> int | None:
     """Thread budget that `set_threads` has set in this process, or None."""
-    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(given) if given.isdigit() and int(given) > 0 else None
+    threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(threads) if threads.isdigit() and int(threads) > 0 else None
 
 
 @contextmanager
 def _started(
     payload: bytes, memory_bytes: int | None, threads: int | None
 ) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    """The process, and a connection with it; at the end neither is left."""
+    """Start the process with a connection to it; both are closed at the end."""
     ours, its = Pipe()
     try:
         code = _BOOTSTRAP.format(
@@ -141,9 +141,9 @@ def _started(
         ours.close()
         raise
     finally:
-        its.close()  # its copy is the only one, so that its death is the end of this connection
+        its.close()  # the child has the only copy, so its death ends the connection
     try:
-        with suppress(OSError):  # it is dead already; the first receive will say so
+        with suppress(OSError):  # it is dead already, which the first receive reports
             ours.send_bytes(payload)
         yield process, ours
     except BaseException:
@@ -151,7 +151,7 @@ def _started(
         raise
     finally:
         try:
-            process.wait(_GRACE_S)  # after a result it has only to end, after SIGTERM to clean up
+            process.wait(_GRACE_S)  # to exit after a result, or to clean up after SIGTERM
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -179,7 +179,7 @@ def _child(fd: int, memory_bytes: int | None, set_threads: Callable[[], object])
     channel = Connection(fd)
     payload = channel.recv_bytes()
     threading.Thread(target=_end_with_parent, args=(channel,), daemon=True).start()
-    # Ctrl-C reaches both processes; the one that was asked decides, and tells this one.
+    # Ctrl-C reaches both processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -194,11 +194,11 @@ def _child(fd: int, memory_bytes: int | None, set_threads: Callable[[], object])
 
 
 def _end_with_parent(channel: Connection) -> None:
-    """Nothing is ever sent this way again, so that this waits for the end of the connection."""
+    """Wait for the end of the connection; nothing else is sent to this process."""
     try:
         channel.recv_bytes()
     except (EOFError, OSError):
-        time.sleep(_POLL_S)  # when it closed after a result, this process is ending by itself
+        time.sleep(_POLL_S)  # after a result this process exits by itself
         os._exit(1)
 
 
@@ -218,13 +218,13 @@ def _limit_memory(memory_bytes: int) -> None:
 
 
 def _sendable(error: Exception) -> Exception:
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # so torch says it
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's message
         return ProcessDied(f"out of memory ({error}); give more memory, or less work at a time")
     if not isinstance(error, DsearchError):
         error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # an exception whose constructor takes something else than its message
+    except Exception:  # a constructor with other arguments than the message
         kind = type(error).__name__
         return ProcessDied(f"{kind}: {error}")
     return error

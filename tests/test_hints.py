@@ -42,9 +42,9 @@ def test_an_error_ends_in_its_command() -> None:
     error = CorruptData("generation 2 is damaged; build it again", hint=REFRESH)
     assert error.message == "generation 2 is damaged; build it again"
     assert str(error) == f"{error.message} with: dsearch refresh -c papers"
-    assert error.told("h") == f"{error.message} with: dsearch refresh --home h -c papers"
+    assert error.text("h") == f"{error.message} with: dsearch refresh --home h -c papers"
     plain = InvalidRequest("limit=0; use 1 or more")
-    assert str(plain) == plain.message == plain.told("h") == "limit=0; use 1 or more"
+    assert str(plain) == plain.message == plain.text("h") == "limit=0; use 1 or more"
 
 
 def test_a_command_goes_with_its_error_to_another_process() -> None:

@@ -111,10 +111,10 @@ SCORES: dict[str, Callable[..., Tensor]] = {
 
 
 def score_named(name: str) -> Callable[..., Tensor]:
-    """The score function of that name.
+    """Return the score function of this name.
 
     Raises:
-        InvalidRequest: there is no such score; the message lists those there are.
+        InvalidRequest: no such score; the message lists them.
     """
     if name not in SCORES:
         raise InvalidRequest(f"score={name!r}; use one of {', '.join(SCORES)}")
@@ -161,7 +161,7 @@ class KernelScore(nn.Module):
 
     Args:
         kernel: gaussian, epanechnikov or boxcar; the width of a boxcar gets no gradient.
-        width: the width at the start, in units of the keys.
+        width: initial width, in units of the keys.
 
     Raises:
         InvalidRequest: an unknown kernel, or a width that is not positive.
@@ -188,7 +188,7 @@ class KernelScore(nn.Module):
 
 
 def unit(vectors: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
-    """Each vector over its length; zero vectors stay zero and pass no gradient (its limit is infinite)."""
+    """Normalise each vector to length 1; zero vectors stay zero and pass no gradient."""
     norm = length(vectors)
     something = norm != 0
     if known_all(something):
@@ -204,5 +204,5 @@ def length(vectors: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape 1"]:
 def keyword_part(
     weight: Float[Tensor, " heads"], scores: Float[Tensor, "batch documents"]
 ) -> Float[Tensor, "batch heads documents"]:
-    """w_h b(q, d): what keywords add to the score of each head."""
+    """Compute w_h b(q, d), the keyword part of each head's score."""
     return weight[:, None] * scores[:, None]

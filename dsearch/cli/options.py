@@ -23,7 +23,7 @@ BackendName = Annotated[
     str | None,
     typer.Option(
         "--backend",
-        help="What runs the encoder: torch, onnx, openvino, or auto: the fastest that agrees with torch, "
+        help="Back end of the encoder: torch, onnx, openvino, or auto: the fastest that agrees with torch, "
         "measured once [default: what auto found before, else torch].",
     ),
 ]
@@ -47,17 +47,17 @@ HopStrength = Annotated[
 ]
 FilterText = Annotated[
     str | None,
-    typer.Option("--filter", help='What metadata must meet, as JSON: \'{"year": {"gte": 2000}}\'.'),
+    typer.Option("--filter", help='Condition on metadata, as JSON: \'{"year": {"gte": 2000}}\'.'),
 ]
 BeirData = Annotated[
     Path, typer.Option("--data", help="A BEIR folder: corpus.jsonl, queries.jsonl, qrels/*.tsv.")
 ]
 ExcludePairs = Annotated[
     Path | None,
-    typer.Option("--exclude", help="TSV of query and document ids that are left out of rankings and scores."),
+    typer.Option("--exclude", help="TSV of query and document ids to exclude from rankings and scores."),
 ]
-Alpha = Annotated[float, typer.Option(help="Gate: the largest p-value that counts as a gain.")]
-Margin = Annotated[float, typer.Option(help="Gate: how far nDCG@10 may fall on seen or unseen documents.")]
+Alpha = Annotated[float, typer.Option(help="Gate: largest p-value that counts as a gain.")]
+Margin = Annotated[float, typer.Option(help="Gate: tolerated loss of nDCG@10 on seen or unseen documents.")]
 
 
 def filter_of(text: str | None) -> object | None:

@@ -55,7 +55,7 @@ def typed(name: str, *arguments: str) -> str:
 
 def told(error: DsearchError) -> str:
     """The text of an error, its command as it has to be typed here."""
-    return error.told(_home.get())
+    return error.text(_home.get())
 
 
 def say(message: str) -> None:

@@ -23,7 +23,7 @@ from dsearch.store import Store
 from dsearch.store.records import Passages
 from dsearch.types import Progress
 
-BLOCK = 256  # documents: what an interruption loses, of each worker
+BLOCK = 256  # documents; an interruption loses at most one block of each worker
 
 
 class EncodeBlocks:
@@ -40,7 +40,7 @@ class EncodeBlocks:
         self._encoder = self._collection.encoder
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The embeddings of a block's documents, as bytes that NumPy reads without pickle."""
+        """Encode a block's documents; embeddings as bytes that NumPy reads without pickle."""
         answers: list[bytes] = []
         for packed in batch["rows"]:
             rows = np.frombuffer(packed, np.int64)
@@ -60,20 +60,20 @@ def encode_on_cluster(
     block: int = BLOCK,
     on_progress: OnProgress | None = None,
 ) -> int:
-    """Encode the pending documents of a store by the cluster that is joined; how many they were.
+    """Encode the pending documents of a store on the joined cluster, and return their number.
 
     Args:
-        store: opened for writing, in a folder that all machines see.
-        encoder: `encoder` (a name or folder), `device`, and if need be `dtype` and `backend`.
-        workers: encoders.
-        threads: of native libraries, in each.
-        num_cpus: logical ones that a worker takes.
+        store: opened for writing, in a folder visible to all machines.
+        encoder: `encoder` (a name or folder), `device`, optionally `dtype` and `backend`.
+        workers: number of encoders.
+        threads: threads of native libraries, for each worker.
+        num_cpus: logical CPUs of a worker.
         block: documents of a block.
-        on_progress: told of every block that was committed.
+        on_progress: called after each committed block.
 
     Raises:
         InvalidRequest: a number below 1.
-        EncoderMismatch, EncoderUnavailable: from a worker; what was committed stays.
+        EncoderMismatch, EncoderUnavailable: from a worker; committed blocks stay.
     """
     for name, value in {"workers": workers, "threads": threads, "block": block}.items():
         if value < 1:

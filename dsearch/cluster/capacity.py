@@ -1,7 +1,7 @@
 """Capacity planning: the number of shards and machines and the memory, computed from measured rates.
 
-Every query is searched on every shard, so the work of a query is shards × (a fixed part + the search of one
-shard). Replicas add capacity for simultaneous queries, and tolerance of the loss of one.
+Every query runs on every shard, so its cost is shards × (a fixed part + the search of one shard). Replicas
+add capacity for simultaneous queries and tolerate the loss of a machine.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 
 from dsearch.errors import InvalidRequest
 
-POSTINGS_BYTES = 400  # keyword postings and sequences of a document of some hundred words
-TEXT_BYTES = 2_000  # its text and metadata, on disk
-DISK_PER_EMBEDDING = 4  # bytes a number: embeddings are kept in full precision, mapped
+POSTINGS_BYTES = 400  # keyword postings and sequences of a document of a few hundred words
+TEXT_BYTES = 2_000  # text and metadata of a document, on disk
+DISK_PER_EMBEDDING = 4  # bytes a number: embeddings are stored in full precision, mapped
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of keys, as it was measured at 384 dimensions.
+    """A kind of keys, measured at 384 dimensions.
 
     Attributes:
-        name: the kind.
-        recall: recall@10 that it reaches.
-        bytes_per_number: of a key in memory.
-        million_ms: CPU of one query against a million keys.
-        grows: the exponent with which that grows with the number of keys; 1 for a scan.
-        source: where the figures are from.
+        name: name of the kind.
+        recall: its recall@10.
+        bytes_per_number: memory of a key, for each of its numbers.
+        million_ms: CPU time of one query against a million keys.
+        grows: exponent of that time's growth with the number of keys; 1 for a scan.
+        source: origin of the figures.
     """
 
     name: str
@@ -117,17 +117,17 @@ def plan(
     """Plan a cluster.
 
     Args:
-        documents: N.
-        dimensions: numbers of an embedding.
-        queries_per_s: at the peak.
-        recall: recall@10 that is wanted of the keys.
-        shard_ms: the most CPU that one shard may take for a query: with it latency is bounded.
-        replicas: copies of each shard, at least; 2 outlive the loss of one machine.
-        machine: of which machines.
-        rates: measured ones.
+        documents: number of documents.
+        dimensions: length of an embedding.
+        queries_per_s: peak load.
+        recall: required recall@10 of the keys.
+        shard_ms: maximum CPU time of one query on one shard; it bounds the latency.
+        replicas: minimum number of copies of each shard; 2 survive the loss of one machine.
+        machine: resources of each machine.
+        rates: measured rates.
 
     Raises:
-        InvalidRequest: a number that is not above 0, or a recall above 1.
+        InvalidRequest: a number is 0 or less, or the recall is above 1.
     """
     for name, value in {
         "documents": documents,
@@ -175,5 +175,5 @@ def plan(
 
 
 def _search_ms(kind: Kind, documents: int, dimensions: int) -> float:
-    """CPU of one query against so many keys; numbers are read, so it grows with the dimensions."""
+    """CPU time of one query against `documents` keys; proportional to the dimensions."""
     return kind.million_ms * (documents / 1e6) ** kind.grows * dimensions / 384

@@ -21,11 +21,10 @@ from dsearch.cluster.release.transfer import read_release
 from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.encoder import TextEncoder
-from dsearch.engine import Collection, SearchEngine, Snapshot
+from dsearch.engine import Collection, Searchable, SearchEngine
 from dsearch.engine.options import SearchChoices, SearchOptions
 from dsearch.errors import NotInCluster, ShardsMissing
 from dsearch.hints import Command
-from dsearch.store import Store
 from dsearch.types import Mode, SearchResult
 
 QueryStates = Callable[[str, Sequence[str], str], Tensor]  # collection, texts, model
@@ -33,18 +32,18 @@ _LOOK_S = 0.5
 
 
 class Releases:
-    """The live releases of a cluster, as the coordinator says; looked at twice a second.
+    """Cache of the live releases of a cluster, refreshed from the coordinator twice a second.
 
     Args:
-        ask: gives the live releases by collection.
-        open_shards: gives the shards of one.
+        ask: returns the live releases by collection.
+        open_shards: opens the shards of a release.
     """
 
     def __init__(self, ask: Callable[[], dict[str, dict[str, Any]]], open_shards: Callable[[Live], Shards]):
         self._ask = ask
         self._open_shards = open_shards
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[Live, Any, Shards]] = {}
+        self._by_name: dict[str, tuple[Live, Any, Shards]] = {}
         self._looked = -1e9
 
     def live(self, collection: str, *, look: bool = False) -> tuple[Live, Any, Shards] | None:
@@ -58,106 +57,84 @@ class Releases:
             if look or time.monotonic() - self._looked > _LOOK_S:
                 self._looked = time.monotonic()
                 self._look()
-            return self._known.get(collection)
+            return self._by_name.get(collection)
 
     def _look(self) -> None:
         try:
-            found = self._ask()
+            descriptions = self._ask()
         except Exception:
-            return  # the coordinator is being restarted; what is known is still right
-        known: dict[str, tuple[Live, Any, Shards]] = {}
-        for name, described in found.items():
-            live, before = Live(**described), self._known.get(name)
+            return  # the coordinator is being restarted; the cached releases are still valid
+        releases: dict[str, tuple[Live, Any, Shards]] = {}
+        for name, described in descriptions.items():
+            live, before = Live(**described), self._by_name.get(name)
             if before is not None and before[0] == live:
-                known[name] = before
+                releases[name] = before
             else:
-                known[name] = (live, read_release(live.uri), self._open_shards(live))
-        self._known = known
+                releases[name] = (live, read_release(live.uri), self._open_shards(live))
+        self._by_name = releases
 
 
-class ShardedCollection(Collection):
-    """A collection that a cluster answers for.
+class ShardedCollection:
+    """A collection whose searches a cluster answers; a `Searchable`.
 
     Args:
-        store: the collection in the home.
-        encoder: as of `Collection`.
-        releases: what is live.
-        query_states: gives the embeddings of texts by the encoder of a model.
+        local: the collection in the home, opened readonly; its index is not read.
+        releases: live releases of the cluster.
+        query_states: encodes texts with the encoder of a model; this process encodes when None.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        encoder: Callable[[], TextEncoder],
-        releases: Releases,
-        query_states: QueryStates | None = None,
-    ):
-        super().__init__(store, encoder)
-        self._releases = releases
-        self._query_states = query_states
+    def __init__(self, local: Collection, releases: Releases, query_states: QueryStates | None = None):
+        self._local, self._releases, self._query_states = local, releases, query_states
+        self.name, self.store, self.feedback = local.name, local.store, local.feedback
+        self.describe, self.rebuild_status, self.head = local.describe, local.rebuild_status, local.head
 
     @property
-    def encoder(self) -> Any:
-        """As `Collection.encoder`; None where replicas encode."""
-        return super().encoder if self._query_states is None else None
+    def live_model(self) -> str:
+        """Version that answers by default."""
+        return self._local.live_model
 
     @property
-    def snapshot(self) -> Snapshot:
-        """Not here: a generation lies in shards.
-
-        Raises:
-            NotInCluster
-        """
-        raise NotInCluster(
-            f"collection {self.name!r} is answered by a cluster, where search and search/batch are to be "
-            "had; ask a server over the home itself (dsearch serve) for anything else"
-        )
+    def verification(self) -> dict[str, Any]:
+        """Verification of the home's index: "unopened", since shards verify theirs."""
+        return self._local.verification
 
     def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
-        """As `Collection.search`; `partial` lets an answer without lost shards pass.
+        """Search as `Collection.search`; `partial` accepts an answer without lost shards.
 
         Raises:
             ShardsMissing: no copy of a shard answers.
+            NotInCluster: shards cannot answer with that model.
         """
         return self._search([query], SearchChoices(**options))[0]
 
     def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
-        """`search` for many queries at once, from one release and one model."""
+        """Run `search` for many queries, with one release and one model."""
         options.setdefault("coverage", False)
         return self._search(queries, SearchChoices(**options))
 
-    def query_states(
-        self, queries: Sequence[str], mode: Mode, model: str | None = None
-    ) -> Float[Tensor, "batch encoder_dim"]:
-        """As `Collection.query_states`, from an encoder's replica where there are some."""
+    def _states(self, queries: Sequence[str], mode: Mode, model: str) -> Float[Tensor, "batch encoder_dim"]:
         if mode == "keyword" or self._query_states is None:
-            return super().query_states(queries, mode, model)
-        return self._query_states(self.name, queries, model or self.live_model)
+            return self._local.query_states(queries, mode, model)
+        return self._query_states(self.name, queries, model)
 
     def _supported_head(self, version: str) -> Head:
-        """The head of a model that shards can answer with.
-
-        Raises:
-            NotInCluster: it has documents of its own, or a slot for "nothing fits".
-            ModelNotFound, CorruptData.
-        """
+        """Return the head of a model; raises NotInCluster for a model that shards cannot use."""
         head = self.head(version)
-        lacking = {
-            "documents of its own": self._documents.has(version),
+        parts = {
+            "documents of its own": self._local.has_documents_of(version),
             'a slot for "nothing fits"': head.null_slot is not None,
         }
-        if has := [what for what, there in lacking.items() if there]:
+        if unsupported := [part for part, present in parts.items() if present]:
             raise NotInCluster(
-                f"model {version} has {' and '.join(has)}, which shards do not know; ask with another model, "
-                "or promote one",
+                f"model {version} has {' and '.join(unsupported)}, which shards do not know; ask with "
+                "another model, or promote one",
                 hint=Command("promote", ("VERSION", "-c", self.name)),
             )
         return head
 
     def _search(self, queries: Sequence[str], chosen: SearchChoices) -> list[SearchResult]:
-        model, look = self.live_model, False
+        model, live = self.live_model, self._releases.live(self.name)
         while True:
-            live = self._releases.live(self.name, look=look)
             if live is None:
                 raise ShardsMissing(
                     f"collection {self.name!r} is not in the cluster any more; publish it",
@@ -165,25 +142,24 @@ class ShardedCollection(Collection):
                 )
             _, release, shards = live
             try:
-                search = ShardedSearch(release, shards, self._supported_head, self.query_states)
+                search = ShardedSearch(release, shards, self._supported_head, self._states)
                 return search.search(queries, model, chosen)
             except ShardsMissing:
-                # It may have been replaced and stopped since it was looked at.
-                again = self._releases.live(self.name, look=True)
-                if again is live:
+                # The release may have been replaced, and its shards stopped, since it was looked up.
+                before, live = live, self._releases.live(self.name, look=True)
+                if live is before:
                     raise
-                look = False
 
 
 class ClusterEngine(SearchEngine):
-    """The home as an ingress serves it: collections with a live release are answered by their shards.
+    """The home as an ingress serves it: shards answer the searches of collections with a live release.
 
     Args:
-        home: the folder of collections, opened readonly.
-        encoder: as of `SearchEngine`.
-        releases: what is live.
-        query_states: gives the embeddings of texts; encoded in this process when None.
-        await_encoder: returns when `query_states` can give any.
+        home: folder of collections, opened readonly.
+        encoder: as for `SearchEngine`.
+        releases: live releases of the cluster.
+        query_states: encodes texts; this process encodes when None.
+        await_encoder: returns when `query_states` is ready.
     """
 
     def __init__(
@@ -196,28 +172,23 @@ class ClusterEngine(SearchEngine):
         await_encoder: Callable[[], None] = lambda: None,
     ):
         super().__init__(home, readonly=True, encoder=encoder)
-        self._releases = releases
-        self._states = query_states
-        self._await_encoder = await_encoder
+        self._releases, self._states, self._await_encoder = releases, query_states, await_encoder
+        self._sharded: dict[str, ShardedCollection | None] = {}
+        self._resolving = threading.Lock()
 
-    @property
-    def encoder(self) -> Any:
-        """The encoder, or None once a replica can encode: where replicas do that, none is loaded here."""
+    def load_encoder(self) -> None:
+        """Wait for a replica that encodes; without replicas, load the encoder here."""
         if self._states is None:
-            return super().encoder
-        self._await_encoder()
-        return None
+            super().load_encoder()
+        else:
+            self._await_encoder()
 
-    def collection(self, name: str) -> Collection:
-        """As `SearchEngine.collection`; one that was published since it was opened is opened anew."""
-        found = super().collection(name)
-        if isinstance(found, ShardedCollection) or self._releases.live(found.name) is None:
-            return found
-        with self._opening:
-            self._open.pop(found.name, None)
-        return super().collection(name)
-
-    def _collection(self, store: Store, *rest: Any, **options: Any) -> Collection:
-        if self._releases.live(store.name, look=True) is None:
-            return super()._collection(store, *rest, **options)
-        return ShardedCollection(store, lambda: self.encoder, self._releases, self._states)
+    def searchable(self, name: str) -> Searchable:
+        """Return the sharded collection if it was published, else the local one."""
+        local = self.collection(name)
+        with self._resolving:
+            sharded, first = self._sharded.get(local.name), local.name not in self._sharded
+            if sharded is None and self._releases.live(local.name, look=first) is not None:
+                sharded = ShardedCollection(local, self._releases, self._states)
+            self._sharded[local.name] = sharded
+        return local if sharded is None else sharded

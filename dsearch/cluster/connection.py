@@ -13,25 +13,21 @@ from dsearch.errors import InvalidRequest, MissingExtra, Unavailable
 from dsearch.hints import Command
 
 NAMESPACE = "dsearch"
-OBJECT_STORE_BYTES = 256 << 20  # Ray's own choice is 30 % of the memory; only weights and blocks pass through
+OBJECT_STORE_BYTES = 256 << 20  # Ray's default is 30 % of the memory; only weights and blocks pass through
 _OLDEST = (2, 52)
 
-# The environment of a Ray that is started by us; read when it starts.
+# Environment of a Ray that dsearch starts; read at its start.
 OF_OUR_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_raylet_start_wait_time_s": "120",  # busy machines take more than 30
-    "RAY_worker_niceness": "0",  # Ray's 15 is for work in the background, and searches wait for shards
+    "RAY_raylet_start_wait_time_s": "120",  # busy machines need more than 30
+    "RAY_worker_niceness": "0",  # Ray's default of 15 is for background work; searches wait for shards
 }
 
 
 def ray_module() -> ModuleType:
-    """Ray.
-
-    Raises:
-        MissingExtra: it is not installed, or too old.
-    """
+    """Import Ray; raises MissingExtra if it is not installed, or too old."""
     if _token_is_there():
-        # A Ray that is started here asks for it then; `ray.init` sends it to an address only when told to.
+        # A Ray started here requires a token then; `ray.init` sends it to an address only on request.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
@@ -49,15 +45,15 @@ def ray_module() -> ModuleType:
 
 
 def connect(address: str | None, **options: Any) -> ModuleType:
-    """Ray, joined to the cluster at `address`, or to one that is started here for None.
+    """Import Ray and join the cluster at `address`; start one here if it is None.
 
     Args:
-        address: host:port of the head node, or "auto" for the one that runs on this machine.
-        options: of `ray.init`, for a cluster that is started.
+        address: host:port of the head node, or "auto" for the cluster of this machine.
+        options: options of `ray.init` for a new cluster.
 
     Raises:
         MissingExtra: Ray is not installed.
-        InvalidRequest: other machines reach that address, and tokens are not asked for.
+        InvalidRequest: other machines reach that address, and tokens are not required.
         Unavailable: nothing answers there.
     """
     ray = ray_module()
@@ -68,7 +64,7 @@ def connect(address: str | None, **options: Any) -> ModuleType:
     shared: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         ray.init(
-            address="local",  # None would join what runs on this machine
+            address="local",  # None would join a running cluster
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
             _node_ip_address="127.0.0.1",
@@ -84,8 +80,7 @@ def connect(address: str | None, **options: Any) -> ModuleType:
         ray.init(address=address, **shared)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise Unavailable(
-            f"no Ray cluster answers at {address} ({error}); start one",
-            hint=Command("cluster start"),
+            f"no Ray cluster answers at {address} ({error}); start one", hint=Command("cluster start")
         ) from error
     return ray
 
@@ -115,9 +110,9 @@ def is_loopback(address: str) -> bool:
 
 
 def require_token(address: str) -> None:
-    """Refuse an address that other machines reach while Ray lets everybody in.
+    """Refuse an address that other machines reach if Ray requires no token.
 
-    Whoever reaches a Ray cluster without tokens can run programs on it.
+    Anyone who reaches such a cluster can run programs on it.
 
     Raises:
         InvalidRequest

@@ -11,13 +11,13 @@ from typing import Any
 
 COORDINATOR = "dsearch"
 READY_S = 300.0
-GRACE_S = 30.0  # a replaced release answers so long; no request may take longer
+GRACE_S = 30.0  # lifetime of a replaced release; no request may take longer
 _STATE = b"dsearch:releases"
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A release that answers: where it lies, its digest, and the actors of each shard, copy by copy."""
+    """A live release: its location, digest and, for each shard, the actors of its copies."""
 
     collection: str
     uri: str
@@ -28,10 +28,10 @@ class Live:
 
 
 class Coordinator:
-    """Starts the actors of releases, and makes a release live when every copy of every shard is ready.
+    """Starts the actors of a release, and makes it live when every copy of every shard is ready.
 
-    A release becomes live by one assignment; whoever answers takes it once for a whole request. What is live
-    is kept by Ray's control store, so that a coordinator that is started again goes on.
+    A release becomes live by one assignment, and a request uses one release from beginning to end. The live
+    releases are stored in Ray's control store, so a restarted coordinator continues with them.
     """
 
     def __init__(self) -> None:
@@ -39,29 +39,29 @@ class Coordinator:
 
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
-        kept: Any = _internal_kv_get(_STATE)
-        self._live = {name: Live(**one) for name, one in json.loads(kept or b"{}").items()}
+        stored: Any = _internal_kv_get(_STATE)
+        self._live = {name: Live(**fields) for name, fields in json.loads(stored or b"{}").items()}
 
     def live(self) -> dict[str, dict[str, Any]]:
-        """The live releases by collection."""
+        """Return the live releases by collection."""
         with self._lock:
-            return {name: asdict(one) for name, one in self._live.items()}
+            return {name: asdict(live) for name, live in self._live.items()}
 
     def publish(
         self, uri: str, replicas: int, cache: str, num_cpus: float | None = None, grace_s: float = GRACE_S
     ) -> dict[str, Any]:
-        """Start the shards of the release at `uri`, then let it take the place of its collection's live one.
+        """Start the shards of the release at `uri`, then replace the live release of its collection.
 
         Args:
-            uri: of a release.
+            uri: location of the release.
             replicas: copies of each shard.
-            cache: a folder on every machine.
-            num_cpus: logical ones that a copy takes; one, or less where fewer are free, when None.
-            grace_s: how long the replaced release stays.
+            cache: folder on every machine.
+            num_cpus: logical CPUs of a copy; when None one, or less if fewer are free.
+            grace_s: lifetime of the replaced release.
 
         Raises:
             Unavailable: not all copies are ready in time.
-            DsearchError, OSError: a shard does not open. The release that was live stays then.
+            DsearchError, OSError: a shard does not open; the previous release stays live.
         """
         import ray
 
@@ -80,7 +80,7 @@ class Coordinator:
             each = free_share(len(release.shards) * replicas) if num_cpus is None else num_cpus
             try:
                 handles = [
-                    # Copies of a shard begin on different machines, as far as there are several.
+                    # Copies of a shard start on different machines if there are several.
                     start(
                         name,
                         (uri, entry.name, entry.digest, cache),
@@ -90,14 +90,14 @@ class Coordinator:
                     for at, entry in enumerate(release.shards)
                     for copy, name in enumerate(actors[at])
                 ]
-                asked = [handle.ready.remote() for handle in handles]
-                if ray.wait(asked, num_returns=len(asked), timeout=READY_S)[1]:
+                pending = [handle.ready.remote() for handle in handles]
+                if ray.wait(pending, num_returns=len(pending), timeout=READY_S)[1]:
                     raise Unavailable(
                         f"{len(release.shards)} shards, {replicas} of each, at {each:g} CPUs were not ready "
-                        f"in {READY_S:g} s; are so many free (ray status)? What was live stays"
+                        f"in {READY_S:g} s; check for free CPUs (ray status). The previous release stays live"
                     )
-                for one in asked:
-                    outcome(one)
+                for reference in pending:
+                    outcome(reference)
             except BaseException:
                 _kill(actors)
                 raise
@@ -115,23 +115,23 @@ class Coordinator:
     def withdraw(self) -> None:
         """Stop every shard."""
         with self._publishing, self._lock:
-            for one in self._live.values():
-                _kill(one.actors)
+            for live in self._live.values():
+                _kill(live.actors)
             self._live.clear()
             self._keep()
 
     def _keep(self) -> None:
         from ray.experimental.internal_kv import _internal_kv_put  # pyright: ignore[reportPrivateUsage]
 
-        content = {name: asdict(one) for name, one in self._live.items()}
+        content = {name: asdict(live) for name, live in self._live.items()}
         _internal_kv_put(_STATE, json.dumps(content).encode(), overwrite=True)
 
 
 def coordinator(*, start: bool = False) -> Any:
-    """The cluster's coordinator.
+    """Return the cluster's coordinator.
 
     Args:
-        start: whether one is started where there is none.
+        start: True to start it if it does not run.
 
     Raises:
         Unavailable: there is none.
@@ -143,7 +143,7 @@ def coordinator(*, start: bool = False) -> Any:
     from dsearch.hints import Command
 
     if start:
-        made = ray.remote(Coordinator).options(
+        actor = ray.remote(Coordinator).options(
             name=COORDINATOR,
             namespace=NAMESPACE,
             lifetime="detached",
@@ -153,13 +153,12 @@ def coordinator(*, start: bool = False) -> Any:
             max_concurrency=16,
             num_cpus=0,
         )
-        return made.remote()
+        return actor.remote()
     try:
         return ray.get_actor(COORDINATOR, namespace=NAMESPACE)
     except ValueError as error:
         raise Unavailable(
-            "nothing of dsearch runs in this Ray cluster; publish a collection",
-            hint=Command("cluster start"),
+            "nothing of dsearch runs in this Ray cluster; publish a collection", hint=Command("cluster start")
         ) from error
 
 
@@ -187,9 +186,9 @@ def outcome(reference: Any) -> Any:
 
 
 def free_share(copies: int) -> float:
-    """Logical CPUs for each of so many processes: one, or less where so many are not free.
+    """Logical CPUs for each of `copies` processes: one, or less if fewer are free.
 
-    A fifth of what is free stays so, for what is started next.
+    A fifth of the free CPUs is left for later processes.
     """
     import ray
 
@@ -204,17 +203,17 @@ def copies_up(live: Live, timeout_s: float = 5.0) -> list[list[bool]]:
 
     from dsearch.cluster.connection import NAMESPACE
 
-    asked: dict[Any, tuple[int, int]] = {}
+    pending: dict[Any, tuple[int, int]] = {}
     up = [[False] * len(names) for names in live.actors]
     for shard, names in enumerate(live.actors):
         for copy, name in enumerate(names):
             try:
-                asked[ray.get_actor(name, namespace=NAMESPACE).ready.remote()] = (shard, copy)
+                pending[ray.get_actor(name, namespace=NAMESPACE).ready.remote()] = (shard, copy)
             except ValueError:
                 continue
-    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
+    done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=timeout_s) if pending else ([], [])
     for reference in done:
-        shard, copy = asked[reference]
+        shard, copy = pending[reference]
         try:
             up[shard][copy] = bool(ray.get(reference))
         except ray.exceptions.RayError:
@@ -223,18 +222,18 @@ def copies_up(live: Live, timeout_s: float = 5.0) -> list[list[bool]]:
 
 
 def stop_all() -> None:
-    """Stop serving, every shard and the coordinator of the cluster that is joined.
+    """Stop serving, every shard, and the coordinator of the joined cluster.
 
     Raises:
-        Unavailable: nothing of dsearch runs there.
+        Unavailable: dsearch does not run there.
     """
     import ray
     from ray import serve
 
-    known = coordinator()
+    running = coordinator()
     serve.shutdown()
-    ray.get(known.withdraw.remote(), timeout=GRACE_S)
-    ray.kill(known)
+    ray.get(running.withdraw.remote(), timeout=GRACE_S)
+    ray.kill(running)
 
 
 def _kill(actors: list[list[str]]) -> None:

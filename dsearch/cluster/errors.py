@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class ShardsLost(Exception):  # it is caught here, and never shown
+class ShardsLost(Exception):  # caught within this package, never shown
     """Some shards of a release do not answer."""
 
     def __init__(self, numbers: Iterable[int]):
@@ -13,5 +13,5 @@ class ShardsLost(Exception):  # it is caught here, and never shown
         self.numbers = frozenset(numbers)
 
 
-class NotOpen(Exception):  # so is this
-    """A copy runs, but has not been able to open its shard yet."""
+class NotOpen(Exception):  # caught within this package too
+    """A copy runs, but could not open its shard yet."""

@@ -53,7 +53,7 @@ class IngressSettings:
 
 
 class EncoderReplica:
-    """Encodes queries, those that wait together, for every collection and by the encoder of each model."""
+    """Encodes waiting queries in batches, for every collection and with the encoder of each model."""
 
     def __init__(self, settings: dict[str, Any]):
         from dsearch.threads import set_threads
@@ -65,25 +65,25 @@ class EncoderReplica:
         self._engine = open_readonly(
             Path(chosen.home), chosen.encoder, chosen.device, chosen.dtype, chosen.backend
         )
-        _ = self._engine.encoder  # it is ready when it can answer
-        self._one = threading.Lock()
+        _ = self._engine.encoder  # the replica is ready once the encoder is loaded
+        self._lock = threading.Lock()
 
     async def ready(self) -> bool:
-        """Answered when it can encode."""
+        """Return True; Ray answers once the encoder is loaded."""
         return True
 
-    async def encode(self, asked: list[tuple[str, str, list[str]]]) -> list[Any]:
-        """The embeddings of each request's texts, or the error that it gets."""
-        return await asyncio.to_thread(self._encode, asked)
+    async def encode(self, requests: list[tuple[str, str, list[str]]]) -> list[Any]:
+        """Return the embeddings of each request's texts, or its error."""
+        return await asyncio.to_thread(self._encode, requests)
 
-    def _encode(self, asked: list[tuple[str, str, list[str]]]) -> list[Any]:
+    def _encode(self, requests: list[tuple[str, str, list[str]]]) -> list[Any]:
         together: dict[tuple[str, str], list[int]] = {}
-        for number, (collection, model, _) in enumerate(asked):
+        for number, (collection, model, _) in enumerate(requests):
             together.setdefault((collection, model), []).append(number)
-        answers: list[Any] = [None] * len(asked)
-        with self._one:
+        answers: list[Any] = [None] * len(requests)
+        with self._lock:
             for (name, model), numbers in together.items():
-                texts = [text for number in numbers for text in asked[number][2]]
+                texts = [text for number in numbers for text in requests[number][2]]
                 try:
                     states = self._engine.collection(name).query_states(texts, "dense", model).numpy()
                 except DsearchError as error:
@@ -92,8 +92,8 @@ class EncoderReplica:
                     continue
                 start = 0
                 for number in numbers:
-                    answers[number] = states[start : start + len(asked[number][2])]
-                    start += len(asked[number][2])
+                    answers[number] = states[start : start + len(requests[number][2])]
+                    start += len(requests[number][2])
         return answers
 
 
@@ -105,7 +105,7 @@ class Ingress:
         self._encoders = encoders
 
     def __serve_build_asgi_app__(self) -> Any:
-        """The application."""
+        """Create the application."""
         from functools import partial
 
         from dsearch.threads import set_threads
@@ -146,7 +146,7 @@ class Ingress:
     def _query_states(self, collection: str, texts: Sequence[str], model: str) -> Any:
         import torch
 
-        # From the thread that searches, never from the event loop's.
+        # Called from the search thread, never from the event loop.
         states = self._encoders.encode.remote((collection, model, list(texts))).result()
         if isinstance(states, DsearchError):
             raise states
@@ -154,7 +154,7 @@ class Ingress:
 
 
 def live_releases() -> dict[str, dict[str, Any]]:
-    """The live releases of the cluster that this process belongs to."""
+    """Return the live releases of the cluster of this process."""
     import ray
 
     from dsearch.cluster.coordinator import coordinator
@@ -171,15 +171,15 @@ def deploy(
     encoders: int = 1,
     num_cpus: float | None = None,
 ) -> None:
-    """Let the cluster that is joined serve a home; returns when it answers.
+    """Serve a home on the joined cluster; return once it answers.
 
     Args:
-        settings: of the replicas.
+        settings: settings of the replicas.
         host: address that proxies bind to.
         port: port that they bind to.
         ingresses: replicas of the application.
         encoders: replicas of the encoder.
-        num_cpus: logical ones that a replica takes; one, or less where fewer are free, when None.
+        num_cpus: logical CPUs of a replica; when None one, or less if fewer are free.
 
     Raises:
         InvalidRequest: an address that other machines reach, and no API key.
@@ -219,7 +219,7 @@ def deploy(
     here = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     if not answers(f"{here}:{port}"):
         raise Unavailable(
-            f"Ray Serve runs in this cluster already, and not at {host}:{port}, where it stays until: "
+            f"Ray Serve runs in this cluster at another address than {host}:{port}; stop it with: "
             "dsearch cluster stop"
         )
 

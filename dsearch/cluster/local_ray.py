@@ -1,7 +1,7 @@
 """A Ray cluster on this machine only: `dsearch cluster start` starts it if there is none, `stop` ends it.
 
-Its processes are children of one process of ours, in a session of its own, so that ending it affects no other
-Ray cluster on this machine. The id of that process is stored in the cluster itself.
+All its processes are children of one process in a session of its own, so stopping it affects no other Ray
+cluster on this machine. The id of that process is stored in the cluster.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _STATE = b"dsearch:head"
 
 
 def start_head(address: str = "auto", cpus: int | None = None) -> str:
-    """Start Ray on this machine, for this machine alone; it goes on when this process ends.
+    """Start Ray on this machine, reachable from this machine only; it outlives this process.
 
     Args:
-        address: 127.0.0.1:port, or "auto" for the usual port.
-        cpus: logical ones; the machine's own when None.
+        address: 127.0.0.1:port, or "auto" for the default port.
+        cpus: logical CPUs; those of the machine when None.
 
     Returns:
         Its address.
 
     Raises:
-        Unavailable: it does not start, or an address that is not of this machine.
+        Unavailable: it does not start, or the address is not one of this machine.
     """
     at = f"127.0.0.1:{PORT}" if address == "auto" else address
     if not is_loopback(at):
@@ -45,19 +45,19 @@ def start_head(address: str = "auto", cpus: int | None = None) -> str:
         *(f"--object-store-memory={OBJECT_STORE_BYTES}", "--include-dashboard=false"),
         *(() if cpus is None else (f"--num-cpus={cpus}",)),
     ]
-    with tempfile.TemporaryFile("w+") as told:
+    with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=told,
+            stdout=output,
             stderr=subprocess.STDOUT,
             env={**OF_OUR_RAY, **os.environ},
             start_new_session=True,
         )
 
         def so_far() -> str:
-            told.seek(0)
-            return told.read()
+            output.seek(0)
+            return output.read()
 
         until = time.monotonic() + START_S
         while "Ray runtime started" not in so_far():
@@ -70,15 +70,15 @@ def start_head(address: str = "auto", cpus: int | None = None) -> str:
 
 
 def stop_head() -> bool:
-    """End the Ray that this process has joined, if it was started by `start_head`; whether it was."""
+    """Stop the joined Ray if `start_head` started it; return True if so."""
     import ray
     from ray.experimental.internal_kv import _internal_kv_get  # pyright: ignore[reportPrivateUsage]
 
-    kept = _internal_kv_get(_STATE)
-    if not kept:
+    process = _internal_kv_get(_STATE)
+    if not process:
         return False
     ray.shutdown()
-    _end(int(kept))
+    _end(int(process))
     return True
 
 
@@ -96,7 +96,7 @@ def _remember(address: str, process: int) -> None:
 
 
 def _end(process: int) -> None:
-    """SIGTERM, after which Ray ends its own; what is left of the session then is killed."""
+    """Send SIGTERM, on which Ray stops its processes; then kill the rest of the session."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGTERM)
         until = time.monotonic() + END_S

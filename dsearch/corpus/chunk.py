@@ -12,22 +12,22 @@ from typing import Any
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 
-_PIECES = 8  # a passage is made of at least about so many: what balance and overlap can be had by
-# Of a token, to find seams by: counting tokens wherever a text may be cut takes ten times as long.
+_PIECES = 8  # minimum pieces of a passage, for balance and overlap
+# Characters of a token, to search boundaries: counting tokens at each takes ten times as long.
 _CHARACTERS = 4
 
 
 def cut(text: str, size: int, overlap: int, count: CountTokens) -> list[tuple[int, int]]:
-    """The passages of a text: [start, end) in characters, in order.
+    """Split a text into passages: [start, end) in characters, in order.
 
-    Together they hold every character that is not white space, and neighbours share at most `overlap` tokens
-    (fewer where a seam is farther away). All are about equally long, so that no short rest is left over.
+    Together they contain every character except white space, and neighbours share at most `overlap` tokens.
+    All have about the same length, without a short rest.
 
     Args:
-        text: cut where it has more than `size` tokens; otherwise it is one passage.
-        size: most tokens of a passage.
-        overlap: most tokens that a passage repeats of the one before; less than half of `size`.
-        count: the numbers of tokens of parts of the text.
+        text: text to split; one passage if it has at most `size` tokens.
+        size: maximum tokens of a passage.
+        overlap: maximum tokens shared with the previous passage; less than half of `size`.
+        count: counts the tokens of parts of the text.
     """
     if count([text])[0] <= size:
         return [(0, len(text))]
@@ -45,10 +45,10 @@ def cut(text: str, size: int, overlap: int, count: CountTokens) -> list[tuple[in
 
 
 def _pieces(text: str, size: int, count: CountTokens) -> tuple[list[tuple[int, int]], list[int]]:
-    """Small parts in order, without the white space around them, and their lengths in tokens."""
+    """Split into small stripped parts, in order; also return their lengths in tokens."""
     pieces = _seams(text, 0, max(1, size // _PIECES) * _CHARACTERS, len)
     lengths = count([text[start:end] for start, end in pieces])
-    if max(lengths, default=0) > size:  # a script or an alphabet of which a character is several tokens
+    if max(lengths, default=0) > size:  # a script with several tokens a character
         pieces = [
             smaller
             for (start, end), length in zip(pieces, lengths, strict=True)
@@ -63,19 +63,19 @@ def _pieces(text: str, size: int, count: CountTokens) -> tuple[list[tuple[int, i
 
 
 def _seams(text: str, offset: int, size: int, length: Callable[[str], int]) -> list[tuple[int, int]]:
-    """Parts of at most `size`, as `length` measures them, from the strongest seams on."""
-    from semchunk.semchunk import chunk  # heavy, and wanted by nobody who has no long text
+    """Split into parts of at most `size` by `length`, at the strongest boundaries first."""
+    from semchunk.semchunk import chunk  # heavy, and needed for long texts only
 
-    # Its memory of lengths would outlive the call.
-    found: Any = chunk(text, size, length, memoize=False, offsets=True)
+    # Its cache of lengths would outlive the call.
+    chunks: Any = chunk(text, size, length, memoize=False, offsets=True)
     return [
         (offset + start + len(part) - len(part.lstrip()), offset + start + len(part.rstrip()))
-        for part, (start, _) in zip(*found, strict=True)
+        for part, (start, _) in zip(*chunks, strict=True)
     ]
 
 
 def _last_of(lengths: list[int], first: int, size: int, overlap: int) -> int:
-    """The last piece of the passage that begins with `first`, so that the rest falls into equal parts."""
+    """Choose the last piece of the passage from `first`, so that the rest has equal parts."""
     rest = sum(lengths[first:])
     if rest <= size:
         return len(lengths) - 1
@@ -89,7 +89,7 @@ def _last_of(lengths: list[int], first: int, size: int, overlap: int) -> int:
 
 
 def _first_of_next(lengths: list[int], first: int, last: int, overlap: int) -> int:
-    """The first piece of the next passage: as many of the last ones again as the overlap holds."""
+    """Choose the first piece of the next passage: repeat as many pieces as the overlap allows."""
     start, shared = last + 1, 0
     while start - 1 > first and shared + lengths[start - 1] <= overlap:
         start -= 1

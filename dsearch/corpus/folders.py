@@ -11,10 +11,10 @@ _MAGIC = "*?["
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Regular files below a folder, sorted by path, hidden ones left out; links to folders not followed."""
+    """Yield regular files below a folder, sorted by path, without hidden files and linked folders."""
     with os.scandir(folder) as entries:
-        found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
-    for entry in found:
+        visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+    for entry in visible:
         if entry.is_dir(follow_symlinks=False):
             yield from files_below(Path(entry.path))
         elif entry.is_file():
@@ -27,13 +27,13 @@ def is_pattern(source: str) -> bool:
 
 
 def matches(pattern: str) -> list[Path]:
-    """The files that a pattern matches, sorted; `**` stands for any folders, hidden files are left out.
+    """Return the files that a pattern matches, sorted; `**` matches any folders, never hidden files.
 
-    A folder that links lead to by many ways (to itself: by endlessly many) counts by the shortest.
+    A folder that several links lead to counts once, by its shortest path.
     """
-    found = {Path(path) for path in glob.iglob(pattern, recursive=True, include_hidden=False)}
+    paths = {Path(path) for path in glob.iglob(pattern, recursive=True, include_hidden=False)}
     once: dict[tuple[str, str], Path] = {}
-    for path in sorted(found, key=lambda path: (len(path.parts), path)):
+    for path in sorted(paths, key=lambda path: (len(path.parts), path)):
         if path.is_file():
             once.setdefault((os.path.realpath(path.parent), path.name), path)
     return sorted(once.values())

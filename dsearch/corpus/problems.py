@@ -11,14 +11,14 @@ from dsearch.errors import InvalidSource
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """One record that was skipped: the file, the line it begins at (None: the whole file), and why."""
+    """A skipped record: the file, its first line (None: the whole file), and the reason."""
 
     source: str
     line: int | None
     message: str
 
     def __str__(self) -> str:
-        """`file:line: message`, the form that editors and terminals can follow."""
+        """`file:line: message`, which editors and terminals can follow."""
         place = self.source if self.line is None else f"{self.source}:{self.line}"
         return f"{place}: {self.message}"
 
@@ -29,7 +29,7 @@ class Problems:
     Attributes:
         count: number of records or files skipped.
         first: first `keep` problems, in order.
-        passed_over: number of files in folders without a reader, by suffix. They are no problems.
+        passed_over: number of files in folders without a reader, by suffix; not problems.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Problems:
         self.passed_over: Counter[str] = Counter()
 
     def add(self, source: str, line: int | None, message: str) -> None:
-        """Note a problem and tell it to `on_problem`.
+        """Record a problem and pass it to `on_problem`.
 
         Raises:
             InvalidSource: when strict.

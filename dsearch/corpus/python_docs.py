@@ -23,7 +23,7 @@ from dsearch.errors import InvalidSource
 from dsearch.types import Document, Query
 
 LEFT_OUT = frozenset(
-    # tests, what is installed beside the library, and what is not documentation for its users
+    # tests, installed packages, and sources without documentation for users
     {"test", "tests", "site-packages", "dist-packages", "__pycache__", "_bundled", "lib-dynload"}
     | {"idlelib", "lib2to3", "turtledemo"}
 )
@@ -43,23 +43,23 @@ class PythonCorpus(NamedTuple):
 def python_corpus(public_only: bool = True, library: str | PathLike[str] | None = None) -> PythonCorpus:
     """The documentation of the running Python, sorted by name.
 
-    A document is a module, class, method or function with a docstring; its id and title are its qualified
-    name (`collections.Counter.most_common`), its text is what `help` shows, the signature and the docstring,
-    its metadata are `kind`, `module`, `signature`, `summary` and `line`. Where the summary line serves as a
-    query, it is not in the text.
+    A document is a module, class, method or function with a docstring. Its id and title are its qualified
+    name (`collections.Counter.most_common`), its text is signature and docstring, as in `help`, its metadata
+    are `kind`, `module`, `signature`, `summary` and `line`. A summary that is a query is removed from the
+    text.
 
-    A first line is a query when it is a summary as PEP 257 has it: complete (it ends in a stop, or a blank
-    line follows), of some words, no signature, and with something said after it that does not repeat it.
-    Entries with equal summaries (but for case, blanks and the final stop) are relevant to one query together.
-    A summary that is all that another entry says is no query: that entry would answer it word for word.
+    A first line is a query if it is a summary by PEP 257: complete (ending in a full stop, or followed by a
+    blank line), of several words, no signature, and followed by text that does not repeat it. Entries with
+    equal summaries (except for case, blanks and the final stop) are relevant to the same query. A summary
+    that is the whole text of another entry is no query, since that entry would match it verbatim.
 
     Args:
-        public_only: leave out names that begin with an underscore, and all within them; names like
+        public_only: omit names that begin with an underscore, and everything within them; names like
             `__enter__` are public.
         library: the folder of the sources; the running Python's standard library when not given.
 
     Raises:
-        InvalidSource: there are no sources, as in some Pythons that carry compiled files only.
+        InvalidSource: there are no sources; some Pythons have compiled files only.
     """
     root = Path(sysconfig.get_path("stdlib") if library is None else library)
     entries = [entry for entry in _entries(root) if not (public_only and _is_private(entry.name))]
@@ -106,15 +106,15 @@ class _Entry:
 
 def _with_judgements(entries: list[_Entry]) -> PythonCorpus:
     one_liners = {_normal(entry.summary) for entry in entries if not entry.body}
-    asked: dict[str, list[_Entry]] = defaultdict(list)
+    by_query: dict[str, list[_Entry]] = defaultdict(list)
     for entry in entries:
         key = _normal(entry.summary)
         if _is_query(entry) and key not in one_liners:
-            asked[key].append(entry)
+            by_query[key].append(entry)
     queries: list[Query] = []
     qrels: dict[str, dict[str, float]] = {}
     shortened: set[str] = set()
-    for number, answers in enumerate(asked.values(), start=1):
+    for number, answers in enumerate(by_query.values(), start=1):
         query = Query(f"q{number}", answers[0].summary)
         queries.append(query)
         qrels[query.id] = {entry.name: 1.0 for entry in answers}
@@ -152,14 +152,14 @@ def _normal(summary: str) -> str:
 
 
 def _entries(root: Path) -> list[_Entry]:
-    """Every documented name once, sorted; of several definitions the first with a docstring counts."""
+    """Return every documented name once, sorted; the first definition with a docstring counts."""
     entries: dict[str, _Entry] = {}
     for path in _sources(root):
         module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
-            continue  # templates and samples that no Python of this version can read
+            continue  # templates and samples that this Python cannot parse
         for entry in _documented(tree, module, module):
             entries.setdefault(entry.name, entry)
     return [entries[name] for name in sorted(entries)]
@@ -202,7 +202,7 @@ def _documented(node: ast.Module | _Definition, name: str, module: str) -> Itera
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[_Definition]:
-    """Definitions of a body, also those under `if`, `try` and `with`, as the library chooses by platform."""
+    """Yield the definitions of a body, also under `if`, `try` and `with` for platforms."""
     for statement in body:
         if isinstance(statement, _Definition):
             yield statement
@@ -222,7 +222,7 @@ def _kind(node: ast.AST, name: str, module: str) -> str:
 
 
 def _signature(node: ast.Module | _Definition) -> str:
-    """`most_common(n=None)`: as it is called, so without self and cls. Classes show their bases."""
+    """Return the signature without self and cls, such as `most_common(n=None)`; bases for a class."""
     if isinstance(node, ast.Module):
         return ""
     if isinstance(node, ast.ClassDef):

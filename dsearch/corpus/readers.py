@@ -64,9 +64,9 @@ def read(
     stdin: ByteStream | None = None,
     refuse: Refuse | None = None,
 ) -> Iterator[Document]:
-    """The documents of one source, as a stream: what is yielded is not kept (but for the ids).
+    """Yield the documents of one source; only their ids stay in memory.
 
-    - **JSON lines** and **tables** (CSV, TSV, Parquet, Arrow) hold a document per line or row; see
+    - **JSON lines** and **tables** (CSV, TSV, Parquet, Arrow) have a document per line or row; see
       `to_document` for the fields and for the id of one that has none.
     - **Text, Markdown, HTML and PDF files** are one document; its id is the path, relative to the folder
       given.
@@ -81,11 +81,11 @@ def read(
 
     Args:
         source: a path, or `-`.
-        problems: gathers the records that were skipped. Without it the first problem raises: nothing is ever
-            skipped unnoticed. Of documents with one id the first is kept, the others are problems.
-        fields: the names of the fields that hold id, title and text in JSON lines and tables.
+        problems: collects the skipped records; without it the first problem raises. Of documents with the
+            same id the first is kept, the others are problems.
+        fields: names of the fields of id, title and text in JSON lines and tables.
         stdin: stream for `-`; None for the process's standard input.
-        refuse: says why a document is not wanted, which then is a problem of the record that it came from.
+        refuse: returns the reason to reject a document, which becomes a problem of its record.
 
     Raises:
         InvalidSource: at once, when there is no such file or its kind is not supported; while reading, at
@@ -104,7 +104,7 @@ def read_sources(
     stdin: ByteStream | None = None,
     refuse: Refuse | None = None,
 ) -> Iterator[Document]:
-    """The documents of several sources, one after the other; ids are unique across all. Else like `read`."""
+    """Yield the documents of several sources; ids are unique across all. Otherwise as `read`."""
     problems = Problems(strict=True) if problems is None else problems
     fields = RecordFields() if fields is None else fields
     parts = [_reader(fspath(source), problems, fields, stdin) for source in sources]
@@ -198,20 +198,20 @@ def _read_stream(stream: ByteStream, problems: Problems, fields: RecordFields) -
 
 
 def _accepted(located: Iterable[Located], problems: Problems, refuse: Refuse | None) -> Iterator[Document]:
-    """Documents with an id of their own that are not refused."""
-    known: set[str] = set()
+    """Yield documents with unique ids that are not rejected."""
+    ids: set[str] = set()
     for name, line, document in located:
         if refuse is not None and (reason := refuse(document)):
             problems.add(name, line, f"the document {reason}")
-        elif document.id in known:
+        elif document.id in ids:
             problems.add(name, line, f"duplicate id {document.id!r}; the first document of that id is kept")
         else:
-            known.add(document.id)
+            ids.add(document.id)
             yield document
 
 
 def _kind(path: Path) -> str:
-    """The suffix that names the reader; empty for files that none takes."""
+    """Return the suffix that selects the reader; empty without one."""
     name = path.name.lower().removesuffix(".gz")
     suffix = Path(name).suffix
     return suffix if suffix in RECORDS or suffix in TEXTS else ""
@@ -222,6 +222,6 @@ def _nearest(path: Path) -> str:
     parent = path.parent
     if not parent.is_dir():
         return f" (nor is there a folder {parent})"
-    found = sorted(entry.name for entry in parent.iterdir() if not entry.name.startswith("."))
-    shown = ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
-    return f" ({parent} holds {shown or 'nothing'})"
+    names = sorted(entry.name for entry in parent.iterdir() if not entry.name.startswith("."))
+    listing = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    return f" ({parent} holds {listing or 'nothing'})"

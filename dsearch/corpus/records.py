@@ -18,7 +18,7 @@ TEXT_FIELDS = ("text", "contents", "body")
 VALUE_FIELDS = ("value",)
 
 Place: TypeAlias = tuple[int, Document]
-"""The line that a document begins at (in files without lines its row, from 1), and the document."""
+"""First line of a document (its row from 1 in files without lines), and the document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class RecordFields:
     value: str | None = None
 
     def of(self, names: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
-        """The fields that hold id, title and text among `names`; None for what is not there."""
+        """Return the fields of id, title and text among `names`; None for a missing one."""
         return (
             _first(names, self.id, ID_FIELDS),
             _first(names, self.title, TITLE_FIELDS),
@@ -43,11 +43,11 @@ class RecordFields:
         )
 
     def value_of(self, names: Mapping[str, Any]) -> str | None:
-        """The field that holds the value among `names`, None when it is not there."""
+        """Return the field of the value among `names`; None if missing."""
         return _first(names, self.value, VALUE_FIELDS)
 
     def complaint_about(self, names: list[str]) -> str | None:
-        """Why columns of these names hold no documents; None when they do."""
+        """Return why columns of these names are not documents; None if they are."""
         for wanted in (self.id, self.title, self.text, self.value):
             if wanted is not None and wanted not in names:
                 return f"no column {wanted!r}; the header has {names}"
@@ -58,7 +58,7 @@ class RecordFields:
 
 
 class BadRecord(Exception):
-    """Why a record is no document. Readers catch it and add the file, and the line where `line` has none."""
+    """A record that is not a document; readers add the file, and the line if `line` is None."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -66,16 +66,15 @@ class BadRecord(Exception):
 
 
 def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
-    """The document that a record describes.
+    """Convert a record to a document.
 
     `value` is a number or a list of numbers, in a table's cell also as JSON (`[0.5, 1]`). All other fields
-    become metadata; the entries of a field `metadata` that is an object join them, and win where both have a
-    name. A record without id gets one from its content (`content_id`), so that reading the same file again
-    names the same documents.
+    become metadata; entries of an object `metadata` join them and take precedence. A record without id gets
+    one from its content (`content_id`), so reading the same file again gives the same documents.
 
     Raises:
-        BadRecord: an id that is neither a text nor a whole number, a title or text that is no text, nothing
-            in both, or a value that is not finite numbers.
+        BadRecord: an id that is neither text nor a whole number, a title or text of another type, neither of
+            them, or a value that is not finite numbers.
     """
     id_field, title_field, text_field = fields.of(record)
     title = _text(record, title_field)
@@ -92,7 +91,7 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
     value_field = fields.value_of(record)
     value = None if value_field is None else _value(record[value_field])
     used = {id_field, title_field, text_field, value_field}
-    metadata = {name: held for name, held in record.items() if name not in used}
+    metadata = {name: value for name, value in record.items() if name not in used}
     nested = metadata.get("metadata")
     if nested is None:
         metadata.pop("metadata", None)
@@ -110,7 +109,7 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
 
 
 def content_id(title: str, text: str) -> str:
-    """The id of a document that came without: `sha256-` and 32 hexadecimal digits over title and text."""
+    """Derive the id of a document without one: `sha256-` and 32 hexadecimal digits of title and text."""
     digest = hashlib.sha256(title.encode() + b"\0" + text.encode())
     return f"sha256-{digest.hexdigest()[:32]}"
 
@@ -120,59 +119,59 @@ def _first(names: Mapping[str, Any], wanted: str | None, usual: tuple[str, ...])
     return next((name for name in candidates if name in names), None)
 
 
-def _id(given: Any) -> str | None:
-    if given is None:
+def _id(value: Any) -> str | None:
+    if value is None:
         return None
-    if isinstance(given, int) and not isinstance(given, bool) and -(2**63) <= given < 2**64:
-        return str(given)
-    if not isinstance(given, str):
-        raise BadRecord(f"id {_shown(given)} is neither a text nor a whole number of at most 64 bits")
-    if not given.strip():
+    if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64:
+        return str(value)
+    if not isinstance(value, str):
+        raise BadRecord(f"id {_excerpt(value)} is neither a text nor a whole number of at most 64 bits")
+    if not value.strip():
         raise BadRecord("the id is blank")
-    return given
+    return value
 
 
 def _text(record: Mapping[str, Any], field: str | None) -> str:
-    given = "" if field is None else record[field]
-    if given is None:
+    text = "" if field is None else record[field]
+    if text is None:
         return ""
-    if not isinstance(given, str):
-        raise BadRecord(f"{field} is {_shown(given)}; it must be a text")
-    return given
+    if not isinstance(text, str):
+        raise BadRecord(f"{field} is {_excerpt(text)}; it must be a text")
+    return text
 
 
-def _value(given: Any) -> float | list[float] | None:
-    if given is None or given == "":
+def _value(value: Any) -> float | list[float] | None:
+    if value is None or value == "":
         return None
-    if isinstance(given, str) and given.lstrip().startswith("["):
+    if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            given = orjson.loads(given)
+            value = orjson.loads(value)
         except orjson.JSONDecodeError:
-            raise BadRecord(f"value {_shown(given)} is not a list of numbers") from None
-    if isinstance(given, list):
-        if not given:
+            raise BadRecord(f"value {_excerpt(value)} is not a list of numbers") from None
+    if isinstance(value, list):
+        if not value:
             raise BadRecord("value is an empty list; it must be a number or a list of numbers")
-        return [_number(item) for item in given]
-    return _number(given)
+        return [_number(item) for item in value]
+    return _number(value)
 
 
-def _number(given: Any) -> float:
-    """A finite float; a text is read as one, since the cells of a table are texts."""
+def _number(value: Any) -> float:
+    """Convert to a finite float; text too, since cells of a table are text."""
     try:
-        number = math.nan if isinstance(given, bool) else float(given)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise BadRecord(f"value {_shown(given)} is not a finite number or a list of them")
+        raise BadRecord(f"value {_excerpt(value)} is not a finite number or a list of them")
     return number
 
 
-def _shown(given: Any) -> str:
+def _excerpt(value: Any) -> str:
     try:
-        shown = repr(given)
+        text = repr(value)
     except RecursionError:  # a list of lists in the cell of a table
-        return f"a {type(given).__name__} that nests too deep"
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+        return f"a {type(value).__name__} that nests too deep"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _listed(record: Mapping[str, Any]) -> str:

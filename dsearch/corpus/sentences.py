@@ -18,22 +18,22 @@ PLAIN_WORD = re.compile(r"[\"'“‘(\[]*[^\W\d_]+(?:['’-][^\W\d_]+)*[\"'”�
 
 
 def sentences(text: str) -> list[str]:
-    """Cut a text into sentences, line breaks within them made blanks.
+    """Split a text into sentences; line breaks within them become blanks.
 
     A sentence ends at `.`, `!`, `?` or `…` before a blank and something other than a small letter, unless
     the word before is a usual abbreviation or a single letter; also at a blank line and before the next item
     of a list.
     """
-    found: list[str] = []
+    parts: list[str] = []
     for block in BLOCK_END.split(text):
         block = " ".join(block.split())
         start = 0
         for end in SENTENCE_END.finditer(block):
             if not _abbreviated(block[start : end.start()], end.group()):
-                found.append(block[start : end.end()].strip())
+                parts.append(block[start : end.end()].strip())
                 start = end.end()
-        found.append(block[start:].strip())
-    return [sentence for sentence in found if sentence]
+        parts.append(block[start:].strip())
+    return [sentence for sentence in parts if sentence]
 
 
 def inverse_cloze(
@@ -43,29 +43,29 @@ def inverse_cloze(
     min_words: int = 4,
     max_words: int = 40,
 ) -> list[tuple[str, str]]:
-    """Training queries for documents from themselves: (sentence of the body, id of the document).
+    """Draw training queries from the documents themselves: (sentence of the body, id of the document).
 
     The inverse cloze task (Lee, Chang & Toutanova, ACL 2019): find the text that a sentence was taken from.
-    Here the sentence stays in the text, so keyword search finds it by itself: hold the keyword weight while
-    training on these.
+    Here the sentence stays in the text, where keyword search finds it: fix the keyword weight while training
+    on these.
 
-    Sentences shorter than `min_words`, longer than `max_words`, standing in more than one document, or made
-    of code and numbers rather than words (fewer than `min_words` or than 60 % plain words) are not drawn. A
-    document gives at most `per_document`; one with a single such sentence gives none, for that would be all
-    of it. Among its sentences the draw depends on `seed` and the document's id alone, not on the order of the
-    documents. Words are what blanks part: scripts without blanks give no queries.
+    Sentences shorter than `min_words`, longer than `max_words`, in more than one document, or of code and
+    numbers (fewer than `min_words` or 60 % plain words) are not drawn. A document gives at most
+    `per_document`; one with a single such sentence gives none, since that is its whole text. The draw depends
+    on `seed` and the document's id alone. Words are separated by blanks, so scripts without blanks give no
+    queries.
     """
     pools: dict[str, list[str]] = {}
     owners: dict[str, str | None] = {}
     for document in documents:
-        found = [s for s in sentences(document.text) if _is_prose(s, min_words, max_words)]
-        pools[document.id] = found if len(found) > 1 else []
-        for sentence in found:
+        candidates = [s for s in sentences(document.text) if _is_prose(s, min_words, max_words)]
+        pools[document.id] = candidates if len(candidates) > 1 else []
+        for sentence in candidates:
             key = sentence.casefold()
             owners[key] = document.id if owners.get(key, document.id) == document.id else None
     drawn: list[tuple[str, str]] = []
-    for identity, found in pools.items():
-        pool = [sentence for sentence in dict.fromkeys(found) if owners[sentence.casefold()] == identity]
+    for identity, candidates in pools.items():
+        pool = [sentence for sentence in dict.fromkeys(candidates) if owners[sentence.casefold()] == identity]
         chance = random.Random(f"{seed}/{identity}")
         drawn += [(sentence, identity) for sentence in chance.sample(pool, min(per_document, len(pool)))]
     return drawn

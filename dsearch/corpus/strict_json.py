@@ -2,11 +2,11 @@
 
 JSON that two parsers could understand differently is rejected, in files and requests. orjson parses the text,
 but it keeps only the last of a repeated name, and rounds an integer of more than 64 bits to a float. Python's
-parser does neither, but takes twice to seven times as long, most with many numbers. So it is used only if
-orjson may have changed something, which the value reveals:
+parser does neither, but takes two to seven times as long. So it is used only if orjson may have changed
+something, which the value reveals:
 
-- Colons. A text has one for each name, beside those inside its strings. The value has a repeated name only
-  once, so it accounts for fewer colons than the text has. (One that is written as an escape is not counted.)
+- Colons. A text has one for each name, besides those inside strings. A value with a repeated name accounts
+  for fewer colons than its text. (An escaped colon is not counted.)
 - Floats so large that they may have been such an integer.
 """
 
@@ -32,11 +32,11 @@ class AmbiguousJson(Exception):
 
 
 def parse(text: str) -> Any:
-    """The value that a text describes.
+    """Parse a text.
 
     Raises:
-        orjson.JSONDecodeError: the text is no JSON: NaN, infinities and lone surrogates included.
-        AmbiguousJson: a name stands twice in one object, or the value nests deeper than `MAX_DEPTH`.
+        orjson.JSONDecodeError: the text is not JSON, or has NaN, infinities or lone surrogates.
+        AmbiguousJson: a repeated name in an object, or nesting deeper than `MAX_DEPTH`.
     """
     value = orjson.loads(text)
     colons = _colons(value, MAX_DEPTH)
@@ -44,20 +44,21 @@ def parse(text: str) -> Any:
         return value
     try:
         return _READER.decode(text)
-    except RecursionError:  # in what stood under a name the first time, which `value` has no longer
+    except RecursionError:  # in the first value of a repeated name, which `value` lost
         raise AmbiguousJson(_TOO_DEEP) from None
 
 
 def _colons(value: Any, depth: int) -> float:
-    """The colons that a text of `value` has when each of its names stands once and none is escaped; infinity
-    where a float may have been an integer.
+    """Count the colons of a text of `value` without repeated names and escapes.
+
+    Infinity if a float may have been an integer.
 
     Raises:
         AmbiguousJson: it nests deeper than `depth`.
     """
     kind = type(value)
     if kind is str:
-        return value.count(":") if ":" in value else 0  # looking for one is faster than counting none
+        return value.count(":") if ":" in value else 0  # a search is faster than a count
     if kind is float:
         return 0 if -_LARGE < value < _LARGE else math.inf
     if kind is not dict and kind is not list:
@@ -78,12 +79,12 @@ def _colons(value: Any, depth: int) -> float:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise AmbiguousJson(f"the name {twice[:80]!r} stands twice in one object; give each name once")
-    return made
+    return content
 
 
 _READER = json.JSONDecoder(object_pairs_hook=_without_duplicates)

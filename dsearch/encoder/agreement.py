@@ -15,8 +15,8 @@ from jaxtyping import Float32
 
 from dsearch.encoder.backends import CLOSE
 
-LEAST_CLOSE = 0.999  # the worst cosine of a back end whose embeddings may stand beside those of torch
-LEAST_INT8 = 0.98  # the mean cosine of a quantised one, whose embeddings stand by themselves
+LEAST_CLOSE = 0.999  # minimum cosine of a back end whose embeddings may be mixed with those of torch
+LEAST_INT8 = 0.98  # minimum mean cosine of a quantised back end, whose embeddings are never mixed
 
 
 def agrees(dtype: str, cosines: Float32[np.ndarray, " texts"]) -> bool:
@@ -36,13 +36,13 @@ def cosines(
 @cache
 def queries() -> Sequence[str]:
     """Forty short texts: first sentences."""
-    found = dict.fromkeys(text.split(".")[0].split("\n")[0].strip()[:200] for text in _docstrings())
-    return tuple(found)[:40]
+    sentences = dict.fromkeys(text.split(".")[0].split("\n")[0].strip()[:200] for text in _docstrings())
+    return tuple(sentences)[:40]
 
 
 @cache
 def documents() -> Sequence[str]:
-    """Forty texts, from a line to more than most windows hold."""
+    """Forty texts, from one line to more than most windows."""
     texts = _docstrings()
     joined = [" ".join(texts[first : first + 8]) for first in range(0, len(texts) - 8, 8)]
     return tuple([text[:400] for text in texts[:16]] + [text[:900] for text in joined[:16]] + joined[16:24])
@@ -51,5 +51,5 @@ def documents() -> Sequence[str]:
 def _docstrings() -> list[str]:
     kinds = (str, bytes, list, dict, int, float, set, type, complex, memoryview)
     owners = [builtins, *kinds]
-    found = [getattr(member, "__doc__", None) for owner in owners for member in vars(owner).values()]
-    return list(dict.fromkeys(text for text in found if isinstance(text, str) and len(text) > 20))
+    texts = [getattr(member, "__doc__", None) for owner in owners for member in vars(owner).values()]
+    return list(dict.fromkeys(text for text in texts if isinstance(text, str) and len(text) > 20))

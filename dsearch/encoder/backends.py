@@ -11,9 +11,9 @@ TORCH, ONNX, OPENVINO, AUTO = "torch", "onnx", "openvino", "auto"
 FLOAT, HALF, INT8 = "float32", "bfloat16", "int8"
 
 PRECISIONS = {TORCH: (FLOAT, HALF), ONNX: (FLOAT, INT8), OPENVINO: (FLOAT, HALF, INT8)}
-CLOSE = (FLOAT, HALF)  # these give the same embeddings up to a cosine of .9999, whoever runs them
+CLOSE = (FLOAT, HALF)  # equal embeddings up to a cosine of .9999, on any back end
 
-# What must be importable: to run what was exported, and to export it.
+# Packages needed to run an exported model, and to export one.
 _TO_RUN = {TORCH: (), ONNX: ("onnxruntime",), OPENVINO: ("openvino",)}
 _TO_EXPORT = {TORCH: (), ONNX: ("onnx", "onnxscript"), OPENVINO: ()}
 
@@ -41,18 +41,14 @@ class Backend:
         return f"{self.name} {self.dtype}"
 
     def missing(self, *, exporting: bool = False) -> list[str]:
-        """The packages that it needs and that are not installed, to run or to export as well."""
+        """Return the required packages that are not installed, to run or also to export."""
         needed = list(_TO_RUN[self.name]) + (list(_TO_EXPORT[self.name]) if exporting else [])
         if exporting and (self.name, self.dtype) == (OPENVINO, INT8):
             needed.append("nncf")
         return [package for package in needed if importlib.util.find_spec(package) is None]
 
     def require_installed(self, *, exporting: bool = False) -> None:
-        """Return if it can be used here.
-
-        Raises:
-            MissingExtra: packages are missing; the message names the extra.
-        """
+        """Raise MissingExtra if required packages are missing; the message names the extra."""
         missing = self.missing(exporting=exporting)
         if missing == ["nncf"]:
             raise MissingExtra(
@@ -67,7 +63,7 @@ class Backend:
 
 
 def installed() -> list[str]:
-    """The back ends beside torch that are installed, with what exporting to them takes."""
+    """Return the installed back ends besides torch that can export."""
     return [name for name in (ONNX, OPENVINO) if not Backend(name, FLOAT).missing(exporting=True)]
 
 

@@ -13,9 +13,8 @@ def length_sorted_batches(
 ) -> Iterator[Int64[np.ndarray, " batch"]]:
     """Positions of texts, batch by batch; each position once.
 
-    A batch is padded to its longest text, so texts of like length go together. The batches themselves are
-    shuffled (by `seed`): sorted, the long ones would come last, and every estimate of the remaining time
-    would be too short.
+    A batch is padded to its longest text, so it has texts of similar length. The order of batches is random
+    (by `seed`): with the long ones last, estimates of the remaining time would be too short.
     """
     order = np.argsort(lengths, kind="stable").astype(np.int64)
     starts = np.arange(0, len(order), batch_size)

@@ -1,4 +1,4 @@
-"""`auto`: the fastest installed back end that agrees with torch, measured once and written down.
+"""`auto`: the fastest installed back end that agrees with torch, measured once and stored.
 
     <cache>/choice-<key>.json    measurements on this machine, and the choice
 
@@ -26,7 +26,7 @@ from dsearch.encoder.encoder import TextEncoder
 from dsearch.errors import DsearchError
 from dsearch.threads import thread_budget
 
-GAIN = 1.1  # over torch in float32, below which that stays: it is what training computes with
+GAIN = 1.1  # minimum gain over torch in float32, which training uses
 _ROUNDS = 3
 _QUERIES = 16  # timed one by one
 _DOCUMENTS = 32
@@ -66,17 +66,17 @@ class Choice:
 
 
 def candidates(dtype: str | None = None) -> list[Backend]:
-    """The back ends that `auto` tries, torch in float32 first, which is always there.
+    """Return the back ends that `auto` tries; torch in float32 is the first.
 
     Args:
-        dtype: the precision that is wanted; when None, what gives the embeddings of float32 in effect.
+        dtype: required precision; when None, those with embeddings close to float32.
     """
     tried = [Backend(TORCH, FLOAT)]
     if dtype == HALF or (dtype is None and best_dtype(OPENVINO) == HALF):
         tried.append(Backend(TORCH, HALF))
     for name in installed():
         wanted = {FLOAT, best_dtype(name)} if dtype is None else {dtype}
-        tried += [Backend(name, one) for one in (*CLOSE, INT8) if one in wanted and _takes(name, one)]
+        tried += [Backend(name, kind) for kind in (*CLOSE, INT8) if kind in wanted and _takes(name, kind)]
     return tried
 
 
@@ -89,7 +89,7 @@ def read_choice(cache: Path, weights_sha256: str, dtype: str | None) -> Choice |
     """Read a previous choice; None if there is none for this encoder, version and processor."""
     try:
         stored = json.loads(_file(cache, weights_sha256, dtype).read_text(encoding="utf-8"))
-        measured = tuple(MeasuredBackend(**one) for one in stored["measured"])
+        measured = tuple(MeasuredBackend(**entry) for entry in stored["measured"])
         backend = Backend(**stored["backend"])
     except (OSError, ValueError, KeyError, TypeError, DsearchError):
         return None
@@ -103,14 +103,14 @@ def choose(
     load: Callable[[Backend], TextEncoder],
     tell: Callable[[str], None] | None = None,
 ) -> Choice:
-    """Measure the candidates, write down what is fastest, and return it.
+    """Measure the candidates, store the fastest, and return it.
 
-    A candidate that cannot be exported, does not agree, or fails is left out with its reason; with all of
-    them left out it is torch. Fastest is the largest geometric mean of the two rates.
+    A candidate that cannot be exported, does not agree, or fails is omitted with its reason; torch always
+    remains. The fastest has the largest geometric mean of the two rates.
 
     Args:
         cache: folder of exports and choices.
-        weights_sha256: the encoder's.
+        weights_sha256: digest of the encoder's weights.
         dtype: as for `candidates`.
         load: function that loads the encoder on a back end, or raises.
         tell: callback for progress messages.
@@ -122,16 +122,16 @@ def choose(
         tell(f"back end {backend}: exporting, or loading what was exported")
         try:
             encoders[backend] = load(backend)
-            encoders[backend].encode_documents(documents()[:_DOCUMENTS])  # shapes are compiled once
-        except Exception as error:  # whatever a library makes of this model on this machine
+            encoders[backend].encode_documents(documents()[:_DOCUMENTS])  # warm-up: compiles the shapes
+        except Exception as error:  # libraries fail in many ways
             encoders.pop(backend, None)
             problems[backend] = f"{type(error).__name__}: {error}"
     rates = _rates(encoders)
-    measured = [MeasuredBackend(one.name, one.dtype, *rates[one]) for one in rates]
-    measured += [MeasuredBackend(one.name, one.dtype, problem=problem) for one, problem in problems.items()]
+    measured = [MeasuredBackend(backend.name, backend.dtype, *rates[backend]) for backend in rates]
+    measured += [MeasuredBackend(failed.name, failed.dtype, problem=why) for failed, why in problems.items()]
     chosen = _fastest(rates)
     choice = Choice(chosen, tuple(measured))
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs the next start a measurement
+    with contextlib.suppress(OSError):  # without a writable cache the next start measures again
         cache.mkdir(parents=True, exist_ok=True)
         file = _file(cache, weights_sha256, dtype)
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
@@ -148,15 +148,15 @@ def _takes(name: str, dtype: str) -> bool:
 
 
 def _rates(encoders: dict[Backend, TextEncoder]) -> dict[Backend, tuple[float, float]]:
-    """Queries and documents a second, in rounds that go by turns: a busy moment is everybody's."""
-    asked, told = queries()[:_QUERIES], documents()[:_DOCUMENTS]
+    """Measure queries and documents a second, in alternating rounds, so that noise affects all alike."""
+    short, long = queries()[:_QUERIES], documents()[:_DOCUMENTS]
     took: dict[Backend, list[tuple[float, float]]] = {backend: [] for backend in encoders}
     for _ in range(_ROUNDS):
         for backend, encoder in encoders.items():
-            each = statistics.median(_seconds(encoder, [query]) for query in asked)
-            took[backend].append((each, _seconds(encoder, told)))
+            each = statistics.median(_seconds(encoder, [query]) for query in short)
+            took[backend].append((each, _seconds(encoder, long)))
     return {
-        backend: (1 / min(one for one, _ in times), len(told) / min(all for _, all in times))
+        backend: (1 / min(query_s for query_s, _ in times), len(long) / min(all for _, all in times))
         for backend, times in took.items()
     }
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from dsearch.encoder.encoder import Encoder, Role
 
-# What a model takes, and where a tokenised text has it.
+# Model input → attribute of a tokenised text.
 FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 
-_LEAST_WIDTH = 16  # of a padded query: most have fewer tokens
-_BATCH_TOKENS = 8192  # of a batch, so that long windows do not take memory by the square of their length
+_LEAST_WIDTH = 16  # tokens of a padded query; most have fewer
+_BATCH_TOKENS = 8192  # tokens of a batch: memory grows with the square of the text length
 
 
 class CompiledEncoder:
@@ -75,12 +75,12 @@ class CompiledEncoder:
 
     @property
     def reference(self) -> Encoder:
-        """The torch encoder that was exported, loaded when it is first asked for."""
+        """The exported torch encoder, loaded on first use."""
         with self._loading:
             if self._reference is None:
                 import torch
 
-                # A search may ask for it, and weights made under inference mode could never be trained.
+                # A search may load it; weights created in inference mode could never be trained.
                 with torch.inference_mode(False):
                     self._reference = self._load_reference()
             return self._reference
@@ -94,11 +94,11 @@ class CompiledEncoder:
         return self._encode(texts, "document")
 
     def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
-        """Unit embeddings as part of the graph: those of the torch encoder."""
+        """Unit embeddings of the torch encoder as part of the graph."""
         return self.reference.embed(texts, role)
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """The tokens of each document, its marks at both ends and the prompt included, none cut off."""
+        """Token counts of documents, with special tokens and prompt, before truncation."""
         prompt = self._prompts.get("document", "")
         return [len(one) for one in self._whole.encode_batch_fast([prompt + text for text in texts])]
 

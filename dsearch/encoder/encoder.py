@@ -49,9 +49,9 @@ class TextEncoder(Protocol):
 
 
 class Encoder(nn.Module):
-    """A sentence-transformers model; its weights are parameters like any other.
+    """A sentence-transformers model as a torch module.
 
-    Texts longer than `max_tokens` are cut. Embeddings have length 1.
+    Texts longer than `max_tokens` are truncated. Embeddings have length 1.
     """
 
     def __init__(self, model: Any, identity: EncoderIdentity, *, batch_size: int = 32):
@@ -59,7 +59,7 @@ class Encoder(nn.Module):
         self.model = model
         self.batch_size = batch_size
         self._identity = identity
-        # A fast tokenizer changes its padding while it works and must not be entered twice.
+        # A fast tokenizer changes its padding during a call, so it is not reentrant.
         self._tokenizing = threading.Lock()
 
     @classmethod
@@ -72,18 +72,18 @@ class Encoder(nn.Module):
         max_tokens: int | None = None,
         batch_size: int = 32,
     ) -> Encoder:
-        """Load the model called `name` (see weights.py) from this machine's disk; the network is not asked.
+        """Load the model `name` (see weights.py) from disk, without network access.
 
         Args:
-            name: a sentence-transformers model, or the folder of one.
+            name: name or folder of a sentence-transformers model.
             device: "cpu", "cuda", "cuda:1", "mps".
             dtype: "float32", or "bfloat16" for autocast: faster, embeddings with a cosine above .9999.
-            max_tokens: cut longer texts; the model's own limit when None.
+            max_tokens: limit above which texts are truncated; the model's own when None.
             batch_size: texts encoded at a time.
 
         Raises:
             EncoderUnavailable: no weights, or not a sentence-transformers model.
-            InvalidRequest: an unknown dtype, a device that is not there, a limit outside the model's.
+            InvalidRequest: unknown dtype, missing device, or limit above the model's.
         """
         if dtype not in _DTYPES:
             raise InvalidRequest(f"dtype={dtype!r}; use {' or '.join(_DTYPES)}")
@@ -125,7 +125,7 @@ class Encoder(nn.Module):
         if not texts:
             return torch.zeros(0, self.identity.dimension, device=self.model.device)
         prompt = (self.model.prompts or {}).get(role, "")
-        # `preprocess` is the name since sentence-transformers 6, `tokenize` the one before.
+        # `preprocess` since sentence-transformers 6, `tokenize` before.
         prepare = getattr(self.model, "preprocess", None) or self.model.tokenize
         with self._tokenizing:
             prepared = prepare([prompt + text for text in texts])
@@ -138,7 +138,7 @@ class Encoder(nn.Module):
         return nn.functional.normalize(embedding.float(), dim=-1)
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """The tokens of each document, its marks at both ends and the prompt included, none cut off."""
+        """Token counts of documents, with special tokens and prompt, before truncation."""
         prompt = (self.model.prompts or {}).get("document", "")
         with self._tokenizing:
             tokens = self.model.tokenizer(
@@ -155,7 +155,7 @@ class Encoder(nn.Module):
         return out
 
     def _within_memory(self, texts: Sequence[str], role: Role) -> Float32[np.ndarray, "texts encoder_dim"]:
-        """Embeddings of a batch; in halves from now on, once the device's memory does not hold it."""
+        """Encode a batch; halve the batch size for good if the device runs out of memory."""
         parts: list[np.ndarray] = []
         while texts:
             some = texts[: self.batch_size]
@@ -171,7 +171,7 @@ class Encoder(nn.Module):
         return np.concatenate(parts)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Encoder:
-        """A copy with weights of its own; the lock is not shared."""
+        """Copy the weights; the lock is not shared."""
         copied = Encoder(copy.deepcopy(self.model, memo), self._identity, batch_size=self.batch_size)
         return copied.train(self.training)
 
@@ -188,7 +188,7 @@ def _load_model(folder: Path, device: str, name: str) -> Any:
     transformers_logging.disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
     try:
-        # A folder and nothing else: whatever its files name, the hub is not asked.
+        # Local files only: the hub is not accessed, whatever the folder's files name.
         model = SentenceTransformer(str(folder), device=device, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise EncoderUnavailable(
@@ -200,11 +200,7 @@ def _load_model(folder: Path, device: str, name: str) -> Any:
 
 
 def check_device(device: str) -> None:
-    """Return if torch can compute there.
-
-    Raises:
-        InvalidRequest: not a device, or not there.
-    """
+    """Raise InvalidRequest for an unknown or missing device."""
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
@@ -218,7 +214,7 @@ def check_device(device: str) -> None:
 
 
 def position_limit(model: Any) -> int | None:
-    """The most tokens that a sentence-transformers model has positions for; None where there is no bound."""
+    """Return the maximum number of tokens of a sentence-transformers model; None without a limit."""
     config = getattr(getattr(model[0], "auto_model", None), "config", None)
     return getattr(config, "max_position_embeddings", None)
 
@@ -232,7 +228,7 @@ def _dimension(model: Any) -> int:
 def _pooling(model: Any) -> str:
     for module in model:
         for mode in ("get_pooling_mode_str", "pooling_mode"):
-            found = getattr(module, mode, None)
-            if found is not None:
-                return str(found() if callable(found) else found)
+            setting = getattr(module, mode, None)
+            if setting is not None:
+                return str(setting() if callable(setting) else setting)
     return "none"

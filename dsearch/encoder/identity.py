@@ -22,7 +22,7 @@ class EncoderIdentity:
         max_tokens: limit above which texts are cut.
         backend: library that runs the model: "torch", "onnx", "openvino".
         dtype: "float32", "bfloat16" or "int8".
-        dimension: numbers in an embedding.
+        dimension: length of an embedding.
     """
 
     name: str
@@ -61,11 +61,11 @@ class EncoderIdentity:
     def require_same(self, other: EncoderIdentity, collection: str) -> None:
         """Refuse `other` for a collection that was encoded by `self`.
 
-        The name may differ, and who runs the model, as long as both compute in float32 or bfloat16: their
-        embeddings have a cosine above .9999. What int8 gives is compared with what the same int8 gave.
+        Name and back end may differ if both compute in float32 or bfloat16: the cosine is then above .9999.
+        Embeddings in int8 are comparable only with those of the same back end in int8.
 
         Raises:
-            EncoderMismatch: says which parts differ and how to go on.
+            EncoderMismatch: the message names the differences and the remedy.
         """
         theirs = other.to_dict()
         free = {"name"}

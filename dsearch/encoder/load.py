@@ -57,20 +57,20 @@ def load_encoder(
     # Without an annotation: tests check those, and put an encoder of their own in this one's place.
     in_torch = once(lambda: Encoder.load(name, device=device, max_tokens=max_tokens, batch_size=batch_size))
 
-    def by(one: Backend) -> TextEncoder:
-        if one == Backend(TORCH, FLOAT):
+    def by(backend: Backend) -> TextEncoder:
+        if backend == Backend(TORCH, FLOAT):
             return in_torch()
-        if one.name == TORCH:
+        if backend.name == TORCH:
             return Encoder.load(
-                name, device=device, dtype=one.dtype, max_tokens=max_tokens, batch_size=batch_size
+                name, device=device, dtype=backend.dtype, max_tokens=max_tokens, batch_size=batch_size
             )
         if cache is None:
-            raise InvalidRequest(f"backend={one.name!r} needs a folder for what is exported; give cache")
-        one.require_installed()
+            raise InvalidRequest(f"backend={backend.name!r} needs a folder for what is exported; give cache")
+        backend.require_installed()
         from dsearch.encoder.export import Exporting, exported
 
-        asked = Exporting(name, find_weights(name), max_tokens, cache, in_torch)
-        return exported(asked, one, batch_size=batch_size)
+        exporting = Exporting(name, find_weights(name), max_tokens, cache, in_torch)
+        return exported(exporting, backend, batch_size=batch_size)
 
     if chosen is not None:
         return by(chosen)
@@ -109,8 +109,8 @@ def choice_of(
     sha256 = find_weights(name).sha256
     if measure:
 
-        def by(one: Backend) -> TextEncoder:
-            return load_encoder(name, backend=one.name, dtype=one.dtype, cache=cache)
+        def by(backend: Backend) -> TextEncoder:
+            return load_encoder(name, backend=backend.name, dtype=backend.dtype, cache=cache)
 
         return choose(cache, sha256, dtype, by, tell)
     return read_choice(cache, sha256, dtype)

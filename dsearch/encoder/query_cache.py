@@ -38,10 +38,10 @@ class QueryCache:
         self.misses = 0
         self.bytes = 0
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[Hashable, str], Float32[np.ndarray, " encoder_dim"]] = OrderedDict()
+        self._states: OrderedDict[tuple[Hashable, str], Float32[np.ndarray, " encoder_dim"]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._states)
 
     def states(
         self, encoder: Hashable, texts: Sequence[str], encode: Encode
@@ -55,10 +55,10 @@ class QueryCache:
         """
         keys = [(encoder, text) for text in texts]
         with self._lock:
-            known = {key: self._kept[key] for key in keys if key in self._kept}
-            for key in known:
-                self._kept.move_to_end(key)
-            missing = [key for key in keys if key not in known]
+            states = {key: self._states[key] for key in keys if key in self._states}
+            for key in states:
+                self._states.move_to_end(key)
+            missing = [key for key in keys if key not in states]
             self.hits += len(keys) - len(missing)
             self.misses += len(missing)
         new = list(dict.fromkeys(missing))
@@ -71,13 +71,13 @@ class QueryCache:
                 self._keep(new, encoded)
                 return encoded
             self._keep(new, encoded)
-            known.update(zip(new, encoded, strict=True))
-        return np.array([known[key] for key in keys])
+            states.update(zip(new, encoded, strict=True))
+        return np.array([states[key] for key in keys])
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._kept.clear()
+            self._states.clear()
             self.bytes = 0
 
     def _keep(
@@ -87,11 +87,11 @@ class QueryCache:
             return
         with self._lock:
             for key, row in zip(keys, encoded, strict=True):
-                if key not in self._kept:
-                    self._kept[key] = row.copy()  # of its own: a view would keep the whole batch
+                if key not in self._states:
+                    self._states[key] = row.copy()  # of its own: a view would keep the whole batch
                     self.bytes += _size(key, row)
             while self.bytes > self.max_bytes:
-                self.bytes -= _size(*self._kept.popitem(last=False))
+                self.bytes -= _size(*self._states.popitem(last=False))
 
 
 def _size(key: tuple[Hashable, str], row: Float32[np.ndarray, " encoder_dim"]) -> int:

@@ -71,7 +71,7 @@ def openvino_session(model: Path, precision: str) -> Run:
         with compiling:
             if width not in of_width:
                 fixed = read.clone()  # shares the weights
-                fixed.reshape({one.get_any_name(): [1, width] for one in fixed.inputs})
+                fixed.reshape({tensor.get_any_name(): [1, width] for tensor in fixed.inputs})
                 of_width[width] = core.compile_model(fixed, "CPU", options)
             return of_width[width]
 

@@ -121,13 +121,13 @@ class LearningEncoder(nn.Module):
 
     def change(self) -> EncoderChange:
         """Learned change, for `tuned`."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         if self.how.method == "all":
-            found = {name: _kept(parameter) for name, parameter in self.encoder.named_parameters()}
+            tensors = {name: _cpu_copy(parameter) for name, parameter in self.encoder.named_parameters()}
         for name, layer in _adapted(self.encoder):
-            found[f"{name}.A"] = _kept(layer.lora_A["default"].weight)
-            found[f"{name}.B"] = _kept(layer.lora_B["default"].weight)
-        return EncoderChange(self.how, found)
+            tensors[f"{name}.A"] = _cpu_copy(layer.lora_A["default"].weight)
+            tensors[f"{name}.B"] = _cpu_copy(layer.lora_B["default"].weight)
+        return EncoderChange(self.how, tensors)
 
 
 class TunedEncoder(nn.Module):
@@ -251,5 +251,5 @@ def _adapted(encoder: nn.Module) -> Iterator[tuple[str, Any]]:
     return ((name, module) for name, module in encoder.named_modules() if hasattr(module, "lora_A"))
 
 
-def _kept(tensor: Tensor) -> Tensor:
+def _cpu_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().float().cpu().clone().contiguous()

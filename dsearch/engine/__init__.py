@@ -31,6 +31,7 @@ from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.search.attend import AttendResult
 from dsearch.engine.search.gradients import AttentionParts, GradientQuery, Gradients, attention_parts, vjp
 from dsearch.engine.search.predict import FieldPrediction, Predicted, PredictionSource
+from dsearch.engine.searchable import Searchable
 from dsearch.engine.snapshot.snapshot import Snapshot
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "SearchLayer",
     "SearchOptions",
     "SearchOutput",
+    "Searchable",
     "Snapshot",
     "System",
     "Verified",

@@ -1,7 +1,7 @@
 """`Collection`: a named set of documents that can be searched, written and, by its models, improved.
 
 It is the facade over `CollectionState`, which holds the data: each search method calls one function of
-`search/`. A write returns when it is durable; every later search sees it.
+`search/`. A write is durable on return, and every later search sees it.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from dsearch.types import Document, SearchResult
 
 
 class Collection(CollectionState):
-    """One collection of a home; made by `SearchEngine`.
+    """One collection of a home; created by `SearchEngine`.
 
     Args:
-        store: its source of truth.
-        encoder: gives the encoder; called when one is needed, so that a keyword search loads none.
-        query_cache: keeps the embeddings of queries; none are kept when None.
-        closed: what the last writer left (clean_close.py).
+        store: source of truth of the collection.
+        encoder: loads the encoder; called at its first use, so that a keyword search loads none.
+        query_cache: embeddings of earlier queries; None caches none.
+        closed: record of the last clean close (clean_close.py).
         rebuild_share: see `SearchEngine`.
         rebuild_minimum: see `SearchEngine`.
     """
@@ -78,41 +78,41 @@ class Collection(CollectionState):
         """Search for the documents that a query attends to most.
 
         Args:
-            query: the words. "Quoted phrases" and +terms must be in a document, -terms must not; the rest is
-                looked for by meaning and words.
+            query: text. "Quoted phrases" and +terms must occur in a document, -terms must not; the rest ranks
+                by embedding and keywords.
             options:
-                limit: hits wanted, 1 to 1000 (10); fewer come when there are fewer documents.
-                offset: hits left out before the first.
-                cursor: `next_cursor` of the page before, in place of an offset: the same ranking goes on.
+                limit: maximum number of hits, 1 to 1000 (10).
+                offset: number of hits to skip.
+                cursor: `next_cursor` of the previous page, in place of an offset: continues its ranking.
                 mode: "hybrid", "dense" or "keyword".
-                model: a version; the live one when None.
-                hops: rounds of search; by the model when None, see `SearchLayer`.
-                hop_strength: g of the later rounds; the head's own when None.
-                filter: a condition on metadata that documents must meet; see `dsearch.store.filters`.
-                operators: False takes quotes and signs in the query as ordinary characters.
-                score_threshold: hits of lower score are left out.
-                weight_threshold: hits of lower weight are left out.
+                model: version; the live one when None.
+                hops: rounds of search; the model's own when None, see `SearchLayer`.
+                hop_strength: strength of the later rounds; the head's own when None.
+                filter: condition on metadata; see `dsearch.store.filters`.
+                operators: False treats quotes and signs in the query as ordinary characters.
+                score_threshold: omits hits of lower score.
+                weight_threshold: omits hits of lower weight.
                 explain: whether hits carry the parts of their scores.
-                highlight: whether hits carry the pieces that show the query's words.
+                highlight: whether hits carry fragments with the query's words.
                 coverage: whether to compute covered mass; on small collections when None.
 
         Raises:
             InvalidRequest: an empty query, a limit, offset, mode or hops out of range, not a filter.
             InvalidCursor: not a cursor, or one of another search.
-            Gone: the state or the model of the cursor's first page is not there any more.
-            Conflict: the cursor is of a state that this collection never was in.
+            Gone: the state or the model of the cursor's first page was removed.
+            Conflict: the cursor names a state that this collection never had.
             ModelNotFound: no such version.
         """
-        found = search(self, [query], **options)[0]
-        self._live.require_sound()  # damage that was found meanwhile is damage of this answer
-        return found
+        result = search(self, [query], **options)[0]
+        self._live.require_sound()  # damage found meanwhile may affect this answer
+        return result
 
     def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
-        """Run `search` for many queries in one state; covered mass only on request."""
+        """Run `search` for many queries in one state; without covered mass by default."""
         options.setdefault("coverage", False)
-        found = search(self, queries, **options)
+        results = search(self, queries, **options)
         self._live.require_sound()
-        return found
+        return results
 
     def similar(
         self,
@@ -122,17 +122,17 @@ class Collection(CollectionState):
         query: str | None = None,
         **options: Unpack[SearchOptions],
     ) -> SearchResult:
-        """Search by example: documents like some and unlike others, without these; see `search/similar.py`.
+        """Search by example: documents like some and unlike others; see `search/similar.py`.
 
         Args:
-            like: ids, 1 to 100.
-            unlike: ids, at most 100.
-            query: words that count as well, and the only ones that do in hybrid search.
-            options: as for `search`; mode "keyword" has no likeness.
+            like: ids of wanted examples, 1 to 100; they are not among the hits.
+            unlike: ids of unwanted examples, at most 100.
+            query: text to combine with the examples, the only source of keywords in hybrid search.
+            options: as for `search`, except mode "keyword".
 
         Raises:
             DocumentNotFound: no such document, or it has no embedding yet.
-            InvalidRequest: nothing to like, a document in both lists, and as for `search`.
+            InvalidRequest: no examples, a document in both lists, and as for `search`.
             InvalidCursor, Gone, Conflict, ModelNotFound.
         """
         return similar(self, like, unlike=unlike, query=query, **options)
@@ -149,19 +149,18 @@ class Collection(CollectionState):
         """Compute attention for texts or query states: context, weights and ids, without gradients.
 
         Args:
-            queries: texts (in which quotes and signs mean nothing), or what takes the place of embeddings.
-            model: a version; the live one when None.
-            certify: how many of the first places to certify: whether they are provably those that scoring
-                every document would give; None leaves that out.
-            filter: a condition on metadata that documents must meet; see `dsearch.store.filters`.
+            queries: texts (with quotes and signs as ordinary characters), or query states.
+            model: version; the live one when None.
+            certify: number of first places to certify as those of scoring every document; None for none.
+            filter: condition on metadata; see `dsearch.store.filters`.
             options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
 
         Raises:
             InvalidRequest, DimensionMismatch, ModelNotFound.
         """
-        found = attend(self, queries, model=model, certify=certify, filter=filter, options=options)
+        result = attend(self, queries, model=model, certify=certify, filter=filter, options=options)
         self._live.require_sound()
-        return found
+        return result
 
     def predict(
         self,
@@ -179,15 +178,15 @@ class Collection(CollectionState):
 
         Args:
             queries: texts, or query states that replace their embeddings.
-            field: a number, string or boolean of the metadata, by its dotted path; or "value", the
-                documents' own number or vector.
+            field: dotted path of a number, string or boolean of the metadata; or "value", the documents' own
+                number or vector.
             evidence: number of documents of largest weight to return with each prediction.
-            model: a version; the live one when None.
-            filter: a condition on metadata that documents must meet.
+            model: version; the live one when None.
+            filter: condition on metadata.
             options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
 
         Raises:
-            InvalidRequest: not a field, or one whose kind differs among the candidates of a query; options
+            InvalidRequest: not a field, or one of different kinds among the candidates of a query; options
                 out of range.
             DimensionMismatch, ModelNotFound.
         """
@@ -198,7 +197,7 @@ class Collection(CollectionState):
     def field_values(self, snapshot: Snapshot, field: str) -> list[Any]:
         """Return a field of every document, in the order of the snapshot's positions; None if absent.
 
-        What to make `SearchLayer`'s `values` of. `field` is as for `predict`.
+        They can become `values` of a `SearchLayer`. `field` is as for `predict`.
         """
         return list(fields_of(self.store, snapshot.rows(np.arange(snapshot.positions)), field))
 
@@ -207,7 +206,7 @@ class Collection(CollectionState):
     def ingest(self, documents: Iterable[Document], on_progress: OnProgress | None = None) -> Ingested:
         """Index many documents: store them, encode the new ones, build a generation and make it live.
 
-        Interrupted and called again with the same documents it goes on where it stopped.
+        A repeated call with the same documents continues an interrupted one.
         """
         started = time.monotonic()
         encoder = self.encoder
@@ -229,15 +228,17 @@ class Collection(CollectionState):
 
         Args:
             documents: all or none of them is written.
-            embeddings: of length 1, one a document, where the caller has them; encoded when None. An
-                unchanged text keeps its embedding.
+            embeddings: supplied embeddings of length 1, one a document; encoded when None. An unchanged text
+                keeps its embedding.
 
         Raises:
-            InvalidDocument: one cannot be stored; nothing of the batch was.
-            InvalidRequest: embeddings of another length than 1, or another for a text that is stored.
-            DimensionMismatch: not one embedding a document, or of another dimension than the collection's.
-            EncoderMismatch: no embeddings, and the encoder at hand is not the collection's, or it has none.
+            InvalidDocument: one cannot be stored; nothing of the batch was stored.
+            InvalidRequest: embeddings of another length than 1, or another one for a stored text.
+            DimensionMismatch: not one embedding a document, or not of the collection's dimension.
+            EncoderMismatch: no embeddings, and not the collection's encoder.
+            Conflict: opened readonly.
         """
+        self.store.require_writable()  # before an encoder is loaded
         encoder = self.encoder if embeddings is None else None
         with self._writing:
             if encoder is None:
@@ -253,7 +254,7 @@ class Collection(CollectionState):
         return receipt
 
     def delete(self, ids: Sequence[str]) -> WriteReceipt:
-        """Delete documents by id; durable, and gone from every later search, on return."""
+        """Delete documents by id; durable, and absent from every later search, on return."""
         with self._writing:
             receipt = self.store.delete(ids)
             self._live.catch_up()
@@ -277,7 +278,7 @@ class Collection(CollectionState):
 
         Raises:
             DocumentNotFound.
-            InvalidDocument: the outcome cannot be stored.
+            InvalidDocument: the result cannot be stored.
         """
         with self._writing:
             receipt = self.store.update_metadata(id, changes)
@@ -298,21 +299,21 @@ class Collection(CollectionState):
     ) -> int:
         """Build a generation of the present documents, keys projected by the live head; return its number.
 
-        One that was live and is damaged goes then: all is whole again.
+        A damaged live generation is deleted then.
 
         Args:
-            on_progress: told of each stage.
-            kind: how its keys, and those of later generations, are kept: a name in `DENSE_KINDS`, or "auto";
-                as before when None.
-            recall_target: the recall@10 that an approximate kind is tuned for; as before when None.
-            memory_bytes: what the keys may take when "auto" chooses; as before when None.
-            queries: texts to tune an approximate kind by; sentences of the documents when None.
-            spawned: whether it is built in another process, and writes go on; when None, where builds start
-                by themselves (`rebuild_share`).
-            cancelled: asked now and then, where it is built in another process.
+            on_progress: receives each stage.
+            kind: kind of its keys, and of later generations: a name in `DENSE_KINDS`, or "auto"; as before
+                when None.
+            recall_target: target recall@10 of an approximate kind; as before when None.
+            memory_bytes: memory limit of the keys for "auto"; as before when None.
+            queries: texts to tune an approximate kind; sentences of the documents when None.
+            spawned: True to build in another process while writes continue; when None, if builds start
+                automatically (`rebuild_share`).
+            cancelled: polled for a build in another process; True stops it.
 
         Raises:
-            InvalidRequest: an unknown kind, a target outside 0 to 1, a bound below 1.
+            InvalidRequest: unknown kind, target outside 0 to 1, or limit below 1.
             Cancelled, ProcessDied, InsufficientStorage: nothing changed.
         """
         damaged = self._damaged_generation()
@@ -331,21 +332,25 @@ class Collection(CollectionState):
         return number
 
     def retune(self) -> TunedKeys | None:
-        """Measure what an approximate index finds of the live head's queries, and tune it where that is less
-        than its target; None for a kind that compares every key. Done after each promotion.
+        """Measure the recall of an approximate index for the live head, and tune it below its target.
+
+        Runs after each promotion. Returns None for a kind that compares every key.
         """
-        found = measured_live(self, spawned=self.rebuilder.by_itself)
-        if found is not None:
-            keep_tuned(self.store, found)
+        tuned = measured_live(self, spawned=self.rebuilder.by_itself)
+        if tuned is not None:
+            keep_tuned(self.store, tuned)
             with self._writing:
-                self._live.use_parameters(found.generation, found.parameters)
-        return found
+                self._live.use_parameters(tuned.generation, tuned.parameters)
+        return tuned
+
+    def rebuild_status(self) -> dict[str, Any]:
+        """State of automatic rebuilds, as JSON: progress, and why the last one failed."""
+        return self.rebuilder.status()
 
     def restore_derived(self, on_progress: OnProgress | None = None) -> bool:
         """Rebuild the live generation if it is missing or damaged; return True if it was.
 
-        It can be computed from documents and embeddings: a backup may come without, and damage to it does no
-        harm.
+        It is derived from documents and embeddings, so a backup may omit it and damage is repaired.
         """
         strike_missing(self.store)
         if self._damaged_generation() is None:
@@ -365,15 +370,15 @@ class Collection(CollectionState):
         documents: EncodedDocuments | None = None,
         lessons: Lessons | None = None,
     ) -> str:
-        """Store trained parts as a version that is not live yet.
+        """Store a trained model as a version that is not live yet.
 
         Args:
-            head: the head.
-            record: what should be known of it.
-            parent: the version that it was trained from.
-            encoder: what was changed of the query encoder.
-            documents: encoded anew, where that encoder is theirs too.
-            lessons: what it was taught, for `explain`.
+            head: trained head.
+            record: training metadata, stored as JSON.
+            parent: version that training started from.
+            encoder: change of the query encoder.
+            documents: re-encoded documents; required if the document encoder was trained.
+            lessons: influence of training queries on documents, for `explain`.
         """
         with self._writing:
             return save_model(
@@ -387,25 +392,25 @@ class Collection(CollectionState):
             )
 
     def promote(self, version: str) -> None:
-        """Make a version live: one committed row, nothing is rebuilt.
+        """Make a version live by one committed row; nothing is rebuilt.
 
         Raises:
-            ModelNotFound, CorruptData: it cannot be loaded, and the live one stays.
+            ModelNotFound, CorruptData: it cannot be loaded; the live one stays.
         """
         self.head(version)
         self._encoders.check(version)
         own_documents = self._documents.has(version)
         if own_documents:
-            self._documents.snapshot(version)  # all that it answers by is there before it does
+            self._documents.snapshot(version)  # loaded before it goes live
         with self._writing:
             self.store.promote(version)
             self._live.catch_up()
         if own_documents:
-            return  # the index that is tuned is not the one that it asks
+            return  # it uses an index of its own
         if self.rebuilder.by_itself:
             self.rebuilder.in_background(self.retune, wait=True)
         else:
-            # It answers now, with an encoder that is not at hand, too: then as the index was tuned before.
+            # The model is live already. Without its encoder here, the previous index parameters stay.
             with suppress(DsearchError):
                 self.retune()
 
@@ -413,8 +418,8 @@ class Collection(CollectionState):
         """Make the previously live version live again, and return it.
 
         Raises:
-            Conflict: nothing answered before.
-            CorruptData: that one cannot be loaded, and the live one stays.
+            Conflict: there is no previous version.
+            CorruptData: it cannot be loaded; the live one stays.
         """
         version = before_live(self.store)
         self.promote(version)
@@ -424,7 +429,7 @@ class Collection(CollectionState):
         """Delete a version and its files.
 
         Raises:
-            ModelNotFound, InvalidRequest (v0), Conflict (it answers, or is another's parent).
+            ModelNotFound, InvalidRequest (v0), Conflict (it is live, or another's parent).
         """
         with self._writing:
             delete_version(self.store, version)

@@ -1,4 +1,4 @@
-"""`SearchEngine`: the collections of one home, and the encoder that they share."""
+"""`SearchEngine`: the collections of one home, and their common encoder."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from dsearch.engine.maintenance.migrate import (
 from dsearch.engine.maintenance.verify import Recovered, Verified, accept_loss, verify_collection
 from dsearch.engine.options import ENGLISH, KeyOptions, require_language, tokenizer_for
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
+from dsearch.engine.searchable import Searchable
 from dsearch.errors import CollectionExists, Conflict, Unavailable
 from dsearch.hints import Command
 from dsearch.store import Store, validate_name
@@ -39,23 +40,21 @@ _log = logging.getLogger(__name__)
 
 
 class SearchEngine:
-    """Opens, makes and removes collections.
+    """Opens, creates and removes collections.
 
     Args:
-        home: the folder of collections.
-        readonly: open collections for reading alone, without the home's lock; others may write meanwhile.
-        encoder: gives the encoder when one is needed for the first time; the default encoder when None.
-        query_cache_bytes: how much of what the encoder gave for queries is kept for when they come again.
-        rebuild_share: the part of a collection's documents written or deleted since its generation was built,
-            from which on the next one is built, beside everything else and in another process. A service
-            wants this (0.05 is a good share). None, the default: a program says itself when (`refresh`).
-        rebuild_minimum: documents below which no build starts by itself.
-        next_encoder: gives another encoder: that of collections which were encoded by it already, and the one
-            that `migrate` encodes by.
+        home: folder of collections.
+        readonly: open collections without the home's lock; others may write meanwhile.
+        encoder: loads the encoder on first use; the default encoder when None.
+        query_cache_bytes: size of the cache of query embeddings.
+        rebuild_share: share of a collection's documents written or deleted since its last build that starts
+            the next one in another process; 0.05 suits a service. None builds only by `refresh`.
+        rebuild_minimum: number of documents below which no build starts automatically.
+        next_encoder: loads the encoder that `migrate` uses, and that serves migrated collections.
 
     Raises:
         HomeLocked: another process writes to this home.
-        InvalidRequest: a share or a minimum that is not above 0.
+        InvalidRequest: a share or minimum of 0 or less.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class SearchEngine:
         self._encoders = HomeEncoders(encoder, next_encoder)
         self.query_cache = QueryCache(query_cache_bytes)
         self._open: dict[str, Collection] = {}
-        self._opening = threading.RLock()  # two threads that ask for one collection get the same
+        self._opening = threading.RLock()  # a collection is opened once for all threads
         self._rebuild = check_rebuild(rebuild_share, rebuild_minimum)
         if not readonly:
             self.home.lock()
@@ -90,15 +89,18 @@ class SearchEngine:
         """Encoder that `migrate` encodes with, loaded once; by default `encoder`."""
         return self._encoders.following
 
+    def load_encoder(self) -> None:
+        """Load the encoder that searches need; raises EncoderUnavailable without its weights."""
+        _ = self.encoder
+
     def names(self) -> list[str]:
         """Return the names of the collections, sorted."""
         return self.home.names()
 
     def damaged(self) -> list[str]:
         """Return the open collections whose index is known to be damaged, sorted; reads no file."""
-        return sorted(
-            name for name, one in self._open.copy().items() if one.verification["state"] == "damaged"
-        )
+        states = {name: collection.verification["state"] for name, collection in self._open.copy().items()}
+        return sorted(name for name, state in states.items() if state == "damaged")
 
     def collection(self, name: str) -> Collection:
         """Return an existing collection, by its name or an alias.
@@ -113,6 +115,10 @@ class SearchEngine:
                 self._open[name] = self._opened(self.home.existing(name))
             return self._open[name]
 
+    def searchable(self, name: str) -> Searchable:
+        """Return what answers the searches of a collection: here the collection itself."""
+        return self.collection(name)
+
     def create(
         self,
         name: str,
@@ -122,17 +128,15 @@ class SearchEngine:
         language: str = ENGLISH,
         passages: PassageOptions | None = None,
     ) -> Collection:
-        """Make a collection, empty and searchable.
+        """Create an empty, searchable collection.
 
         Args:
             name: its name.
-            dimension: for embeddings that the caller gives, of anything (`Collection.upsert` with
-                `embeddings`), and no encoder; None for texts that the engine's encoder encodes.
-            keys: how the keys of its generations are kept; compared exactly when None.
-            language: whose stems and stop words keyword search knows, one of `dsearch.index.languages()`;
-                "none" leaves every word as it is.
-            passages: how documents longer than the encoder's window are cut; into passages as long as the
-                window when None.
+            dimension: length of supplied embeddings (`Collection.upsert` with `embeddings`); None for texts
+                that the engine's encoder encodes.
+            keys: storage options of keys; exact comparison when None.
+            language: language of keyword search, one of `dsearch.index.languages()`; "none" keeps words.
+            passages: options to split long documents; passages as long as the encoder's window when None.
 
         Raises:
             CollectionExists, InvalidRequest (not a name or a language), Conflict (opened readonly).
@@ -140,7 +144,7 @@ class SearchEngine:
         self._require_writable()
         folder = self.home.folder(name)
         self._require_free(name, "use it, or another name")
-        tokenizer_for(language)  # before anything of the collection is there
+        tokenizer_for(language)  # refuses an unknown language
         cutting = None
         if dimension is None:
             identity = self.encoder.identity
@@ -149,16 +153,16 @@ class SearchEngine:
             identity = given_identity(dimension)
         require_empty(folder)
         with aside(self.home.path) as unfinished:
-            made = unfinished / name
+            building = unfinished / name
             with Store.create(
-                made,
+                building,
                 name=name,
                 encoder=identity.to_dict(),
                 dimension=identity.dimension,
                 passages=None if cutting is None else cutting.to_dict(),
             ) as store:
                 build_generation(store, keys=keys, language=language)
-            publish(made, folder)  # killed before, there is no collection; after, one that can be searched
+            publish(building, folder)  # a crash before leaves no collection, after it a searchable one
         return self.collection(name)
 
     def collection_or_new(
@@ -172,28 +176,28 @@ class SearchEngine:
         """Return the collection of this name or alias, created if it does not exist; see `create`.
 
         Raises:
-            InvalidRequest: not a kind in which keys are kept.
-            Conflict: it is there, for another language, with other passages, or with keys of another kind.
+            InvalidRequest: unknown kind.
+            Conflict: it exists with another language, other passages, or another kind of keys.
         """
         keys = None if kind is None else KeyOptions(kind)
         if name not in self.names() and name not in self.aliases():
             return self.create(name, keys=keys, language=language or ENGLISH, passages=passages)
-        found = self.collection(name)
-        require_language(found.store, language)
-        if kind is not None and (there := KeyOptions.of(found.store).kind) != kind:
+        collection = self.collection(name)
+        require_language(collection.store, language)
+        if kind is not None and (present := KeyOptions.of(collection.store).kind) != kind:
             raise Conflict(
-                f"collection {found.name!r} keeps its keys as {there}, not as {kind}; change that",
-                hint=Command("refresh", ("-c", found.name, "--kind", kind)),
+                f"collection {collection.name!r} keeps its keys as {present}, not as {kind}; change that",
+                hint=Command("refresh", ("-c", collection.name, "--kind", kind)),
             )
         if passages is not None:
-            passages.require(found.store)
-        return found
+            passages.require(collection.store)
+        return collection
 
     def drop(self, name: str) -> None:
         """Delete a collection with everything in it.
 
         Raises:
-            CollectionNotFound, Conflict (opened readonly, or an alias stands for it).
+            CollectionNotFound, Conflict (opened readonly, or an alias names it).
         """
         self._require_writable()
         self.home.existing(name)
@@ -210,9 +214,9 @@ class SearchEngine:
     # ---- copies
 
     def verify(self, name: str) -> Verified:
-        """Read all data of a collection again and verify it against its digests, and index against store.
+        """Verify all data of a collection by its digests, and its index against its store.
 
-        Damage is reported, not raised, and hinders nobody who reads or writes meanwhile.
+        Damage is reported, not raised. Others may read and write meanwhile.
 
         Raises:
             CollectionNotFound, InvalidRequest (not a name).
@@ -222,7 +226,7 @@ class SearchEngine:
     def recover(self, name: str, on_progress: OnProgress | None = None) -> Recovered:
         """Continue a collection that lost acknowledged writes with the documents that remain.
 
-        Its index is built anew. A collection that lacks nothing stays as it is.
+        Its index is rebuilt. A complete collection is unchanged.
 
         Raises:
             CollectionNotFound, InvalidRequest (not a name), Conflict (opened readonly).
@@ -231,7 +235,7 @@ class SearchEngine:
         self._require_writable()
         name = self.aliases().get(name, name)
         with self._opening:
-            # What is open lacks nothing.
+            # An open collection is complete.
             loss = None if name in self._open else accept_loss(self.home.existing(name))
             collection = self.collection(name)
         if loss is not None:  # the index may have documents that are lost
@@ -239,13 +243,13 @@ class SearchEngine:
         return Recovered(name, loss, collection.describe()["documents"])
 
     def backup(self, name: str, path: Path) -> Backup:
-        """Copy a collection into the new folder `path`, whole or not at all, while writes and searches go on.
+        """Copy a collection into the new folder `path`, atomically, while writes and searches continue.
 
-        In it are, of one operation, the documents with their embeddings, and the live generation; the trained
+        It contains, as of one operation, the documents with embeddings and the live generation; the trained
         models; and the feedback.
 
         Raises:
-            CollectionNotFound, Conflict (something lies at `path`, or it is in this home), CorruptData (a
+            CollectionNotFound, Conflict (`path` exists, or is in this home), CorruptData (a
             model is damaged), InsufficientStorage.
         """
         if path.resolve().is_relative_to(self.home.path.resolve()):
@@ -260,7 +264,7 @@ class SearchEngine:
         Raises:
             CollectionNotFound: no backup in that folder.
             CollectionExists: a collection or an alias of its name is there.
-            CorruptData: documents or models are not what was written; nothing was restored.
+            CorruptData: documents or models are damaged; nothing was restored.
             Conflict: opened readonly.
         """
         self._require_writable()
@@ -282,18 +286,18 @@ class SearchEngine:
     ) -> Migrated:
         """Encode a collection with another encoder beside the live one, then replace it at once (migrate.py).
 
-        Searches and writes go on meanwhile; one that is at work at the moment of the switch may be told to
-        try again (Unavailable). Trained models stay behind. Interrupted and called again it goes on.
+        Searches and writes continue; one that runs during the switch may get Unavailable. Trained models are
+        left behind. A repeated call continues an interrupted migration.
 
         Args:
             name: the collection.
-            encoder: the new one; `next_encoder` when None. Here it serves this collection from then on.
-            passages: how documents longer than its window are cut; into passages as long as that when None.
-            on_progress: told of reading, encoding and building.
-            cancelled: asked now and then.
+            encoder: new encoder, which also serves the collection afterwards; `next_encoder` when None.
+            passages: options to split long documents; passages as long as the window when None.
+            on_progress: receives the progress of reading, encoding and building.
+            cancelled: polled; True stops the migration.
 
         Raises:
-            CollectionNotFound, EncoderMismatch (its embeddings are given), Cancelled, InsufficientStorage,
+            CollectionNotFound, EncoderMismatch (supplied embeddings), Cancelled, InsufficientStorage,
             Conflict (that encoder is its encoder; opened readonly).
         """
         self._require_writable()
@@ -319,8 +323,8 @@ class SearchEngine:
 
         Args:
             name: the collection.
-            prepared: what the first part gave.
-            close: closes the replaced one, when nobody asks it any more.
+            prepared: result of the first part.
+            close: closes the replaced collection once it is not in use.
         """
         self._require_writable()
         source = self.collection(name)
@@ -335,15 +339,15 @@ class SearchEngine:
         """Return the map from alias to collection.
 
         Raises:
-            CorruptData: the file of aliases is not what was written.
+            CorruptData: the file of aliases is damaged.
         """
         return read_aliases(self.home.path)
 
     def set_alias(self, alias: str, name: str) -> str | None:
-        """Point `alias` at collection `name`, whatever it pointed at: one rename of one file.
+        """Point `alias` at collection `name`, atomically.
 
         Returns:
-            What it stood for; None where there was no such alias.
+            Its previous collection; None for a new alias.
 
         Raises:
             CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so),
@@ -399,13 +403,13 @@ class SearchEngine:
         """Replace `old` by the collection in `folder`, once its index is loaded."""
         self._encoders.migrated(old.name, encoder)
         try:
-            made = self._opened(folder)
-            _ = made.snapshot
+            successor = self._opened(folder)
+            _ = successor.snapshot
         except BaseException:
             self._open.pop(old.name, None)  # the next access reports the damage
             raise
         with self._opening:
-            self._open[old.name] = made
+            self._open[old.name] = successor
         close(old)
         clear_superseded(self.home)
 

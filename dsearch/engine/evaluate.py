@@ -30,7 +30,7 @@ _QUERIES_AT_A_TIME = 32
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One way to search: a mode and a model, and what may differ from the model's own settings."""
+    """A mode and a model to evaluate, with settings that override the model's."""
 
     mode: Mode = "hybrid"
     model: str = "v0"
@@ -41,28 +41,28 @@ class System:
 def encode_queries(
     collection: Collection, queries: Sequence[Query], model: str = UNTRAINED
 ) -> Float32[np.ndarray, "queries encoder_dim"]:
-    """The embeddings of queries by a model's encoder, so that several systems can share them."""
+    """Embeddings of queries by a model's encoder, for several systems to share."""
     return collection.encoder_of(model).encode_queries([query.text for query in queries])
 
 
 class QueryStates:
-    """The embeddings of queries by the encoder of any model, computed once for each encoder.
+    """Embeddings of queries by the encoder of any model, computed once for each encoder.
 
     Args:
-        collection: whose models.
+        collection: collection of the models.
         queries: ids and texts.
     """
 
     def __init__(self, collection: Collection, queries: Sequence[Query]):
         self._collection, self._queries = collection, queries
-        self._known: dict[EncoderIdentity, Float32[np.ndarray, "queries encoder_dim"]] = {}
+        self._by_encoder: dict[EncoderIdentity, Float32[np.ndarray, "queries encoder_dim"]] = {}
 
     def of(self, model: str) -> Float32[np.ndarray, "queries encoder_dim"]:
-        """By the encoder of this version."""
+        """Return the embeddings by the encoder of this version."""
         identity = self._collection.encoder_of(model).identity
-        if identity not in self._known:
-            self._known[identity] = encode_queries(self._collection, self._queries, model)
-        return self._known[identity]
+        if identity not in self._by_encoder:
+            self._by_encoder[identity] = encode_queries(self._collection, self._queries, model)
+        return self._by_encoder[identity]
 
 
 def make_run(
@@ -80,15 +80,15 @@ def make_run(
     """Rank the collection for every query: query id → (document id, score), best first.
 
     Args:
-        collection: what is searched.
+        collection: collection to search.
         queries: ids and texts.
-        system: how.
-        states: the queries' embeddings by the system's encoder, when they are known.
-        head: a head that is no registered model, in place of the system's.
-        snapshot: the documents, in place of those of the system's model.
+        system: mode, model and settings.
+        states: embeddings of the queries by the system's encoder, if available.
+        head: unregistered head, in place of the system's.
+        snapshot: documents, in place of those of the system's model.
         depth: documents per query.
-        exclude: query id → documents that are left out of its ranking.
-        on_progress: told the number of queries done.
+        exclude: query id → documents to exclude from its ranking.
+        on_progress: receives the number of queries done.
 
     Raises:
         ModelNotFound, InvalidRequest: as in a search.
@@ -109,11 +109,11 @@ def make_run(
     for start in range(0, len(queries), _QUERIES_AT_A_TIME):
         block = queries[start : start + _QUERIES_AT_A_TIME]
         with torch.inference_mode():
-            found = layer(
+            output = layer(
                 torch.as_tensor(states[start : start + len(block)]), [query.text for query in block]
             )
-        ids = collection.ids_at(layer.snapshot, found.positions[:, : depth + spare])
-        scores = found.scores.numpy()
+        ids = collection.ids_at(layer.snapshot, output.positions[:, : depth + spare])
+        scores = output.scores.numpy()
         for row, query in enumerate(block):
             left_out = exclude.get(query.id, ())
             ranked = [
@@ -128,7 +128,7 @@ def make_run(
 
 
 _AT_A_TIME = 64
-NOTHING = -1e30  # the score in place of a first hit that is not there
+NOTHING = -1e30  # score of an empty result
 
 
 def judged_answerability(
@@ -138,16 +138,16 @@ def judged_answerability(
     *,
     model: str | None = None,
 ) -> Answerability | None:
-    """Both measures of a model's null slot, or of its first hits' scores where it has none.
+    """Compute both measures of a model's null slot, or of its first hits' scores without one.
 
     Args:
-        collection: what is asked.
+        collection: collection to search.
         queries: query id → text.
         qrels: query id → document id → grade; a query whose grades are all 0 or less is unanswerable.
         model: a version; the live one when None.
 
     Returns:
-        None where the judgements hold no query of one of the two kinds.
+        None if the judgements lack queries of one of the two kinds.
     """
     texts, wrong = list[str](), list[bool]()
     for query, grades in qrels.items():
@@ -156,17 +156,17 @@ def judged_answerability(
             wrong.append(max(grades.values()) <= 0)
     if not any(wrong) or all(wrong):
         return None
-    weights, scores = _asked(collection, texts, model)
+    weights, scores = _answer_signals(collection, texts, model)
     unanswerable = np.array(wrong)
     if weights is None:
         return answerability(-scores, unanswerable, slot=False)
     return answerability(weights, unanswerable)
 
 
-def _asked(
+def _answer_signals(
     collection: Collection, texts: Sequence[str], model: str | None
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """The slot's weight for each query, None without a slot, and the first hit's score."""
+    """Return the slot's weight for each query (None without a slot), and the first hit's score."""
     weights, scores = list[float | None](), list[float]()
     for start in range(0, len(texts), _AT_A_TIME):
         for result in collection.search_batch(
@@ -174,5 +174,5 @@ def _asked(
         ):
             weights.append(result.attention.null_weight)
             scores.append(result.hits[0].score if result.hits else NOTHING)
-    told = [weight for weight in weights if weight is not None]
-    return (np.array(told) if len(told) == len(weights) else None), np.array(scores)
+    present = [weight for weight in weights if weight is not None]
+    return (np.array(present) if len(present) == len(weights) else None), np.array(scores)

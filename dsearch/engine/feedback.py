@@ -20,40 +20,40 @@ from dsearch.store.feedback.records import SHOWN
 from dsearch.types import Hit, SearchResult
 
 MAX_EXPLORE = 0.2
-DEPTH = 10  # positions that a coin may move
+DEPTH = 10  # positions that may be swapped
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Two positions, counted from 1, the upper one first, and whether their documents changed places."""
+    """Two positions from 1, the upper one first, and whether their documents were swapped."""
 
     pair: tuple[int, int]
     swapped: bool
 
 
 def explored(hits: Sequence[Hit], share: float, generator: random.Random) -> tuple[list[Hit], Drawn | None]:
-    """A page of hits, on a share of the pages with two positions left to a coin.
+    """Swap two positions at random on a share of the pages.
 
     Half of the pairs are neighbours, which costs the reader little; half are the first position and another
-    one, which ties every position to the first directly.
+    one, which relates every position to the first.
 
     Args:
-        hits: a page that begins at rank 1; another one, or one of less than two hits, is left as it is.
-        share: of the pages on which a pair is drawn, 0 to 0.2; on half of these the documents stay.
-        generator: of pages, pairs and coins.
+        hits: page from rank 1; other pages, and pages with fewer than two hits, are unchanged.
+        share: share of pages with a pair, 0 to 0.2; on half of these the documents stay.
+        generator: source of randomness.
 
     Returns:
-        The hits in the order to be shown, ranks from 1, and what was drawn; None where nothing was.
+        The hits in display order, ranks from 1, and the pair; None without one.
 
     Raises:
         InvalidRequest: a share out of range.
     """
     if not 0 <= share <= MAX_EXPLORE:
         raise InvalidRequest(f"explore={share}; use a number from 0 to {MAX_EXPLORE}")
-    shown = list(hits)
-    last = min(len(shown), DEPTH)
-    if share == 0 or last < 2 or shown[0].rank != 1 or generator.random() >= share:
-        return shown, None
+    page = list(hits)
+    last = min(len(page), DEPTH)
+    if share == 0 or last < 2 or page[0].rank != 1 or generator.random() >= share:
+        return page, None
     if generator.random() < 0.5:
         upper = generator.randint(1, last - 1)
         pair = (upper, upper + 1)
@@ -62,8 +62,8 @@ def explored(hits: Sequence[Hit], share: float, generator: random.Random) -> tup
     swapped = generator.random() < 0.5
     if swapped:
         a, b = pair[0] - 1, pair[1] - 1
-        shown[a], shown[b] = replace(shown[b], rank=a + 1), replace(shown[a], rank=b + 1)
-    return shown, Drawn(pair, swapped)
+        page[a], page[b] = replace(page[b], rank=a + 1), replace(page[a], rank=b + 1)
+    return page, Drawn(pair, swapped)
 
 
 def impression_of(
@@ -74,14 +74,14 @@ def impression_of(
     drawn: Drawn | None = None,
     shown_s: float | None = None,
 ) -> Impression:
-    """The impression that a page makes, of its first hits.
+    """Create the impression of a page, with its first hits.
 
     Args:
-        result: with its hits as they are shown.
-        query_id: names it.
-        key: who asked.
-        drawn: what `explored` drew.
-        shown_s: when, in seconds since 1970; now when None.
+        result: result with its hits in display order.
+        query_id: id of the search.
+        key: API key of the request.
+        drawn: pair drawn by `explored`.
+        shown_s: time in seconds since 1970; now when None.
     """
     hits = result.hits[:SHOWN]
     return Impression(

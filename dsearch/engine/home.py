@@ -2,7 +2,7 @@
 
 The lock admits one writing process at a time.
 
-An alias is a second name of a collection; moving it exchanges at once what is searched under that name.
+An alias is a second name of a collection; moving it to another collection is atomic.
 Aliases are stored in one small file, `aliases.json`, with its own digest. A change is one rename of that
 file, so a reader sees all of it or none of it.
 
@@ -44,7 +44,7 @@ from dsearch.store.sqlite.schema import FILE_NAME
 from dsearch.store.sqlite.watermark import DOCUMENTS
 
 LOCK_NAME = "LOCK"
-_HOLDER_NAME = "LOCK.holder"  # beside the lock: a locked file cannot be read everywhere
+_HOLDER_NAME = "LOCK.holder"  # a separate file, since some systems cannot read a locked one
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -53,7 +53,7 @@ class Home:
     """A folder of collections.
 
     Args:
-        path: the folder; made when the first collection is.
+        path: the folder; created with the first collection.
     """
 
     def __init__(self, path: Path):
@@ -70,9 +70,9 @@ class Home:
         return next(iter(reversed(self.editions(name))), self.path / name)
 
     def editions(self, name: str) -> list[Path]:
-        """The folders of collection `name`, the newest last; that one is the collection.
+        """Return the folders of collection `name`; the last and newest is the collection.
 
-        There is one, `papers`, until a migration puts `papers@2` beside it; the older goes then (migrate.py).
+        A migration adds `papers@2` beside `papers`, which is then deleted (migrate.py).
         """
         numbered = [(1, self.path / name)]
         for folder in self.path.glob(f"{name}@*"):
@@ -89,30 +89,30 @@ class Home:
         """
         folder = self.folder(name)
         if not _holds_collection(folder):
-            there = self.names()
-            known = f"there are: {', '.join(there)}" if there else "there is none yet"
+            names = self.names()
+            listing = f"there are: {', '.join(names)}" if names else "there is none yet"
             raise CollectionNotFound(
-                f"no collection {name!r} in {self.path}; {known}. Make one",
+                f"no collection {name!r} in {self.path}; {listing}. Make one",
                 hint=Command("index", ("SOURCE", "-c", name)),
             )
         return folder
 
     def names(self) -> list[str]:
-        """The collections, sorted."""
+        """Return the names of the collections, sorted."""
         if not self.path.is_dir():
             return []
-        found: set[str] = set()
+        names: set[str] = set()
         for folder in self.path.iterdir():
             name, at, number = folder.name.partition("@")
             named = is_name(name) and (not at or _NUMBER.fullmatch(number) is not None)
             if named and _holds_collection(folder):
-                found.add(name)
-        return sorted(found)
+                names.add(name)
+        return sorted(names)
 
     def remove(self, name: str) -> None:
-        """Delete collection `name`; for the one process that writes here."""
+        """Delete collection `name`; for the writing process only."""
         for edition in self.editions(name):  # the newest, which is the collection, last
-            # Renamed first: a crash in the middle leaves no half collection under the name.
+            # Renamed first: a crash leaves no partial collection under the name.
             doomed = edition.with_name(f".{name}.deleted")
             shutil.rmtree(doomed, ignore_errors=True)
             edition.rename(doomed)
@@ -124,10 +124,10 @@ class Home:
         return self._lock.is_locked
 
     def lock(self) -> None:
-        """Become the one process that writes here, until `unlock` or the end of the process.
+        """Lock the home for writing, until `unlock` or the end of the process.
 
         Raises:
-            HomeLocked: another process is; the message says which.
+            HomeLocked: another process writes; the message names it.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -137,12 +137,12 @@ class Home:
         self._write_holder(None)
 
     def announce(self, url: str) -> None:
-        """Let others know where the process that holds the lock can be asked to write."""
+        """Publish the address of the server that holds the lock."""
         if self.locked:
             self._write_holder(url)
 
     def unlock(self) -> None:
-        """Let others write; safe to call twice."""
+        """Release the lock; safe to call twice."""
         if self._lock.is_locked:
             (self.path / _HOLDER_NAME).unlink(missing_ok=True)
             self._lock.release()
@@ -159,7 +159,7 @@ class Home:
         written.replace(self.path / _HOLDER_NAME)  # atomic for readers
 
     def _locked(self) -> HomeLocked:
-        """The error of a home whose lock another process holds, with the address where that serves it."""
+        """Create the error of a locked home, with the address of the server that holds the lock."""
         holder, url, said = {}, None, "another process"
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             holder = json.loads((self.path / _HOLDER_NAME).read_text())
@@ -176,7 +176,7 @@ class Home:
 
 
 def _holds_collection(folder: Path) -> bool:
-    """Return True for a collection, also for one whose documents are lost: damage must be reported."""
+    """Return True for a collection, even one whose documents are lost: damage must be reported."""
     return (folder / FILE_NAME).is_file() or (folder / DOCUMENTS.file_name).is_file()
 
 
@@ -185,10 +185,10 @@ FORMAT = 1
 
 
 def read_aliases(home: Path) -> dict[str, str]:
-    """Alias → collection.
+    """Read the map from alias to collection.
 
     Raises:
-        CorruptData: the file is not what was written.
+        CorruptData: the file is damaged.
         UnsupportedFormat: written by a newer release.
     """
     path = home / ALIASES_FILE
@@ -208,14 +208,14 @@ def read_aliases(home: Path) -> dict[str, str]:
 
 
 def set_alias(home: Home, alias: str, name: str) -> str | None:
-    """Let `alias` stand for collection `name`; what it stood for before, None where there was no such alias.
+    """Point `alias` at collection `name`; return its previous collection, or None.
 
-    For the one process that writes to the home, as all changes here.
+    For the writing process only, as all changes here.
 
     Raises:
         CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so).
     """
-    home.folder(alias)  # its rules are those of collections' names
+    home.folder(alias)  # checks the name
     home.existing(name)
     if alias in home.names():
         raise CollectionExists(f"collection {alias!r} is there; use another name for the alias")
@@ -232,14 +232,14 @@ def drop_alias(home: Home, alias: str) -> None:
     """
     aliases = read_aliases(home.path)
     if alias not in aliases:
-        there = f"there are: {', '.join(aliases)}" if aliases else "there is none"
-        raise NotFound(f"no alias {alias[:80]!r}; {there}")
+        listing = f"there are: {', '.join(aliases)}" if aliases else "there is none"
+        raise NotFound(f"no alias {alias[:80]!r}; {listing}")
     del aliases[alias]
     _write(home.path, aliases)
 
 
 def _write(home: Path, aliases: Mapping[str, str]) -> None:
-    """Exchange all of them, durably and at once."""
+    """Replace all aliases, durably and atomically."""
     content: dict[str, Any] = {"format": FORMAT, "aliases": dict(sorted(aliases.items()))}
     unfinished = home / f".{ALIASES_FILE}.writing"
     unfinished.write_text(json.dumps({**content, "digest": _digest(content)}, indent=1) + "\n")
@@ -257,11 +257,11 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 class HomeEncoders:
-    """Loads each encoder once, when it is needed for the first time.
+    """Loads each encoder once, on first use.
 
     Args:
-        own: gives the encoder of the home; the default encoder when None.
-        following: gives the one that collections migrate to; None where they stay with `own`.
+        own: loads the encoder of the home; the default encoder when None.
+        following: loads the encoder that collections migrate to; `own` when None.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class HomeEncoders:
 
     @property
     def own(self) -> TextEncoder:
-        """The encoder of the home."""
+        """Encoder of the home."""
         with self._lock:
             if self._own is None:
                 self._own = self._load_own()
@@ -285,7 +285,7 @@ class HomeEncoders:
 
     @property
     def following(self) -> TextEncoder:
-        """The encoder that collections migrate to; `own` where none was given."""
+        """Encoder that collections migrate to, by default `own`."""
         with self._lock:
             if self._load_following is None:
                 return self.own
@@ -294,18 +294,18 @@ class HomeEncoders:
             return self._following
 
     def migrated(self, name: str, encoder: TextEncoder) -> None:
-        """From now on collection `name` is opened with this encoder."""
+        """Open collection `name` with this encoder from now on."""
         self._migrated[name] = encoder
 
     def forget(self, name: str) -> None:
-        """Collection `name` is gone; another one of that name starts as any other."""
+        """Forget the encoder of a deleted collection."""
         self._migrated.pop(name, None)
 
     def of(self, store: Store) -> Callable[[], TextEncoder]:
-        """Gives the encoder of a collection that is being opened, and stays with it.
+        """Return the loader of a collection's encoder.
 
-        It is the one at hand that the collection was encoded by, `own` where none is: whether that fits, the
-        collection says itself.
+        It is the available encoder of the same identity, by default `own`; the collection checks that it
+        fits.
         """
         migrated = self._migrated.get(store.name)
         if migrated is not None:

@@ -1,6 +1,6 @@
 """Options of searches, keys and languages of a collection.
 
-`LayerOptions` and `SearchOptions` say how a layer and a collection search; modules and HTTP routes share
+`LayerOptions` and `SearchOptions` are the options of a layer and of a search; modules and HTTP routes share
 them.
 
 `KeyOptions` says how the keys of a generation are stored. The generation's record in the store contains them,
@@ -24,15 +24,15 @@ from dsearch.index.dense.tuning import RECALL_TARGET
 from dsearch.store import Store
 from dsearch.types import Mode
 
-CANDIDATES = 100  # proposed by each leg for each head
-# Hits of one call that can be explained or highlighted: each costs a look at its text.
+CANDIDATES = 100  # of each leg and head
+# Maximum hits of one call to explain or highlight, since each needs its text.
 MAX_DETAILED = 1000
-# Up to this many documents the exact softmax costs less than the encoder: it is computed without being asked.
+# Up to this many documents the exact softmax costs less than the encoder and is computed by default.
 COVERAGE_DOCUMENTS = 20_000
 
 
 class LayerOptions(TypedDict, total=False):
-    """Described by `SearchLayer`, whose defaults hold for those left out."""
+    """Options described in `SearchLayer`, with its defaults."""
 
     mode: Mode
     candidates: int
@@ -45,7 +45,7 @@ class LayerOptions(TypedDict, total=False):
 
 
 class SearchOptions(TypedDict, total=False):
-    """Described by `Collection.search`, whose defaults hold for those left out."""
+    """Options described in `Collection.search`, with its defaults."""
 
     limit: int
     offset: int
@@ -66,7 +66,7 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SearchChoices:
-    """`SearchOptions`, with the defaults of those left out."""
+    """`SearchOptions` with defaults filled in."""
 
     limit: int = 10
     offset: int = 0
@@ -82,13 +82,13 @@ class SearchChoices:
     explain: bool = False
     highlight: bool = False
     coverage: bool | None = None
-    partial: bool = False  # in a cluster: whether an answer without lost shards is wanted
+    partial: bool = False  # in a cluster: answer without lost shards
 
     def check(self, queries: Sequence[str]) -> None:
-        """Refuse what cannot be asked together.
+        """Check options that exclude each other.
 
         Raises:
-            InvalidRequest: an empty query, a cursor with several, too many hits to be explained.
+            InvalidRequest: an empty query, a cursor with several queries, too many hits to explain.
         """
         blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
         if blank is not None:
@@ -102,7 +102,7 @@ class SearchChoices:
             )
 
     def covers(self, documents: int) -> bool:
-        """Return True if the covered share of the exact softmax over so many documents is to be computed."""
+        """Return True if covered mass is computed for this number of documents."""
         return documents <= COVERAGE_DOCUMENTS if self.coverage is None else self.coverage
 
     def ranking(self, filter: object) -> tuple[object, ...]:
@@ -159,9 +159,9 @@ class KeyOptions:
         return self.kind == AUTO or bool(DENSE_KINDS[self.kind].parameters)
 
     def changed(self, kind: str | None, recall_target: float | None, memory_bytes: int | None) -> KeyOptions:
-        """These, with what is given in place of what was; None leaves a setting as it is."""
-        given = {"kind": kind, "recall_target": recall_target, "memory_bytes": memory_bytes}
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        """Return a copy with these settings; None keeps the present one."""
+        changes = {"kind": kind, "recall_target": recall_target, "memory_bytes": memory_bytes}
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -171,21 +171,21 @@ class KeyOptions:
     def of(cls, store: Store) -> KeyOptions:
         """Return the options of the live generation; the defaults if there is none or it records none."""
         live = store.live_generation()
-        kept: dict[str, Any] = {} if live is None else live.record.get("keys", {})
-        return cls(**kept)
+        stored: dict[str, Any] = {} if live is None else live.record.get("keys", {})
+        return cls(**stored)
 
 
 ENGLISH = "english"
 
 
 def language_of(store: Store) -> str:
-    """The language that the live generation was built with."""
+    """Return the language of the live generation."""
     live = store.live_generation()
     return ENGLISH if live is None else live.record.get("language", ENGLISH)
 
 
 def tokenizer_for(language: str) -> Tokenizer:
-    """Cuts texts of a language, or of "none", as every generation of a collection does.
+    """Return the tokenizer of a language, or of "none".
 
     Raises:
         InvalidRequest: not one of `dsearch.index.keyword.tokenizer()`.
@@ -194,10 +194,10 @@ def tokenizer_for(language: str) -> Tokenizer:
 
 
 def require_language(store: Store, language: str | None) -> None:
-    """Refuse another language than a collection has; None asks for none.
+    """Check that a collection has this language; None accepts any.
 
     Raises:
-        Conflict: says which it has.
+        Conflict: the message names its language.
     """
     if language not in (None, language_of(store)):
         raise Conflict(

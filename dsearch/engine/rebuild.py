@@ -33,11 +33,11 @@ from dsearch.processes import Report, run_spawned
 from dsearch.store import Store
 from dsearch.types import Progress
 
-MINIMUM = 1000  # documents: fewer are searched beside a generation in a millisecond or two
+MINIMUM = 1000  # documents: fewer are searched exactly in a millisecond or two
 
 _log = logging.getLogger(__name__)
 
-# (how keys are kept, W_g) → what they will be asked, or None where nothing is tuned
+# (options of keys, W_g) → sample queries, or None without tuning
 TuningQueries = Callable[
     [KeyOptions, Float32[np.ndarray, "key_dim encoder_dim"] | None],
     Float32[np.ndarray, "queries key_dim"] | None,
@@ -45,15 +45,15 @@ TuningQueries = Callable[
 
 
 class Rebuilder:
-    """The builds of one collection.
+    """Builds of one collection.
 
     Args:
-        store: its store.
-        state: what is shown of it.
-        writing: its writers' lock, held while a generation is published and not while it is built.
-        share: the part of the documents written or deleted since the last build, from which on the next one
-            starts by itself, in another process; None for never.
-        minimum: a build does not start by itself below so many.
+        store: store of the collection.
+        state: its live state.
+        writing: lock of its writers, held to publish a generation, not to build it.
+        share: share of documents written or deleted since the last build that starts the next one, in another
+            process; None for never.
+        minimum: number of documents below which no build starts automatically.
 
     Raises:
         InvalidRequest: a share or a minimum that is not above 0.
@@ -77,7 +77,7 @@ class Rebuilder:
         self._closed = threading.Event()
         self._progress: Progress | None = None
         self._problem: str | None = None
-        self._failed_at = 0  # the delta at which a build failed: it is not tried again at once
+        self._failed_at = 0  # delta of a failed build, which is not retried at once
 
     @property
     def by_itself(self) -> bool:
@@ -85,7 +85,7 @@ class Rebuilder:
         return self.share is not None
 
     def status(self) -> dict[str, Any]:
-        """As JSON: whether a build runs, how far it is, and why the last one failed."""
+        """State as JSON: whether a build runs, its progress, and why the last one failed."""
         progress = self._progress
         return {
             "share": self.share,
@@ -96,10 +96,10 @@ class Rebuilder:
 
     @property
     def due_at(self) -> float:
-        """The delta from which on a build starts by itself."""
+        """Delta from which a build starts automatically."""
         if self.share is None:
             return float("inf")
-        return max(float(self.minimum), self.share * self._state.shown.built, 1.5 * self._failed_at)
+        return max(float(self.minimum), self.share * self._state.unverified.built, 1.5 * self._failed_at)
 
     def consider(self, queries: TuningQueries) -> None:
         """Start a build in the background if one is due and none runs; returns at once."""
@@ -135,11 +135,11 @@ class Rebuilder:
         """Build a generation of the present documents and make it live; return its number.
 
         Args:
-            queries: gives what to tune an approximate kind by.
-            keys: how keys are kept; as in the live generation when None.
-            spawned: whether to build in a process of its own.
-            on_progress: told of each stage.
-            cancelled: asked now and then, when spawned.
+            queries: returns sample queries to tune an approximate kind.
+            keys: options of the keys; those of the live generation when None.
+            spawned: whether to build in a separate process.
+            on_progress: receives each stage.
+            cancelled: polled if spawned; True stops the build.
 
         Raises:
             Cancelled, ProcessDied, InsufficientStorage: nothing changed.
@@ -155,20 +155,20 @@ class Rebuilder:
             try:
                 report(Progress("embeddings", 0, 0, 0.0))
                 projection = self._state.key_projection()
-                asked = queries(keys, projection)
+                vectors = queries(keys, projection)
                 if spawned:
                     built = run_spawned(
                         build_in_child,
                         self._store.path,
                         projection,
                         keys,
-                        asked,
+                        vectors,
                         on_progress=report,
                         cancelled=lambda: self._closed.is_set() or (cancelled is not None and cancelled()),
                     )
                 else:
                     built = build_files(
-                        self._store, key_projection=projection, keys=keys, queries=asked, on_progress=report
+                        self._store, key_projection=projection, keys=keys, queries=vectors, on_progress=report
                     )
                 generation = self._state.opened(built)
                 with self._writing:
@@ -218,7 +218,7 @@ class Rebuilder:
 
 
 def check_rebuild(share: float | None, minimum: int) -> tuple[float | None, int]:
-    """Both as they were given, when they are allowed.
+    """Check both and return them.
 
     Raises:
         InvalidRequest: a share or a minimum that is not above 0.
@@ -246,7 +246,7 @@ def build_in_child(
 
 
 QUERIES = 400
-_WORDS = 40  # of a sentence: questions are no longer
+_WORDS = 40  # of a sentence, as in questions
 
 
 def tuning_queries(
@@ -255,9 +255,9 @@ def tuning_queries(
     projection: Float32[np.ndarray, "key_dim encoder_dim"] | None,
     texts: Sequence[str] | None = None,
 ) -> Float32[np.ndarray, "queries key_dim"] | None:
-    """Queries against the keys of a generation with W_g = `projection`; None where nothing is tuned by them.
+    """Return queries against the keys of a generation with W_g = `projection`; None without tuning.
 
-    They are `texts`, or sentences of the documents where none are given.
+    They are `texts`, by default sentences of the documents.
     """
     count = collection.store.count().documents
     exhaustive = keys.kind == AUTO and count < EXHAUSTIVE_BELOW
@@ -270,7 +270,7 @@ def tuning_queries(
 def folded_queries(
     collection: CollectionState, texts: Sequence[str] | None = None
 ) -> Float32[np.ndarray, "queries encoder_dim"] | None:
-    """Folded queries of the live head; None for a collection whose embeddings were given, without texts."""
+    """Return folded queries of the live head; None for supplied embeddings without texts."""
     if is_given(collection.store):
         return None
     texts = list(texts)[:QUERIES] if texts else _sentences(collection)
@@ -279,7 +279,7 @@ def folded_queries(
     head = collection.head(collection.live_model)
     with torch.inference_mode():
         folded = head.fold(head.queries(collection.query_states(texts, "dense"))).flatten(0, 1)
-    # Heads ask the same index: as many queries of each, and no more than QUERIES of all.
+    # Heads share the index: the same number of queries for each, and at most QUERIES in all.
     step = max(1, len(folded) // QUERIES)
     return np.ascontiguousarray(folded[::step][:QUERIES].numpy(), np.float32)
 
@@ -292,7 +292,7 @@ def measured_live(collection: CollectionState, *, spawned: bool) -> TunedKeys | 
         spawned: measure in another process.
 
     Returns:
-        None for a kind of index that compares every key, and where there are no queries to measure with.
+        None for a kind of index that compares every key, and without queries.
     """
     if not collection.snapshot.generation.dense.parameters:
         return None
@@ -300,21 +300,21 @@ def measured_live(collection: CollectionState, *, spawned: bool) -> TunedKeys | 
     if folded is None:
         return None
     store = collection.store
-    asked = (collection.live_model, folded, KeyOptions.of(store).recall_target)
+    arguments = (collection.live_model, folded, KeyOptions.of(store).recall_target)
     if spawned:
-        return run_spawned(retune_in_child, store.path, *asked)
-    return retune(store, *asked)
+        return run_spawned(retune_in_child, store.path, *arguments)
+    return retune(store, *arguments)
 
 
 def _sentences(collection: CollectionState) -> list[str]:
-    """A sentence of each of up to `QUERIES` documents, spread over the collection; always the same."""
+    """Return a sentence of each of up to `QUERIES` documents of the collection; deterministic."""
     rows = collection.store.rows()
     spread = rows[np.linspace(0, len(rows) - 1, min(QUERIES, len(rows))).astype(np.int64)]
     chance = np.random.default_rng(0)
-    found: list[str] = []
+    texts: list[str] = []
     for document in collection.store.documents(spread):
         parts = sentences(document.text) or [document.content]
         words = parts[int(chance.integers(len(parts)))].split()[:_WORDS]
         if words:
-            found.append(" ".join(words))
-    return found
+            texts.append(" ".join(words))
+    return texts

@@ -57,7 +57,7 @@ class Answerability:
 def answerability(
     weights: Float[np.ndarray, " queries"], unanswerable: Bool[np.ndarray, " queries"], *, slot: bool = True
 ) -> Answerability:
-    """Both measures of the weights, or of any number that grows as less fits, where there is no slot.
+    """Compute both measures of the weights, or of any number that grows as less fits.
 
     Raises:
         InvalidRequest: no query of one of the two kinds.
@@ -71,7 +71,7 @@ def answerability(
 
 
 def auroc(scores: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"]) -> float:
-    """The share of pairs of a positive and a negative in which the positive has the higher score.
+    """Compute the share of pairs of a positive and a negative with a higher score of the positive.
 
     Raises:
         InvalidRequest: no positive, or nothing else.
@@ -81,7 +81,7 @@ def auroc(scores: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " qu
         raise InvalidRequest(f"AUROC of {positives} positives and {negatives} negatives; give some of both")
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    ranks = (last - (counts - 1) / 2)[inverse]  # of ties the middle one
+    ranks = (last - (counts - 1) / 2)[inverse]  # middle rank of ties
     area = ranks[positive].sum() - positives * (positives + 1) / 2
     return float(area / (positives * negatives))
 
@@ -89,7 +89,7 @@ def auroc(scores: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " qu
 def expected_calibration_error(
     weights: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"], bins: int = BINS
 ) -> float:
-    """The mean distance of a probability from the share of positives among those of about the same."""
+    """Compute the mean distance of probabilities from the share of positives in their bin."""
     if len(weights) == 0:
         return 0.0
     order = np.argsort(weights, kind="stable")

@@ -43,7 +43,7 @@ def read_folds(path: str | PathLike[str]) -> dict[str, int]:
 
 
 def cross_validation(qrels: Mapping[str, Mapping[str, float]], folds: Mapping[str, int]) -> Iterator[Fold]:
-    """Each fold in turn, ascending. Together the tests hold every judged query once.
+    """Yield each fold, ascending; together their tests contain every judged query once.
 
     Raises:
         InvalidSource: a judged query is in no fold, or all are in the same.

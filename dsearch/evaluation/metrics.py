@@ -1,7 +1,7 @@
 """Measures of a ranking, per query, as trec_eval defines them: nDCG, Recall, reciprocal rank, AP, precision.
 
-All work on rows of gains (the grade of the document at each rank, 0 when it is unjudged), many queries at
-once. nDCG has the linear gain of trec_eval and BEIR, not 2^grade - 1.
+They work on rows of gains (grade of the document at each rank, 0 if unjudged), many queries at once. nDCG has
+the linear gain of trec_eval and BEIR, not 2^grade - 1.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ def evaluate(
 ) -> Values:
     """Every measure for every judged query, in the order of `qrels`.
 
-    Pairs in `exclude` are taken out of the rankings (what stood below moves up) and out of the judgements.
-    Queries without a relevant document are left out (`without_positives` counts them); judged queries that
-    the run lacks get 0; what the run has beyond the judged queries is ignored. The order of a ranking
-    counts, its scores do not.
+    Pairs in `exclude` are removed from rankings (later documents move up) and judgements. Queries without a
+    relevant document are omitted (`without_positives` counts them); judged queries that the run lacks get 0;
+    unjudged queries are ignored. The order of a ranking counts, not its scores.
 
     Args:
         run: query id → (document id, score), best first.
@@ -49,25 +48,25 @@ def evaluate(
         InvalidRequest: an unknown measure, or a ranking that has a document twice.
     """
     parsed = {name: parse_measure(name) for name in measures}
-    kept = without_pairs(qrels, exclude)
-    for query in without_positives(kept):
-        del kept[query]
+    evaluated = without_pairs(qrels, exclude)
+    for query in without_positives(evaluated):
+        del evaluated[query]
     values: Values = {name: {} for name in measures}
-    for queries in _blocks(iter(kept), QUERIES_AT_ONCE):
-        judged = _judge(queries, run, kept, exclude or {})
+    for queries in _blocks(iter(evaluated), QUERIES_AT_ONCE):
+        judged = _judge(queries, run, evaluated, exclude or {})
         for name, (function, cutoff) in parsed.items():
             values[name].update(zip(queries, function(judged, cutoff).tolist(), strict=True))
     return values
 
 
 def mean_values(values: Values) -> dict[str, float]:
-    """The mean of each measure over its queries; 0 when there are none."""
+    """Average each measure over its queries; 0 without any."""
     return {name: float(np.mean(list(by.values()))) if by else 0.0 for name, by in values.items()}
 
 
 @dataclass(frozen=True)
 class JudgedQuery:
-    """Some queries' rankings, as numbers. Rows end in zeros where a ranking or the judgements are shorter."""
+    """Rankings of some queries as numbers, padded with zeros."""
 
     gains: Float[np.ndarray, "queries depth"]
     """The grade at each rank; 0 for unjudged documents and for grades below 0."""
@@ -76,30 +75,30 @@ class JudgedQuery:
 
 
 def ndcg(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
-    """DCG@k over the best there is; DCG@k = Σ_{i ≤ k} grade_i / log2(i + 1) (Järvelin & Kekäläinen 2002)."""
+    """DCG@k over the ideal one; DCG@k = Σ_{i ≤ k} grade_i / log2(i + 1) (Järvelin & Kekäläinen 2002)."""
     return _discounted(judged.gains[:, :cutoff]) / _discounted(judged.ideal[:, :cutoff])
 
 
 def recall(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
-    """The share of the relevant documents that stand in the first k."""
+    """Share of the relevant documents among the first k."""
     return (judged.gains[:, :cutoff] > 0).sum(axis=1) / (judged.ideal > 0).sum(axis=1)
 
 
 def reciprocal_rank(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
-    """One over the rank of the first relevant document; 0 when there is none in the first k."""
+    """Reciprocal rank of the first relevant document; 0 without one in the first k."""
     relevant = judged.gains[:, :cutoff] > 0
     return np.where(relevant.any(axis=1), 1.0 / (relevant.argmax(axis=1) + 1), 0.0)
 
 
 def average_precision(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
-    """The precision at the rank of each relevant document, averaged over all relevant ones, found or not."""
+    """Precision at the rank of each relevant document, averaged over all relevant ones."""
     relevant = judged.gains[:, :cutoff] > 0
     precision_at = relevant.cumsum(axis=1) / np.arange(1, relevant.shape[1] + 1)
     return (precision_at * relevant).sum(axis=1) / (judged.ideal > 0).sum(axis=1)
 
 
 def precision(judged: JudgedQuery, cutoff: int | None) -> Float[np.ndarray, " queries"]:
-    """The relevant documents among the first k, over k, also when fewer than k were returned."""
+    """Number of relevant documents among the first k, divided by k even for shorter rankings."""
     assert cutoff is not None, "parse_measure asks for a cutoff"
     return (judged.gains[:, :cutoff] > 0).sum(axis=1) / cutoff
 

@@ -14,15 +14,14 @@ Qrels: TypeAlias = dict[str, dict[str, float]]
 """Query id → {document id: grade}; a grade above 0 is relevant, and the higher the better."""
 
 Pairs: TypeAlias = dict[str, set[str]]
-"""Query id → document ids: pairs that are to be left out."""
+"""Query id → document ids: pairs to exclude."""
 
 
 def read_qrels(path: str | PathLike[str], on_problem: Callable[[str], None] | None = None) -> Qrels:
     """Read judgements: BEIR (`query-id corpus-id score`, with or without header) or TREC (`query 0 document
     grade`).
 
-    A pair that stands there twice with the same grade counts once and is told to `on_problem`, as
-    "file:line: what".
+    A repeated pair with the same grade counts once and is reported to `on_problem`, as "file:line: problem".
 
     Raises:
         InvalidSource: not readable, not UTF-8, a line with other than 3 or 4 columns, an empty id, a grade
@@ -30,13 +29,13 @@ def read_qrels(path: str | PathLike[str], on_problem: Callable[[str], None] | No
     """
     qrels: Qrels = {}
     for place, query, document, grade in read_judged_pairs(path):
-        known = qrels.setdefault(query, {})
-        if document not in known:
-            known[document] = grade
-        elif known[document] != grade:
+        grades = qrels.setdefault(query, {})
+        if document not in grades:
+            grades[document] = grade
+        elif grades[document] != grade:
             raise InvalidSource(
                 f"{place}: query {query!r} and document {document!r} are judged {grade:g} here and "
-                f"{known[document]:g} before; keep one of the two lines"
+                f"{grades[document]:g} before; keep one of the two lines"
             )
         elif on_problem is not None:
             on_problem(f"{place}: query {query!r} and document {document!r} stand here twice; counted once")
@@ -44,7 +43,7 @@ def read_qrels(path: str | PathLike[str], on_problem: Callable[[str], None] | No
 
 
 class JudgedPair(NamedTuple):
-    """One line of judgements, and where it stands: "file:line"."""
+    """One line of judgements, with its place "file:line"."""
 
     place: str
     query: str
@@ -53,10 +52,10 @@ class JudgedPair(NamedTuple):
 
 
 def read_judged_pairs(path: str | PathLike[str]) -> Iterator[JudgedPair]:
-    """Lines of a file of judgements, unmerged; `read_qrels` merges them.
+    """Yield the lines of a file of judgements, unmerged; `read_qrels` merges them.
 
     Raises:
-        InvalidSource: as for `read_qrels`, but for pairs that stand there more than once.
+        InvalidSource: as for `read_qrels`, except for repeated pairs.
     """
     for index, (place, columns) in enumerate(read_rows(path, "qrels file")):
         if len(columns) not in (3, 4):
@@ -75,7 +74,7 @@ def read_judged_pairs(path: str | PathLike[str]) -> Iterator[JudgedPair]:
 
 
 def read_pairs(path: str | PathLike[str]) -> Pairs:
-    """Read pairs to be left out: two columns, query id and document id, with or without the header
+    """Read pairs to exclude: two columns, query id and document id, with or without the header
     `query-id`.
 
     Raises:
@@ -97,29 +96,29 @@ def read_pairs(path: str | PathLike[str]) -> Pairs:
 def without_pairs(
     qrels: Mapping[str, Mapping[str, float]], exclude: Mapping[str, Collection[str]] | None
 ) -> Qrels:
-    """A copy of `qrels` that lacks the pairs in `exclude`; queries stay, even with nothing left of them."""
+    """Copy `qrels` without the pairs in `exclude`; queries stay, even if empty."""
     exclude = exclude or {}
-    kept: Qrels = {}
+    remaining: Qrels = {}
     for query, judged in qrels.items():
         left_out = exclude.get(query, ())
-        kept[query] = {document: grade for document, grade in judged.items() if document not in left_out}
-    return kept
+        remaining[query] = {document: grade for document, grade in judged.items() if document not in left_out}
+    return remaining
 
 
 def without_positives(qrels: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The queries that no document is relevant to: no measure is defined for them, so they are left out."""
+    """Return the queries without a relevant document, for which no measure is defined."""
     return [query for query, judged in qrels.items() if not any(grade > 0 for grade in judged.values())]
 
 
 def seen_documents(train_qrels: Mapping[str, Mapping[str, float]]) -> set[str]:
-    """The documents that are relevant (grade above 0) to at least one training query."""
+    """Return the documents that are relevant (grade above 0) to a training query."""
     return {document for judged in train_qrels.values() for document, grade in judged.items() if grade > 0}
 
 
 def split_seen(
     test_qrels: Mapping[str, Mapping[str, float]], train_qrels: Mapping[str, Mapping[str, float]]
 ) -> tuple[list[str], list[str]]:
-    """The ids of the seen and of the unseen test queries, each in the order of `test_qrels`.
+    """Return the ids of seen and of unseen test queries, each in the order of `test_qrels`.
 
     A query is *seen* when a document relevant to it is also relevant to a training query, otherwise
     *unseen*. Queries without any relevant document are in neither.

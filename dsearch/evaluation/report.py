@@ -64,10 +64,10 @@ class EvaluationReport:
         """A table for a terminal: a column per system, and a second row per measure for the differences."""
         head = ["queries", "measure", *self.systems]
         rows: list[list[str]] = [head]
-        shown = ""
+        group = ""
         for line in self.lines:
-            label = "" if line.group == shown else f"{line.group} ({line.queries})"
-            shown = line.group
+            label = "" if line.group == group else f"{line.group} ({line.queries})"
+            group = line.group
             rows.append([label, line.measure, *(f"{line.cells[name].mean:.4f}" for name in self.systems)])
             if len(self.systems) > 1:
                 rows.append(["", "", *(_difference(line.cells[name].difference) for name in self.systems)])
@@ -94,11 +94,11 @@ def build_report(
     """Compare systems that were evaluated on the same judgements.
 
     Args:
-        systems: system name → what `evaluate` returned for it.
-        baseline: the system that differences are taken to; the first when not given.
+        systems: system name → result of `evaluate`.
+        baseline: system that differences refer to; the first by default.
         groups: further groups beside `all`, such as `{"seen": …, "unseen": …}`: query ids. Ids without a
-            value are passed over, groups without any value are not shown.
-        left_out: judged queries without a relevant document, to be told in the report.
+            value are skipped, groups without any value are omitted.
+        left_out: judged queries without a relevant document, for the report.
         samples: bootstrap samples.
         seed: random seed of the bootstrap.
 

@@ -22,10 +22,9 @@ def write_trec(
 ) -> None:
     """Write `query Q0 document rank score tag` lines whose scores fall strictly with the rank.
 
-    trec_eval ignores the rank column: it sorts by the score, read in single precision, and breaks ties by
-    id. So each score is rounded to float32, pushed below its predecessor where it is not already, and
-    written with as many digits as float32 needs to be read back unchanged. The order of `run` always wins
-    over its scores.
+    trec_eval ignores the rank column: it sorts by the score in single precision and breaks ties by id. So
+    each score is rounded to float32, lowered below its predecessor if necessary, and written with the digits
+    that float32 needs. The order of `run` takes precedence over its scores.
 
     Raises:
         InvalidRequest: an id or the tag is empty or contains blanks (the format has no way to write them), a
@@ -49,8 +48,7 @@ def write_trec(
 
 
 def strictly_decreasing(scores: Sequence[float], query: str = "") -> list[np.float32]:
-    """`scores` in single precision, each lowered to the next float32 below its predecessor where it is not
-    lower.
+    """Round `scores` to single precision, and lower each below its predecessor if necessary.
 
     Raises:
         InvalidRequest: a score is NaN or beyond ±3.4e38.
@@ -76,7 +74,7 @@ def read_trec(path: str | PathLike[str]) -> Run:
         InvalidSource: not readable, not UTF-8, a line without 6 columns, a score that is not a finite
             number, or a document twice under one query; file and line are named.
     """
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for place, columns in read_rows(path, "run file"):
         if len(columns) != 6:
             raise InvalidSource(
@@ -89,12 +87,12 @@ def read_trec(path: str | PathLike[str]) -> Run:
             score = math.nan
         if not math.isfinite(score):
             raise InvalidSource(f"{place}: score {text!r} is not a finite number")
-        if document in found.setdefault(query, {}):
+        if document in scores.setdefault(query, {}):
             raise InvalidSource(f"{place}: document {document!r} stands twice under query {query!r}")
-        found[query][document] = score
+        scores[query][document] = score
     return {
         query: sorted(scored.items(), key=lambda item: (item[1], item[0]), reverse=True)
-        for query, scored in found.items()
+        for query, scored in scores.items()
     }
 
 

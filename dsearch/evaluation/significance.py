@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from dsearch.errors import InvalidRequest
 
-DRAWS_AT_ONCE = 1 << 22  # counts held at a time: 32 MiB
+DRAWS_AT_ONCE = 1 << 22  # counts at a time: 32 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def bootstrap_mean(values: Mapping[str, float], samples: int = 10_000, seed: int
 def bootstrap_columns(
     values: Float[np.ndarray, "queries columns"], samples: int = 10_000, seed: int = 0
 ) -> list[Interval]:
-    """One interval per column; all columns share the same draws, which makes many of them cheap.
+    """Compute one interval per column; all columns share the same draws, which is cheap.
 
     The intervals depend on the order of the queries, within the noise of resampling; the same seed and order
     give the same intervals.
@@ -79,7 +79,7 @@ def bootstrap_columns(
     for start in range(0, samples, block):
         size = min(block, samples - start)
         draws = generator.integers(queries, size=(size, queries))
-        draws += queries * np.arange(size)[:, None]  # each sample counts in its own stretch of one bincount
+        draws += queries * np.arange(size)[:, None]  # each sample has its own range of one bincount
         counts = np.bincount(draws.ravel(), minlength=size * queries).reshape(size, queries)
         means.append(counts.astype(float) @ values / queries)
     drawn = np.concatenate(means)

@@ -11,16 +11,16 @@ from dsearch.errors import InvalidSource
 
 
 class Row(NamedTuple):
-    """One line that holds something: where it stands and its columns."""
+    """A non-blank line: its place and its columns."""
 
     place: str
     columns: list[str]
 
 
 def read_rows(path: str | PathLike[str], what: str) -> Iterator[Row]:
-    """The non-blank lines of a UTF-8 file, cut at tabs where there are any, otherwise at runs of blanks.
+    """Yield the non-blank lines of a UTF-8 file, split at tabs if there are any, else at blanks.
 
-    Cutting at tabs first keeps ids that contain blanks whole. `what` names the kind of file in errors.
+    Splitting at tabs keeps ids with blanks intact. `what` names the kind of file in errors.
 
     Raises:
         InvalidSource: the file does not exist, is a folder, or a line of it is not UTF-8.

@@ -85,7 +85,7 @@ def write_generation(
     Raises:
         InvalidRequest: rows not ascending, numbers of rows, embeddings and texts that differ, NaN.
         DimensionMismatch: blocks or a projection of another length.
-        Conflict: something lies at `folder` already.
+        Conflict: `folder` exists.
     """
     rows = checked_rows(rows)
     encoder = checked_identity(number, sequence, encoder)
@@ -163,7 +163,7 @@ def remove_unfinished(generations: Path) -> list[str]:
     """
     left = sorted(path for path in generations.glob(f".*{_UNFINISHED}*") if path.is_dir())
     for path in left:
-        shutil.rmtree(path, ignore_errors=True)  # its builder may be ending just now; the next time it goes
+        shutil.rmtree(path, ignore_errors=True)  # its builder may be exiting; the next call deletes it
     return [path.name for path in left]
 
 

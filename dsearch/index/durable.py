@@ -11,14 +11,14 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_AT_A_TIME = 1 << 20  # bytes, between two looks at whether it should end
+_AT_A_TIME = 1 << 20  # bytes between two checks of `cancelled`
 
-# Size, inode, and when content and inode were changed last, in nanoseconds.
+# Size, inode, and times of the last change of content and inode, in nanoseconds.
 FileIdentity = tuple[int, int, int, int]
 
 
 def file_digest(path: Path, cancelled: Callable[[], bool] | None = None) -> tuple[int, str]:
-    """(size in bytes, SHA-256 in hex) of a file, read once; of a part of it when `cancelled` says so."""
+    """Return (size in bytes, SHA-256 in hex) of a file, read once; of its first part if cancelled."""
     with path.open("rb") as file:
         if cancelled is None:
             digest = hashlib.file_digest(file, "sha256")
@@ -34,8 +34,8 @@ def file_identity(path: Path) -> FileIdentity:
 
     A program cannot set the last of the four numbers.
     """
-    found = path.stat(follow_symlinks=False)
-    return found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+    status = path.stat(follow_symlinks=False)
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -44,7 +44,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def sync_file(path: Path) -> None:
-    """Ask the disk to have the file's bytes. An error is not retried: the bytes may be gone."""
+    """Sync a file's content to disk. An error is not retried, because the bytes may be lost."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -53,7 +53,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Ask the disk to have the names in the folder."""
+    """Sync a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -72,8 +72,8 @@ def sync_tree(folder: Path) -> None:
 
 
 def publish_folder(unfinished: Path, final: Path) -> None:
-    """Make a finished folder visible under its final name: at once and entirely, or not at all."""
+    """Make a finished folder visible under its final name, atomically."""
     sync_tree(unfinished)
     os.rename(unfinished, final)
     sync_folder(final.parent)
-    sync_folder(final.parent.parent)  # the parent itself may be as new as what it holds
+    sync_folder(final.parent.parent)  # the parent folder may be new too

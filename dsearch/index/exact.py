@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 _MORE_ROUNDING = 8  # of the result, of the bound itself, and of its difference to a score
-_BLOCKS_FOR_ONE = 4  # blocks for each of the k highest scores that are wanted
+_BLOCKS_FOR_ONE = 4  # blocks for each of the k results
 _SHORTEST_BLOCK, _LONGEST_BLOCK = 16, 1024  # scores
-_PAIRS = 4096  # scored at a time: their keys and queries in float64 take some tens of megabytes
+_PAIRS = 4096  # scored at a time: some tens of megabytes in float64
 
 
 def best_of_blocks(
@@ -28,7 +28,7 @@ def best_of_blocks(
     k: int,
     longest: float | None = None,
 ) -> tuple[Float32[np.ndarray, "batch found"], Int64[np.ndarray, "batch found"]]:
-    """Exact search over keys that come in blocks of (positions, keys): (scores, positions), best first.
+    """Search blocks of (positions, keys) exactly; return (scores, positions), best first.
 
     Scores are sums in float64, rounded once: equal keys tie, whatever the batch and the block.
 
@@ -36,7 +36,7 @@ def best_of_blocks(
         queries: all are compared with every key.
         blocks: positions, each once, ascending within a block; and their keys.
         k: number of results; fewer if there are fewer keys.
-        longest: the length of the longest key, or more; computed for each block when None.
+        longest: upper bound on the length of the keys; computed for each block when None.
     """
     terms = queries.shape[1] + _MORE_ROUNDING
     lengths = np.linalg.norm(queries, axis=1, keepdims=True) * (terms * 2.0**-24 / (1 - terms * 2.0**-24))
@@ -48,50 +48,50 @@ def best_of_blocks(
         error = (lengths * (longest_of(keys) if longest is None else longest)).astype(np.float32)
         least = best.least - error
         if len(positions) > k and np.isneginf(least).any():
-            # k keys of this block score at least its k-th product less the error.
+            # k keys of this block score at least its k-th product minus the error.
             least = np.maximum(least, _kth(products, k) - 2 * error)
         rows, columns = np.nonzero(products >= least)
         for some in range(0, len(rows), _PAIRS):
             row, column = rows[some : some + _PAIRS], columns[some : some + _PAIRS]
             best.add(row, _scores(queries[row], keys[column]), positions[column])
-    return best.found()
+    return best.result()
 
 
 def best_above(
     scores: Float32[np.ndarray, " documents"], k: int, least: float = 0.0
 ) -> Int64[np.ndarray, " found"]:
-    """Positions of the k highest scores above `least`, best first, ties by ascending position.
+    """Return positions of the k highest scores above `least`, best first, ties by ascending position.
 
     k blocks of scores whose maxima are at least x hold k scores of at least x. So the k-th highest block
     maximum is a lower bound of the scores to compare. A partition of all scores takes ten times as long, and
     more if many are equal, as keyword scores are.
     """
-    found = values = None
+    positions = values = None
     width = min(len(scores) // (_BLOCKS_FOR_ONE * k), _LONGEST_BLOCK)
     if width >= _SHORTEST_BLOCK:
         blocks = len(scores) // width
         highest = scores[: blocks * width].reshape(blocks, width).max(axis=1)
         bound = np.partition(highest, blocks - k)[blocks - k]
         if bound > least:
-            found = np.flatnonzero(scores >= bound)
-            values = scores[found]
+            positions = np.flatnonzero(scores >= bound)
+            values = scores[positions]
             above = values > bound
             higher = np.count_nonzero(above)
-            if higher < k:  # the rest are equal to the bound, and the first of them are taken
+            if higher < k:  # add the first of those equal to the bound
                 keep = np.concatenate([np.flatnonzero(above), np.flatnonzero(~above)[: k - higher]])
-                found, values = found[keep], values[keep]
+                positions, values = positions[keep], values[keep]
             else:
-                found, values = found[above], values[above]
-    if found is None or values is None:
-        found = np.flatnonzero(scores > least)
-        values = scores[found]
-    if len(found) > k:
+                positions, values = positions[above], values[above]
+    if positions is None or values is None:
+        positions = np.flatnonzero(scores > least)
+        values = scores[positions]
+    if len(positions) > k:
         last = np.partition(values, len(values) - k)[len(values) - k]
         keep = values >= last
-        if spare := np.count_nonzero(keep) - k:  # of those equal to the last the first are taken
+        if spare := np.count_nonzero(keep) - k:  # keep the first of those equal to the last
             keep[np.flatnonzero(values == last)[-spare:]] = False
-        found, values = found[keep], values[keep]
-    return found[np.argsort(-values, kind="stable")]
+        positions, values = positions[keep], values[keep]
+    return positions[np.argsort(-values, kind="stable")]
 
 
 def longest_of(keys: Float32[np.ndarray, "documents key_dim"]) -> float:
@@ -108,7 +108,7 @@ def by_score_then_position(
 
 
 class _Best:
-    """Best k of each row so far; an empty place has score −inf and the last of all positions."""
+    """Best k of each row so far; an empty place has score −inf and the maximum position."""
 
     def __init__(self, batch: int, k: int):
         self._scores = np.full((batch, k), -np.inf, np.float32)
@@ -116,22 +116,22 @@ class _Best:
 
     @property
     def least(self) -> np.ndarray:
-        """The k-th best score of each row, [batch, 1]; −inf while there are fewer."""
+        """The k-th best score of each row, [batch, 1]; −inf with fewer than k."""
         return self._scores[:, -1:]
 
     def add(self, rows: np.ndarray, scores: np.ndarray, positions: np.ndarray) -> None:
-        """Take in candidates, given as (row, score, position)."""
+        """Add candidates, given as (row, score, position)."""
         batch, k = self._scores.shape
         all_rows = np.concatenate([np.repeat(np.arange(batch), k), rows])
         all_scores = np.concatenate([self._scores.ravel(), scores])
         all_positions = np.concatenate([self._positions.ravel(), positions])
         order = np.lexsort((all_positions, -all_scores, all_rows))
         starts = np.searchsorted(all_rows[order], np.arange(batch))
-        kept = order[starts[:, None] + np.arange(k)]
-        self._scores, self._positions = all_scores[kept], all_positions[kept]
+        best = order[starts[:, None] + np.arange(k)]
+        self._scores, self._positions = all_scores[best], all_positions[best]
 
-    def found(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and positions; every row has found as many."""
+    def result(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and positions; every row has the same number."""
         filled = int(
             (self._positions != np.iinfo(np.int64).max).sum(axis=1).min(initial=self._scores.shape[1])
         )

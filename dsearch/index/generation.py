@@ -2,7 +2,7 @@
 
     000012/manifest.json        every file with its size and SHA-256 (index/README.md)
            rows.npy             int64 [n], ascending: the store's rows, by position
-           embeddings.npy       float32 [n, encoder_dim]; of long documents there are more (passages.py)
+           embeddings.npy       float32 [n, encoder_dim]; further ones of long documents follow (passages.py)
            key_projection.npy   float32 [key_dim, encoder_dim], W_g; only if it is not the identity
            keys.faiss           embeddings, or embeddings · W_gᵀ
            keyword/             BM25; optional
@@ -36,7 +36,7 @@ from dsearch.index.metadata import Fields
 from dsearch.index.passages import PassageTable
 from dsearch.index.validation import open_matrix
 
-# Of files that were proven before, the smallest are all the same: so many bytes take some tenths of a second.
+# Bytes of the smallest files that are verified even if verified before: some tenths of a second.
 _PROVEN_AT_ONCE = 64 << 20
 
 Texts = Callable[[Int64[np.ndarray, " documents"]], Iterable[str]]
@@ -54,11 +54,11 @@ class Generation:
         passages: further embeddings of long documents.
         vectors: both, concatenated: float32 [n + m, encoder_dim], a read-only memory map.
         dense: keys of all vectors.
-        keyword: BM25, or None when the generation was built without.
-        fields: the documents' metadata, or None when the generation was built without.
+        keyword: BM25; None if the generation was built without it.
+        fields: metadata of the documents; None if the generation was built without it.
         key_projection: W_g, float32 [key_dim, encoder_dim], or None for the identity.
         recut: True if `keyword` was rebuilt on opening; see `open`.
-        identities: identities of its files on opening, taken before a byte of them was read.
+        identities: identities of its files on opening, before they were read.
         unproven: files whose digests were not checked because their identities were unchanged.
     """
 
@@ -91,7 +91,7 @@ class Generation:
         self.key_projection = key_projection
         self._original: Generation | None = None
 
-    build = staticmethod(write_generation)  # gives the manifest; `open` the generation
+    build = staticmethod(write_generation)  # returns the manifest
 
     @classmethod
     def open(
@@ -117,7 +117,7 @@ class Generation:
         in memory (`recut`). Build the next generation then, because each opening takes as long.
 
         Raises:
-            CorruptData: a file is missing or not what was written; the message names it and the way out.
+            CorruptData: a file is missing or damaged; the message names it and the remedy.
             UnsupportedFormat: written by a release with another format, or other rules and no `texts`.
         """
         manifest = Manifest.read(folder)
@@ -171,7 +171,7 @@ class Generation:
         return len(self.rows)
 
     def positions_of(self, rows: Int[np.ndarray, " some"]) -> Int64[np.ndarray, " some"]:
-        """The position of each row in this generation, −1 where it is not in it."""
+        """Return the position of each row in this generation, −1 for others."""
         rows = np.asarray(rows, np.int64)
         if len(self) == 0:
             return np.full(rows.shape, -1, np.int64)
@@ -182,25 +182,25 @@ class Generation:
         """Check the `unproven` files against their digests.
 
         Raises:
-            CorruptData: one is not what was written; the message names it and the way out.
+            CorruptData: a file is damaged; the message names it and the remedy.
         """
         proven = [name for name in self.manifest.files if name not in self.unproven]
         self.manifest.verify(self.folder, sizes_alone=proven, cancelled=cancelled)
 
     @property
     def original(self) -> Generation:
-        """Generation that this one is a twin of (`searched_with`); itself if it is no twin."""
+        """Generation that `searched_with` copied; itself if it is no copy."""
         return self if self._original is None else self._original.original
 
     def searched_with(self, parameters: Mapping[str, int]) -> Generation:
-        """The same generation, its keys searched with other parameters (see `DenseIndex.using`)."""
+        """Return a copy that searches the keys with other parameters (see `DenseIndex.using`)."""
         twin = copy.copy(self)
         twin.dense = self.dense.using(parameters)
-        twin._original = self  # whoever waits for the first one's end waits for this one's
+        twin._original = self  # keeps the original alive, and with it the lease
         return twin
 
     def _check(self) -> None:
-        """Refuse files that are whole but do not belong together."""
+        """Refuse intact files that are inconsistent with each other."""
         manifest = self.manifest
         count, key_dim = manifest.rows, manifest.key_dim
         projection = None if self.key_projection is None else self.key_projection.shape
@@ -223,7 +223,7 @@ class Generation:
 
 
 def _large(names: Iterable[str], manifest: Manifest) -> tuple[str, ...]:
-    """Those of these files that are not read at once, the smallest being read first."""
+    """Choose the files to leave unverified; the smallest are verified at once."""
     sizes = sorted((int(manifest.files[name]["bytes"]), name) for name in names if name in manifest.files)
     sums = accumulate(size for size, _ in sizes)
     return tuple(name for (_, name), bytes in zip(sizes, sums, strict=True) if bytes > _PROVEN_AT_ONCE)
@@ -237,7 +237,7 @@ def _keyword_index(
     *,
     mmap: bool,
 ) -> tuple[KeywordIndex, bool]:
-    """The index in `folder`, or another where its texts were cut by another release's rules; and whether."""
+    """Load the index in `folder`, or rebuild it if other rules split its texts; also return whether."""
     try:
         return KeywordIndex.load(folder, mmap=mmap), False
     except UnsupportedFormat:

@@ -20,8 +20,8 @@ from dsearch.index.durable import FileIdentity, file_digest, file_identity
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 3
-# 2 knows no passages, and is written where there are none; 1 had neither phrases nor identifiers, and was in
-# no release.
+# Format 2 has no passages and is written without any; format 1, never released, had neither phrases nor
+# identifiers.
 WITHOUT_PASSAGES = 2
 OLDEST_FORMAT = 2
 
@@ -57,7 +57,7 @@ class Manifest:
         """The content of manifest.json.
 
         Raises:
-            CorruptData: the manifest breaks its schema: it was put together wrongly.
+            CorruptData: the manifest violates its schema.
         """
         content = self._content() | {"digest": self.digest}
         _check_schema(content, MANIFEST_NAME)
@@ -86,7 +86,7 @@ class Manifest:
             intact = intact and digest == hashlib.sha256(_canonical(content)).hexdigest()
         except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
             raise CorruptData(f"{path}: cannot be read ({error}); {_REBUILD}") from error
-        # Before the format number is looked at: a flipped bit in it is damage, not a newer release.
+        # Checked before the format number: a flipped bit in that is damage, not a newer release.
         if not intact:
             raise CorruptData(f"{path}: changed since it was written; {_REBUILD}")
         _check_format(content.get("format"), path)
@@ -95,18 +95,14 @@ class Manifest:
 
     def identities(self, folder: Path) -> dict[str, FileIdentity]:
         """Present identities of the files, to detect later writes to them; missing files are left out."""
-        found: dict[str, FileIdentity] = {}
+        identities: dict[str, FileIdentity] = {}
         for name in self.files:
             with contextlib.suppress(OSError):
-                found[name] = file_identity(folder / name)
-        return found
+                identities[name] = file_identity(folder / name)
+        return identities
 
     def verify(
-        self,
-        folder: Path,
-        *,
-        sizes_alone: Collection[str] = (),
-        cancelled: Callable[[], bool] | None = None,
+        self, folder: Path, *, sizes_alone: Collection[str] = (), cancelled: Callable[[], bool] | None = None
     ) -> None:
         """Compare size and SHA-256 of every file with what was written; all bytes are read once.
 
@@ -146,16 +142,16 @@ def manifest_schema() -> Mapping[str, Any]:
     raise CorruptData(f"manifest.schema.json is missing beside {here}; install dsearch again")
 
 
-def _check_format(found: Any, path: Path) -> None:
-    if type(found) is not int or not OLDEST_FORMAT <= found <= FORMAT:
+def _check_format(number: Any, path: Path) -> None:
+    if type(number) is not int or not OLDEST_FORMAT <= number <= FORMAT:
         raise UnsupportedFormat(
-            f"{path}: format {found!r}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
+            f"{path}: format {number!r}; this release reads {OLDEST_FORMAT} to {FORMAT}: "
             "install the release that wrote it, or build the generation again with this one"
         )
 
 
 def _check_schema(content: Mapping[str, Any], where: Path | str) -> None:
-    # Here, because it takes a tenth of a second that only who opens a generation should spend.
+    # Imported here, since it takes a tenth of a second that only opening a generation needs.
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 

@@ -1,9 +1,8 @@
-"""The metadata of a generation's documents by field: a filter looks at a field's distinct values, not at a
-million documents.
+"""Metadata of a generation's documents by field: a filter evaluates distinct values, not a million documents.
 
     fields/fields.json           the fields, and those that are left out
            0_positions.npy       int32 [entries], ascending: a document and …
-           0_codes.npy           int32 [entries]: … which of the values it has in field 0
+           0_codes.npy           int32 [entries]: … the index of its value in field 0
            0_values.json         the distinct values; the first stands for "a list or an object is there"
 
 A list counts by its elements, one entry each, as in filters. Lists and objects within a list are ignored;
@@ -29,7 +28,7 @@ from dsearch.errors import CorruptData
 FOLDER = "fields"
 NAME = "fields.json"
 MAX_FIELDS = 256
-MAX_VALUES = 1 << 20  # distinct ones of a field
+MAX_VALUES = 1 << 20  # distinct values of a field
 
 Keys = tuple[str, ...]
 Scalar = str | int | float | bool | None
@@ -51,28 +50,28 @@ class FieldsBuilder:
         return self._documents
 
     def add(self, metadata: Mapping[str, Any]) -> None:
-        """Take in the next document's."""
+        """Add the metadata of the next document."""
         self._walk((), metadata)
         self._documents += 1
 
     def save(self, folder: Path) -> None:
-        """Write the files into `folder`, which is made."""
+        """Write the files into the new folder `folder`."""
         folder.mkdir()
-        kept = [(keys, column) for keys, column in self._columns.items() if keys not in self._left_out]
-        for number, (_, column) in enumerate(kept):
+        columns = [(keys, column) for keys, column in self._columns.items() if keys not in self._left_out]
+        for number, (_, column) in enumerate(columns):
             np.save(folder / f"{number}_positions.npy", np.frombuffer(column.positions, np.int32))
             np.save(folder / f"{number}_codes.npy", np.frombuffer(column.codes, np.int32))
             values = [_WITHIN, *(value for _, value in column.values)]
             (folder / f"{number}_values.json").write_text(json.dumps(values, ensure_ascii=False), "utf-8")
         content = {
-            "fields": [keys for keys, _ in kept],
+            "fields": [keys for keys, _ in columns],
             "left_out": sorted(self._left_out),
             "more": self._more,
         }
         (folder / NAME).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
-    def _walk(self, above: Keys, found: Mapping[str, Any]) -> None:
-        for key, value in found.items():
+    def _walk(self, above: Keys, fields: Mapping[str, Any]) -> None:
+        for key, value in fields.items():
             keys = (*above, key)
             column = self._columns.get(keys)
             if column is None:
@@ -82,7 +81,7 @@ class FieldsBuilder:
                 column = self._columns[keys] = _Column()
             if keys not in self._left_out and not column.add(self._documents, value):
                 self._left_out.add(keys)
-                self._columns[keys] = _Column()  # its place stays taken, its entries go
+                self._columns[keys] = _Column()  # keeps the field's number, drops its entries
             if isinstance(value, dict):
                 self._walk(keys, value)
 
@@ -96,7 +95,7 @@ class _Column:
         self.values: dict[tuple[str, Scalar], int] = {}
 
     def add(self, position: int, value: Any) -> bool:
-        """Take in what a document has there; False where it cannot be kept exactly."""
+        """Add a document's value; return False if it cannot be stored exactly."""
         if isinstance(value, dict | list):
             self._entry(position, 0)
             elements: Iterable[Any] = value if isinstance(value, list) else ()
@@ -122,7 +121,7 @@ class Fields:
     """Fields of a generation's documents, read lazily; safe in many threads."""
 
     def __init__(self, folder: Path, documents: int):
-        """Read which fields there are; raises CorruptData."""
+        """Read the list of fields; raises CorruptData."""
         self._folder, self._documents = folder, documents
         try:
             content = json.loads((folder / NAME).read_text("utf-8"))
@@ -141,7 +140,7 @@ class Fields:
         """Return a field, without entries if no document has it; None if the field was left out.
 
         Raises:
-            CorruptData: its files do not fit each other.
+            CorruptData: its files are inconsistent.
         """
         number = self._numbers.get(keys)
         if number is not None:
@@ -188,11 +187,11 @@ class FieldColumn:
 
     def having(self, wanted: Bool[np.ndarray, " values"]) -> Bool[np.ndarray, " documents"]:
         """Mask of the documents with one of the wanted values, directly or as an element of a list."""
-        found = np.zeros(self._documents, bool)
-        found[self._positions[wanted[self._codes]]] = True
-        return found
+        mask = np.zeros(self._documents, bool)
+        mask[self._positions[wanted[self._codes]]] = True
+        return mask
 
-    def there(self) -> Bool[np.ndarray, " documents"]:
+    def present(self) -> Bool[np.ndarray, " documents"]:
         """Mask of the documents that have the field."""
         return self.having(np.ones(len(self.values), bool))
 

@@ -25,7 +25,7 @@ OWNERS, SPANS, FIRST_SPANS = "passage_owners.npy", "passage_spans.npy", "first_s
 
 @dataclass(frozen=True, slots=True)
 class PassageTable:
-    """Further passages, by the position of their document and then by their place in it.
+    """Further passages, by position of the document, then by place in it.
 
     Attributes:
         owners: position of each passage's document, ascending.
@@ -44,7 +44,7 @@ class PassageTable:
 
     @classmethod
     def empty(cls, encoder_dim: int) -> PassageTable:
-        """That of documents with one embedding each."""
+        """Create the empty table, for documents with one embedding each."""
         nowhere = np.zeros((0, 2), np.int64)
         return cls(np.zeros(0, np.int64), nowhere, nowhere, np.zeros((0, encoder_dim), np.float32))
 
@@ -53,7 +53,7 @@ class PassageTable:
         """Read what `PassageWriter` wrote beside these embeddings.
 
         Raises:
-            OSError, ValueError: a file that cannot be read, or that does not fit the others.
+            OSError, ValueError: a file cannot be read, or is inconsistent with the others.
         """
         if embeddings.ndim != 2:
             raise ValueError(f"embeddings.npy has {embeddings.ndim} dimensions, not 2")
@@ -86,7 +86,7 @@ class PassageWriter:
         """The embeddings, block by block.
 
         Raises:
-            InvalidRequest: owners that do not ascend, or that no document is.
+            InvalidRequest: owners do not ascend, or are out of range.
         """
         last = -1
         for table in self._tables:
@@ -105,7 +105,7 @@ class PassageWriter:
             yield table.embeddings
 
     def save(self, folder: Path) -> None:
-        """Write what is not embeddings, if there is any."""
+        """Write owners and spans, if there are any."""
         if self.count:
             for name, parts in zip((OWNERS, SPANS, FIRST_SPANS), zip(*self._parts, strict=True), strict=True):
                 np.save(folder / name, np.concatenate(parts).astype(np.int64))

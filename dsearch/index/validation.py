@@ -34,7 +34,7 @@ def checked_rows(rows: np.ndarray) -> Int64[np.ndarray, " documents"]:
 
 
 def checked_identity(number: int, sequence: int, encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """The encoder's identity as it will be read back; InvalidRequest when it or a number cannot be stored."""
+    """Check and normalise the encoder's identity; InvalidRequest if it or a number cannot be stored."""
     if number < 1 or sequence < 0:
         raise InvalidRequest(f"number={number}, sequence={sequence}; use a number from 1, a sequence from 0")
     try:
@@ -46,7 +46,7 @@ def checked_identity(number: int, sequence: int, encoder: Mapping[str, Any]) -> 
 def checked_projection(
     projection: np.ndarray | None, encoder_dim: int
 ) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
-    """W_g as float32, None for the identity; DimensionMismatch or InvalidRequest when it is not usable."""
+    """Return W_g as float32, None for the identity; raises DimensionMismatch or InvalidRequest."""
     if projection is None:
         return None
     projection = np.ascontiguousarray(projection, np.float32)
@@ -87,7 +87,7 @@ def write_blocks(
         for block in _blocks(further):
             file.write(_checked_block(block, dim, done))
             done += len(block)
-        if done > count:  # NumPy leaves room in the header for a number of rows that grows
+        if done > count:  # NumPy reserves space in the header for a larger number of rows
             file.seek(0)
             _write_header(file, done, dim)
     return dim
@@ -107,7 +107,7 @@ def _checked_block(block: np.ndarray, dim: int, done: int) -> memoryview:
 
 
 def counted(texts: Iterable[str], count: int, report: Report) -> Iterator[str]:
-    """Exactly `count` texts, or an error; one too many is noticed, the rest of a long stream is not read."""
+    """Yield exactly `count` texts, or raise an error; stops reading after one text too many."""
     done = 0
     for done, text in enumerate(islice(texts, count + 1), start=1):
         if done > count:
@@ -123,7 +123,7 @@ def counted(texts: Iterable[str], count: int, report: Report) -> Iterator[str]:
 def projected(
     rows: Float[np.ndarray, "rows dim"], projection: Float[np.ndarray, "key_dim dim"] | None, what: str
 ) -> Float32[np.ndarray, "rows key_dim"]:
-    """`rows`, or `rows @ projection.T`, as finite float32; `what` names them in the error."""
+    """Return `rows`, or `rows @ projection.T`, as finite float32; `what` names them in errors."""
     if projection is not None:
         rows = np.asarray(rows, np.float32) @ np.asarray(projection, np.float32).T
     return finite(rows, what)
@@ -150,7 +150,7 @@ def _blocks(embeddings: np.ndarray | Iterable[np.ndarray]) -> Iterator[np.ndarra
 
 
 def open_matrix(path: Path) -> np.ndarray:
-    """A read-only memory map, or an array where there is nothing to map."""
+    """Open a read-only memory map, or an empty array for an empty file."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError:  # an empty file region cannot be mapped
@@ -160,11 +160,7 @@ def open_matrix(path: Path) -> np.ndarray:
 
 
 def checked_k(k: int) -> int:
-    """Check that `k` is an int of at least 1.
-
-    Raises:
-        InvalidRequest: k is below 1 or not an integer.
-    """
+    """Raise InvalidRequest unless `k` is an integer of at least 1."""
     try:
         number = operator.index(k)
     except TypeError:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
-from dsearch.engine import Collection, PassageOptions, SearchEngine
+from dsearch.engine import Collection, PassageOptions, Searchable, SearchEngine
 from dsearch.engine.maintenance.migrate import Migrated, PreparedMigration
-from dsearch.errors import CollectionNotFound, DsearchError
+from dsearch.errors import CollectionNotFound, DsearchError, NotInCluster
+
+Opened = TypeVar("Opened", bound=Searchable)
 
 
 class Catalogue:
@@ -23,27 +25,45 @@ class Catalogue:
     def __init__(self, engine: SearchEngine):
         self._engine = engine
         self._changed = threading.Condition()
-        self._holds: Counter[Collection] = Counter()
+        self._holds: Counter[Searchable] = Counter()
         self._leaving: set[str] = set()
         self._used: set[str] = set()
         self._loading = threading.Lock()
 
-    @contextmanager
-    def using(self, name: str, *, encoder: bool = False) -> Generator[Collection]:
-        """The collection called `name`, which stays until the block ends.
+    def using(self, name: str, *, encoder: bool = False) -> AbstractContextManager[Searchable]:
+        """Hold a collection for search and reads; it stays open until the block ends.
 
         Args:
-            name: of a collection, or an alias.
-            encoder: whether the block encodes.
+            name: name or alias of a collection.
+            encoder: True if the block encodes texts.
 
         Raises:
             CollectionNotFound, InvalidRequest (not a name), CorruptData, EncoderUnavailable.
         """
+        return self._hold(name, self._engine.searchable, encoder)
+
+    def writing(self, name: str, *, encoder: bool = False) -> AbstractContextManager[Collection]:
+        """Hold the collection in the home, as `using`; writes raise Conflict if it is readonly."""
+        return self._hold(name, self._engine.collection, encoder)
+
+    @contextmanager
+    def whole(self, name: str, *, encoder: bool = False) -> Generator[Collection]:
+        """Hold a collection whose index is here, as `using`; raises NotInCluster for one in shards."""
+        with self.using(name, encoder=encoder) as collection:
+            if not isinstance(collection, Collection):
+                raise NotInCluster(
+                    f"collection {collection.name!r} is answered by a cluster, where search and search/batch "
+                    "are to be had; ask a server over the home itself (dsearch serve) for anything else"
+                )
+            yield collection
+
+    @contextmanager
+    def _hold(self, name: str, open: Callable[[str], Opened], encoder: bool) -> Generator[Opened]:
         if encoder:
             self.load_encoder()
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
-            collection = self._existing(name)
+            collection = self._existing(name, open)
             self._holds[collection] += 1
             self._used.add(collection.name)
         try:
@@ -119,7 +139,7 @@ class Catalogue:
         """
         with self._changed:
             self._changed.wait_for(lambda: name not in self._leaving)
-            collection = self._existing(name)
+            collection = self._existing(name, self._engine.collection)
             self._leaving.add(name)
             try:
                 self._changed.wait_for(lambda: collection not in self._holds)
@@ -152,7 +172,7 @@ class Catalogue:
             Conflict (the engine is readonly).
         """
         with self._changed:
-            collection = self._existing(name).name
+            collection = self._existing(name, self._engine.collection).name
             return collection, self._engine.set_alias(alias, collection)
 
     def drop_alias(self, alias: str) -> None:
@@ -165,17 +185,13 @@ class Catalogue:
             self._engine.drop_alias(alias)
 
     def load_encoder(self) -> None:
-        """Load the engine's encoder, once.
-
-        Raises:
-            EncoderUnavailable: its weights are not on this machine.
-        """
+        """Load the engine's encoder, once; raises EncoderUnavailable without its weights."""
         with self._loading:
-            _ = self._engine.encoder
+            self._engine.load_encoder()
 
-    def _existing(self, name: str) -> Collection:
+    def _existing(self, name: str, open: Callable[[str], Opened]) -> Opened:
         try:
-            return self._engine.collection(name)
+            return open(name)
         except CollectionNotFound:
             # The engine's message names a folder of the server and a command: neither is the client's.
             there = self.names()

@@ -6,33 +6,33 @@ from dsearch.errors import DsearchError, InvalidRequest, Unavailable
 
 
 class InvalidJson(InvalidRequest):
-    """A body that is not JSON, or is JSON that two readers could understand differently."""
+    """A body that is not JSON, or is ambiguous JSON."""
 
     code = "invalid_json"
 
 
 class UnknownQuery(InvalidRequest):
-    """Feedback on a search that is not remembered."""
+    """Feedback on a search that is not in the cache."""
 
     code = "unknown_query"
 
 
 class KeyMissing(DsearchError):
-    """A request without an API key, or with one that is not known."""
+    """A request without an API key, or with an unknown one."""
 
     code = "key_missing"
     status = 401
 
 
 class ScopeTooNarrow(DsearchError):
-    """An API key that may not do this."""
+    """An API key whose scope does not allow this."""
 
     code = "scope_too_narrow"
     status = 403
 
 
 class OriginNotAllowed(DsearchError):
-    """A request that a page of another site makes."""
+    """A request from a page of another site."""
 
     code = "origin_not_allowed"
     status = 403
@@ -53,7 +53,7 @@ class UnsupportedMediaType(DsearchError):
 
 
 class HostNotAllowed(DsearchError):
-    """A request for a host name that is not this server's."""
+    """A request for a host name that this server does not serve."""
 
     code = "host_not_allowed"
     status = 421
@@ -66,13 +66,13 @@ class RetryLater(Unavailable):
 
 
 class Overloaded(RetryLater):
-    """More requests wait than the queue takes."""
+    """The queue of requests is full."""
 
     code = "overloaded"
 
 
 class DeadlinePassed(DsearchError):
-    """The request's time ran out before it was answered; nothing was written."""
+    """The request timed out; nothing was written."""
 
     code = "deadline_passed"
     status = 504

@@ -166,13 +166,13 @@ class Service:
         encodes: list[bool] = []
         for name in self.catalogue.names():
             # A damaged collection reports it on use; the others are ready.
-            with contextlib.suppress(DsearchError), self.catalogue.using(name) as collection:
+            with contextlib.suppress(DsearchError), self.catalogue.whole(name) as collection:
                 _ = collection.snapshot
                 encodes.append(collection.has_encoder)
         if any(encodes) or not encodes:  # collections with supplied embeddings need no encoder
             self.catalogue.load_encoder()
         for name in self.catalogue.names():  # of one that was migrated it is another
-            with contextlib.suppress(DsearchError), self.catalogue.using(name) as collection:
+            with contextlib.suppress(DsearchError), self.catalogue.whole(name) as collection:
                 _ = collection.encoder if collection.has_encoder else None
 
 
@@ -207,7 +207,8 @@ def readings_of(
                 readings.append(
                     ("dsearch_collection_damaged", "1 for an index that is damaged.", label, int(damaged))
                 )
-                readings += _of_collection(collection)
+                if isinstance(collection, Collection):
+                    readings += _of_collection(collection)
         except DsearchError:
             continue  # deleted since, or damaged, which its next use reports
     return readings

@@ -1,12 +1,12 @@
 """Source of truth of a collection: SQLite and a watermark. Imports neither torch nor faiss.
 
-store.py, reader.py   the public face: written, read       metadata.py   metadata of documents, checked
-records.py            the shapes that are handed out       verify.py     reading everything again
-folders.py            collections made, listed, deleted    backup.py     copies while writes go on
-documents/            rows, models and generations, what may be stored, retention
+store.py, reader.py   public interface: write, read        metadata.py   validation of metadata
+records.py            records that the store returns       verify.py     verification of all data
+folders.py            create, list, delete collections     backup.py     copies during writes
+documents/            rows, models and generations, validation, retention
 filters/              conditions on metadata: parsed, as SQL
 sqlite/               connections, journal, watermark, digests, no network file systems
-feedback/             clicks and their pages, in a file of its own
+feedback/             clicks and their pages, in a separate file
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Back up a collection while it is written to, and restore a checked copy as a collection.
 
-A backup is a collection folder of its own: the database as of one operation, a matching watermark, and the
-files that the caller adds (trained heads; generations can be built again). It appears under its name as a
-whole or not at all, after every byte was synced.
+A backup is a collection folder: the database as of one operation, a matching watermark, and files that the
+caller adds (trained heads; generations can be rebuilt). It appears under its name atomically, after every
+byte was synced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dsearch.store.verify import verify
 
 AddFiles = Callable[[Path], object]
 
-_SHARED_MEMORY = f"{FILE_NAME}-shm"  # SQLite's, good for the processes of one machine only
+_SHARED_MEMORY = f"{FILE_NAME}-shm"  # SQLite's, valid on one machine only
 
 
 def backup(readers: ReaderPool, path: Path, add_files: AddFiles | None) -> BackupReport:
@@ -40,7 +40,7 @@ def backup(readers: ReaderPool, path: Path, add_files: AddFiles | None) -> Backu
     path.parent.mkdir(parents=True, exist_ok=True)
     with readable_errors(path), aside(path.parent) as folder:
         with readers.reading() as source:
-            state = read_state(source)  # from here on this connection sees this state and no later one
+            state = read_state(source)  # fixes the state that this connection reads
             copy = sqlite3.connect(folder / FILE_NAME)
             try:
                 source.backup(copy)
@@ -56,7 +56,7 @@ def backup(readers: ReaderPool, path: Path, add_files: AddFiles | None) -> Backu
 
 
 def restore(path: Path, copy: Path) -> None:
-    """Make a collection folder `path` of the backup in folder `copy`; see `Store.restore`."""
+    """Restore the backup in folder `copy` to the new collection folder `path`; see `Store.restore`."""
     if not (copy / FILE_NAME).is_file():
         raise CollectionNotFound(f"no backup in {copy}; give the folder that a backup was written to")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -70,7 +70,7 @@ def restore(path: Path, copy: Path) -> None:
 
 
 def name_of_backup(path: Path) -> str:
-    """The name of the collection in a backup; raises CollectionNotFound, CorruptData, UnsupportedFormat."""
+    """Return the name of a backup's collection; raises CollectionNotFound, CorruptData, UnsupportedFormat."""
     if not (path / FILE_NAME).is_file():
         raise CollectionNotFound(f"no backup in {path}; give the folder that a backup was written to")
     readers = ReaderPool(path)
@@ -84,7 +84,7 @@ def name_of_backup(path: Path) -> str:
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copy a database of SQLite's, of one state, while others write to it."""
+    """Copy one state of an SQLite database while others write to it."""
     with readable_errors(source.parent):
         reading = sqlite3.connect(f"file:{quote(str(source.absolute()))}?mode=rw", uri=True)
         try:
@@ -99,7 +99,7 @@ def copy_database(source: Path, target: Path) -> None:
 
 def sync_all(folder: Path) -> None:
     """Flush every file below a folder, and the folders, to the medium."""
-    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder comes before it
+    for path in sorted(folder.rglob("*"), reverse=True):  # content before its folder
         if path.is_dir():
             sync_folder(path)
         else:
@@ -109,7 +109,7 @@ def sync_all(folder: Path) -> None:
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:
-    """Names in a backup's folder that are not copied; raises CorruptData for entries that no backup has.
+    """Return the names in a backup's folder to skip; raises CorruptData for entries that no backup has.
 
     A link would copy files from elsewhere, and reading a pipe would block.
     """
@@ -131,7 +131,7 @@ def _check(folder: Path, copy: Path) -> None:
             check_database(folder, read_state(connection).marks, before=marks, after=marks)
             damage = verify(connection).damage
     finally:
-        readers.close()  # folds a write-ahead log that came along into the database
+        readers.close()  # checkpoints a copied write-ahead log into the database
     if damage:
         raise CorruptData(
             f"the backup in {copy} is damaged ({len(damage)} findings, the first: {damage[0]}); "

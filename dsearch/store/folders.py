@@ -1,15 +1,13 @@
 """Collections as folders of a home: atomic creation, listing, atomic deletion.
 
-Creation and deletion use a sibling folder whose name starts with a dot, which no collection's name can: it is
-filled and then renamed, or renamed and then emptied. The next creation or deletion removes the leftovers of a
+Creation and deletion use a sibling folder whose name starts with a dot, unlike any collection's: it is filled
+and then renamed, or renamed and then emptied. The next creation or deletion removes the leftovers of a
 killed process.
 
-File systems on which the store's promises do not hold are rejected.
-
-SQLite's log lives in memory shared between processes and the locks are those of one kernel: over a network
-neither works ("All processes using a database must be on the same host computer; WAL does not work over a
-network filesystem", SQLite's documentation of its write-ahead log), and an fsync that a server answers is
-that server's word.
+Network file systems are rejected, because the store cannot keep its promises there. SQLite's log uses shared
+memory and the locks of one kernel, which do not work over a network ("All processes using a database must be
+on the same host computer; WAL does not work over a network filesystem", SQLite's documentation of its
+write-ahead log), and an fsync there depends on the server.
 """
 
 from __future__ import annotations
@@ -34,14 +32,14 @@ _ASIDE = ".aside-"
 
 
 def collection_names(home: Path) -> list[str]:
-    """The names of the collections in a home, sorted; none when there is no such folder."""
+    """Return the names of the collections in a home, sorted; none for a missing folder."""
     if not home.is_dir():
         return []
     return sorted(path.name for path in home.iterdir() if is_name(path.name) and (path / FILE_NAME).is_file())
 
 
 def create_collection(path: Path, meta: Meta) -> None:
-    """Lay out an empty collection in folder `path` and sync it; see `Store.create` for the errors."""
+    """Create an empty collection in folder `path` and sync it; errors as for `Store.create`."""
     validate_name(meta.name)
     if not 1 <= meta.dimension <= MAX_DIMENSION:
         raise InvalidRequest(f"dimension={meta.dimension}; use 1 to {MAX_DIMENSION}")
@@ -59,13 +57,13 @@ def create_collection(path: Path, meta: Meta) -> None:
 
 
 def require_empty(path: Path) -> None:
-    """Raises Conflict when there is something at `path` that is not an empty folder."""
+    """Raise Conflict if `path` exists and is not an empty folder."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise Conflict(f"{path} has other files in it; choose another folder or empty that one")
 
 
 def delete_collection(path: Path) -> None:
-    """Delete a collection with all that its folder holds: gone by one rename, then the space is freed.
+    """Delete a collection with its folder: one rename, then the space is freed.
 
     Raises CollectionNotFound, and HomeLocked while it is open for writing.
     """
@@ -74,21 +72,21 @@ def delete_collection(path: Path) -> None:
     lock = Watermark(path, replace_unreadable=True)  # a damaged collection may be deleted, too
     try:
         with aside(path.parent) as folder:
-            os.rename(path, folder)  # over an empty folder
+            os.rename(path, folder)  # replaces an empty folder
             sync_folder(path.parent)
     finally:
         lock.close()
 
 
 def publish(folder: Path, path: Path) -> None:
-    """Give a folder whose content was synced the name under which it is looked for."""
+    """Rename a synced folder to its final name."""
     os.rename(folder, path)
     sync_folder(path.parent)
 
 
 @contextmanager
 def aside(home: Path) -> Generator[Path]:
-    """An empty folder, removed at the end unless it was renamed; locked, so that nobody sweeps it away."""
+    """Create an empty folder, locked against cleanup, and remove it at the end unless it was renamed."""
     for path in home.glob(f"{_ASIDE}*"):
         _sweep(path)
     folder = home / f"{_ASIDE}{secrets.token_hex(8)}"
@@ -106,12 +104,12 @@ def _sweep(path: Path) -> None:
     try:
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        return  # gone meanwhile
+        return  # removed meanwhile
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path, ignore_errors=True)
     except BlockingIOError:
-        pass  # at work
+        pass  # in use
     finally:
         os.close(lock)
 
@@ -124,7 +122,7 @@ def _fill(folder: Path, meta: Meta) -> None:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             create_tables(connection, meta, digest)
         finally:
-            connection.close()  # the last one to close folds the write-ahead log into the database
+            connection.close()  # the last connection checkpoints the write-ahead log
     create_watermark(folder, Mark(0, digest))
     sync_folder(folder)
 
@@ -152,7 +150,7 @@ NETWORK = frozenset(
 
 
 def require_local_disk(path: Path) -> None:
-    """Return if the folder that holds `path` is on a disk of this machine, or where that cannot be told.
+    """Return if the folder of `path` is on a local disk, or if that is unknown.
 
     Raises:
         InvalidRequest: it is on a network file system; the message names its kind.
@@ -167,7 +165,7 @@ def require_local_disk(path: Path) -> None:
 
 
 def _kind_of(path: Path) -> str | None:
-    """The type of the file system that holds an existing path; None where the kernel does not say."""
+    """Return the type of the file system of an existing path; None if unknown."""
     device = os.stat(path).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:

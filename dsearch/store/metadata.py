@@ -1,8 +1,7 @@
 """Check metadata and serialise it, in one walk.
 
-The text is that of `digest.canonical_json`. Every document of an upsert passes through here, and two walks,
-one to check and one to serialise, took twice as long. Flat metadata of texts and small whole numbers, the
-usual kind, is serialised by orjson: letter for letter the same, in a third of the time.
+The text equals that of `digest.canonical_json`. One walk halves the time of each upsert. Flat metadata of
+texts and small integers, the usual kind, is serialised by orjson: the same text in a third of the time.
 """
 
 from __future__ import annotations
@@ -15,38 +14,38 @@ import orjson
 
 MAX_METADATA_DEPTH = 32
 
-_LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**63 - 1  # what SQLite's JSON functions keep exact
+_LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**63 - 1  # exact in SQLite's JSON functions
 _TYPES: tuple[type, ...] = (str, int, float, bool, type(None), dict, list)
 _TEXT = frozenset({str})
 _PLAIN = frozenset({str, int, bool, type(None)})  # not float: orjson writes 1e16 where Python writes 1e+16
-_AS_HERE = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER  # which refuses integers of more than 53 bits
+_AS_HERE = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER  # refuses integers of more than 53 bits
 
 
 class RefusedValue(Exception):
-    """Why one document cannot be stored; the caller adds which one it is."""
+    """A document that cannot be stored; the caller adds its id."""
 
 
 def canonical_metadata(metadata: object) -> str:
     """Canonical JSON of a document's metadata.
 
     Raises:
-        Refused: what would not come back as it was given: JSON has no tuples, no number keys, no NaN.
+        RefusedValue: a value that JSON cannot restore, such as a tuple, a number as key, or NaN.
     """
     if not isinstance(metadata, dict):
         raise RefusedValue(f"has metadata of type {type(metadata).__name__}; use an object of JSON values")
-    given = cast("dict[object, object]", metadata)
-    if _PLAIN.issuperset(map(type, given.values())) and _TEXT.issuperset(map(type, given)):
+    fields = cast("dict[object, object]", metadata)
+    if _PLAIN.issuperset(map(type, fields.values())) and _TEXT.issuperset(map(type, fields)):
         try:
-            return orjson.dumps(given, option=_AS_HERE).decode()
-        except orjson.JSONEncodeError:  # a long integer, a lone surrogate: the walk knows what to do
+            return orjson.dumps(fields, option=_AS_HERE).decode()
+        except orjson.JSONEncodeError:  # a long integer, or a lone surrogate, which the walk handles
             pass
-    return _written(given, "metadata", MAX_METADATA_DEPTH)
+    return _written(fields, "metadata", MAX_METADATA_DEPTH)
 
 
 def _written(value: Any, where: str, depth: int) -> str:
     kind: Any = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind not in _TYPES:
-        kind = next((known for known in _TYPES if issubclass(kind, known)), kind)
+        kind = next((supported for supported in _TYPES if issubclass(kind, supported)), kind)
     if kind is str:
         return encode_basestring(value)
     if kind is int:
@@ -76,7 +75,7 @@ def _written(value: Any, where: str, depth: int) -> str:
     items: list[str] = []
     for key in sorted(value):
         item = value[key]
-        if type(item) is str:  # as most are
+        if type(item) is str:  # the usual case
             items.append(f"{encode_basestring(key)}:{encode_basestring(item)}")
         else:
             items.append(f"{encode_basestring(key)}:{_written(item, f'{where}.{key}', depth - 1)}")

@@ -43,7 +43,7 @@ MAX_FACETS = 1000
 
 
 class Reader:
-    """One collection, to be read; `Store` is one that may be open for writing as well."""
+    """A collection open for reading; `Store` adds writing."""
 
     def __init__(self, path: Path, meta: Meta, readers: ReaderPool) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class Reader:
         self._readers = readers
         self._matches = RowMatches()
 
-    # ---- what the collection is
+    # ---- properties
 
     @property
     def name(self) -> str:
@@ -60,12 +60,12 @@ class Reader:
 
     @property
     def encoder(self) -> dict[str, Any]:
-        """The identity of the encoder that made the embeddings, as given to `create`."""
+        """Identity of the encoder of the embeddings, as given to `create`."""
         return dict(self._meta.encoder)
 
     @property
     def dimension(self) -> int:
-        """Numbers per embedding."""
+        """Length of an embedding."""
         return self._meta.dimension
 
     @property
@@ -75,7 +75,7 @@ class Reader:
 
     @property
     def sequence(self) -> int:
-        """The number of the last operation; 0 when there was none."""
+        """Number of the last operation; 0 before the first."""
         with self._readers.reading() as connection:
             return read_state(connection).sequence
 
@@ -107,12 +107,12 @@ class Reader:
     # ---- reading
 
     def needs_encoding(self, documents: Sequence[Document]) -> list[int]:
-        """Positions of the documents whose id has no stored embedding of the same title and text."""
+        """Return the positions of documents without a stored embedding of the same title and text."""
         with self._readers.reading() as connection:
             return read.needs_encoding(connection, documents)
 
     def pending(self) -> Pending:
-        """Live rows that wait for their embedding, with the lengths of their contents in characters."""
+        """Return live rows without an embedding, with the lengths of their contents in characters."""
         with self._readers.reading() as connection:
             return read.pending(connection)
 
@@ -122,16 +122,16 @@ class Reader:
             return read.contents(connection, rows)
 
     def snapshot(self) -> StoreState:
-        """The searchable rows (live, with an embedding), ascending, and the operation that they are as of."""
+        """Return the searchable rows (live, with an embedding), ascending, with their operation."""
         with self._readers.reading() as connection:
             return read.snapshot(connection)
 
     def rows(self) -> Int64[np.ndarray, " rows"]:
-        """The searchable rows, ascending; `snapshot` says as of which operation."""
+        """Return the searchable rows, ascending; `snapshot` adds the operation."""
         return self.snapshot().rows
 
     def changes_since(self, sequence: int) -> Changes:
-        """Rows that became searchable or ceased to be after operation `sequence`."""
+        """Return rows that became or ceased to be searchable after operation `sequence`."""
         with self._readers.reading() as connection:
             return read.changes_since(connection, sequence)
 
@@ -144,7 +144,7 @@ class Reader:
             return read.embeddings(connection, rows, self.dimension, check=check)
 
     def passages(self, rows: Rows) -> Mapping[int, Passages]:
-        """The passages of those of `rows` that are long documents, by row, ascending; raises CorruptData."""
+        """Return the passages of the long documents among `rows`, by row, ascending; raises CorruptData."""
         with self._readers.reading() as connection:
             return passages.read(connection, [int(row) for row in rows], self.dimension)
 
@@ -159,22 +159,22 @@ class Reader:
             return read.ids(connection, rows)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
-        """The live row of each id that has one."""
+        """Return the live row of each id; ids without one are omitted."""
         with self._readers.reading() as connection:
             return read.rows_of(connection, ids)
 
     def get(self, id: str) -> Document:
-        """The live document of `id`; raises DocumentNotFound."""
+        """Return the live document of `id`; raises DocumentNotFound."""
         with self._readers.reading() as connection:
-            found = read.get(connection, id)
-        if found is None:
+            document = read.get(connection, id)
+        if document is None:
             raise DocumentNotFound(
                 f"no document {id[:80]!r} in collection {self.name!r}; ids are exact, see the list"
             )
-        return found
+        return document
 
     def list(self, after: str | None = None, limit: int = 100, filter: object = None) -> list[Document]:
-        """Live documents by id (code points), those after `after`; pass the last id to get the next page."""
+        """Return a page of live documents by id (code points); `after` is the last id of the page before."""
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_PAGE}")
         tree = None if filter is None else parse_filter(filter)
@@ -182,9 +182,9 @@ class Reader:
             return read.page(connection, after, limit, tree)
 
     def export(self, filter: object = None) -> Iterator[Document]:
-        """All live documents by id, of the state at the first one; may be left before the end.
+        """Yield all live documents by id, in the state at the first one.
 
-        While it is held the write-ahead log cannot be folded into the database, so do not hold it for hours.
+        An open iterator prevents checkpoints of the write-ahead log; do not hold it for hours.
         """
         tree = None if filter is None else parse_filter(filter)
         return self._export(tree)
@@ -192,27 +192,27 @@ class Reader:
     # ---- metadata
 
     def matching_rows(self, filter: object) -> Int64[np.ndarray, " rows"]:
-        """The searchable rows that match a filter, ascending; raises InvalidRequest."""
+        """Return the searchable rows that match a filter, ascending; raises InvalidRequest."""
         tree = parse_filter(filter)
         with self._readers.reading() as connection:
             return searchable_rows(connection, tree)
 
     def rows_matching_ever(self, filter: object, after: int = 0) -> Int64[np.ndarray, " rows"]:
-        """All rows above `after` that match a filter, ascending, not to be written to; raises InvalidRequest.
+        """Return all rows above `after` that match a filter, ascending, read-only; raises InvalidRequest.
 
-        Pending, replaced and deleted rows are among them, and a row that matches always will: so this can be
-        cut with the rows of any state, and is remembered for the last few filters. Asking again costs a look
-        at what was written since.
+        They include pending, replaced and deleted rows, and a match never changes. The result can therefore
+        be intersected with the rows of any state. It is cached for the last few filters; a repeated call
+        evaluates only later rows.
         """
         tree = parse_filter(filter)
         with self._readers.reading() as connection:
             return self._matches.rows(connection, tree, after)
 
     def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetCount]:
-        """The most frequent values of a metadata field among live documents, and how many have each.
+        """Return the most frequent values of a metadata field among live documents, with their counts.
 
-        Elements of a list count one by one, each once per document; objects and lists in lists do not. Equal
-        counts go by type, then by value. Raises InvalidRequest.
+        Each element of a list counts once per document; objects, and lists in lists, do not count. Equal
+        counts are ordered by type, then by value. Raises InvalidRequest.
         """
         if not 1 <= limit <= MAX_FACETS:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_FACETS}")
@@ -221,7 +221,7 @@ class Reader:
             return facets(connection, keys, tree, limit)
 
     def field_values(self, rows: Rows, field: str) -> Sequence[Scalar]:
-        """The metadata field of each row (dotted path), None where it is absent, a list or an object.
+        """Return the metadata field of each row (dotted path); None if absent, a list or an object.
 
         Raises NotFound, CorruptData, InvalidRequest.
         """
@@ -229,25 +229,25 @@ class Reader:
         return [_scalar_at(document.metadata, keys) for document in self.documents(rows)]
 
     def values(self, rows: Rows) -> Sequence[float | Sequence[float] | None]:
-        """Each row's `Document.value`; raises NotFound, CorruptData."""
+        """Return each row's `Document.value`; raises NotFound, CorruptData."""
         return [document.value for document in self.documents(rows)]
 
     # ---- checking
 
     def verify(self) -> VerifyReport:
-        """Read all again and hold it against its digests; damage is reported, not raised. Writes go on."""
+        """Verify all data by its digests; damage is reported, not raised. Writes continue."""
         with self._readers.reading() as connection:
             return verify(connection)
 
     # ---- generations and models
 
     def next_generation_number(self) -> int:
-        """A number that no registered generation and no folder in `generations/` has."""
+        """Return a number that no registered generation and no folder in `generations/` has."""
         with self._readers.reading() as connection:
             return registry.next_number(connection, "generation", self.path)
 
     def live_generation(self) -> GenerationRecord | None:
-        """The live generation, None before the first."""
+        """Return the live generation; None before the first."""
         with self._readers.reading() as connection:
             number = registry.live(connection, "generation")
             return None if number is None else registry.generation(connection, number)
@@ -258,17 +258,17 @@ class Reader:
             return registry.generations(connection)
 
     def next_model_version(self) -> str:
-        """A version that no registered model and no folder in `models/` has."""
+        """Return a version that no registered model and no folder in `models/` has."""
         with self._readers.reading() as connection:
             return f"v{registry.next_number(connection, 'model', self.path)}"
 
     def live_model(self) -> str:
-        """The version of the live model; "v0" when none was ever promoted."""
+        """Return the version of the live model; "v0" before any promotion."""
         with self._readers.reading() as connection:
             return f"v{registry.live(connection, 'model') or 0}"
 
     def model_history(self) -> list[str]:
-        """The versions that were live, newest first; a rollback promotes an earlier one."""
+        """Return the versions that were live, newest first; a rollback promotes an earlier one."""
         with self._readers.reading() as connection:
             return [f"v{number}" for number in registry.live_history(connection, "model")]
 
@@ -278,7 +278,7 @@ class Reader:
             return registry.model(connection, version)
 
     def models(self) -> list[ModelRecord]:
-        """All trained models, by version; v0, which needs no record, is not among them."""
+        """Return all trained models, by version; without v0, which has no record."""
         with self._readers.reading() as connection:
             return registry.models(connection)
 
@@ -294,25 +294,25 @@ class Reader:
 
 
 def _scalar_at(metadata: dict[str, Any], keys: Keys) -> Scalar:
-    found: Any = metadata
+    value: Any = metadata
     for key in keys:
-        if not isinstance(found, dict) or key not in found:
+        if not isinstance(value, dict) or key not in value:
             return None
-        found = cast("dict[str, Any]", found)[key]
-    return found if isinstance(found, Scalar) else None
+        value = cast("dict[str, Any]", value)[key]
+    return value if isinstance(value, Scalar) else None
 
 
-_RECENT = 8  # of 8 MB each in a collection of a million documents
+_RECENT = 8  # filters; 8 MB each in a collection of a million documents
 
-# NOT INDEXED: rows are wanted in their order, not in that of ids.
+# NOT INDEXED: read in the order of rows, not of ids.
 _LIVE = "FROM document NOT INDEXED WHERE deleted IS NULL"
 _KINDS = "CASE type WHEN 'integer' THEN 'number' WHEN 'real' THEN 'number' ELSE type END"
 
 
 def searchable_rows(connection: sqlite3.Connection, tree: Filter) -> Int64[np.ndarray, " rows"]:
-    """The rows that match and have an embedding, ascending."""
+    """Return the matching rows with an embedding, ascending."""
     condition, parameters = compile_filter(tree)
-    # A live row has its embedding unless it is pending, which is the smaller table to ask.
+    # A live row has an embedding unless it is pending, and `pending` is the smaller table.
     query = f"SELECT row {_LIVE} AND row NOT IN (SELECT row FROM pending) AND {condition} ORDER BY row"
     return _rows(connection, query, parameters)
 
@@ -326,16 +326,16 @@ class RowMatches:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
+        self._rows_of: OrderedDict[str, tuple[int, Int64[np.ndarray, " rows"]]] = OrderedDict()
 
     def rows(
         self, connection: sqlite3.Connection, tree: Filter, after: int = 0
     ) -> Int64[np.ndarray, " rows"]:
-        """All rows above `after` that match, ascending; the array is shared and cannot be written to."""
+        """Return all matching rows above `after`, ascending; the array is shared and read-only."""
         last = read_state(connection).last_row
         key = f"{after} {tree!r}"  # by repr: 1 and True are equal in Python
         with self._lock:
-            looked_at, rows = self._known.get(key, (after, np.empty(0, np.int64)))
+            looked_at, rows = self._rows_of.get(key, (after, np.empty(0, np.int64)))
         if looked_at < last:
             condition, parameters = compile_filter(tree)
             query = (
@@ -345,10 +345,10 @@ class RowMatches:
             rows.setflags(write=False)
         with self._lock:
             if looked_at <= last:
-                self._known[key] = last, rows
-            self._known.move_to_end(key)
-            while len(self._known) > _RECENT:
-                self._known.popitem(last=False)
+                self._rows_of[key] = last, rows
+            self._rows_of.move_to_end(key)
+            while len(self._rows_of) > _RECENT:
+                self._rows_of.popitem(last=False)
         return rows[: np.searchsorted(rows, last, "right")]
 
 
@@ -359,8 +359,8 @@ def _rows(connection: sqlite3.Connection, query: str, parameters: list[str]) -> 
 def live_rows(connection: sqlite3.Connection, tree: Filter) -> list[int]:
     """All live rows that match, ascending."""
     condition, parameters = compile_filter(tree)
-    found = connection.execute(f"SELECT row {_LIVE} AND {condition} ORDER BY row", parameters)
-    return [row for (row,) in found]
+    records = connection.execute(f"SELECT row {_LIVE} AND {condition} ORDER BY row", parameters)
+    return [row for (row,) in records]
 
 
 def count(connection: sqlite3.Connection, tree: Filter) -> Counts:
@@ -372,11 +372,11 @@ def count(connection: sqlite3.Connection, tree: Filter) -> Counts:
 
 
 def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limit: int) -> list[FacetCount]:
-    """The values under `keys` that most live, matching documents have."""
+    """Return the most frequent values under `keys` among live, matching documents."""
     condition, parameters = ("TRUE", []) if tree is None else compile_filter(tree)
     path = f"?{len(parameters) + 1}"
-    # json_each gives the members of an object, too: those are values of other fields.
-    found = connection.execute(
+    # json_each also returns the members of an object, which are values of other fields.
+    records = connection.execute(
         f"""
         SELECT kind, atom, count(*) AS documents FROM (
             SELECT DISTINCT row, {_KINDS} AS kind, atom
@@ -386,7 +386,7 @@ def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limi
         """,
         (*parameters, json_path(keys), limit),
     )
-    return [FacetCount(_python_value(kind, atom), documents) for kind, atom, documents in found]
+    return [FacetCount(_python_value(kind, atom), documents) for kind, atom, documents in records]
 
 
 def _python_value(kind: str, atom: str | int | float | None) -> Scalar:

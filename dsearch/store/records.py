@@ -11,7 +11,7 @@ from jaxtyping import Float32, Int64
 
 @dataclass(frozen=True, slots=True)
 class WriteReceipt:
-    """An acknowledged write: it is on the medium.
+    """An acknowledged, durable write.
 
     `sequence` is the operation's number, or the present one if nothing changed. For an upsert, `rows` has the
     row of each document in input order (the existing row of an unchanged one); for a deletion, the deleted
@@ -114,7 +114,7 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """A backup that stands: as of operation `sequence`, with so many live documents and bytes."""
+    """A complete backup as of operation `sequence`: its live documents and bytes."""
 
     sequence: int
     documents: int
@@ -138,7 +138,7 @@ class PurgeReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Result of reading everything again: `damage` names everything that differs from its digest."""
+    """Result of a verification: `damage` names everything that differs from its digest."""
 
     sequence: int
     documents: int

@@ -2,12 +2,12 @@
 
     with Store.create(home / "papers", name="papers", encoder={"name": …}, dimension=384) as store:
         receipt = store.upsert(documents)                  # text first …
-        waiting = store.pending()                          # … embeddings batch by batch; interrupted, it
-        continues store.set_embeddings(rows, encode(store.contents(rows)))
+        waiting = store.pending()                          # … then embeddings, batch by batch
+        store.set_embeddings(rows, encode(store.contents(rows)))
 
 Reads may come from any thread and never wait for the writer; each reads one state of the collection. Writes
-are taken one at a time and return when they are durable (journal.py). One process at a time has a collection
-open for writing.
+run one at a time and return when they are durable (journal.py). One process at a time can open a collection
+for writing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dsearch.types import Document
 
 
 class Store(Reader):
-    """The source of truth of one collection, to be read (`Reader`) and written.
+    """Source of truth of one collection: reads (`Reader`) and writes.
 
     Create one with `Store.create` or `Store.open`.
     """
@@ -46,7 +46,7 @@ class Store(Reader):
     def __init__(self, path: Path, meta: Meta, readers: ReaderPool, journal: Journal | None) -> None:
         super().__init__(path, meta, readers)
         self._journal = journal
-        self._live_model = (-1, "")  # and the operation that it is as of
+        self._live_model = (-1, "")  # operation and version
 
     @classmethod
     def create(
@@ -58,11 +58,11 @@ class Store(Reader):
         dimension: int,
         passages: dict[str, Any] | None = None,
     ) -> Store:
-        """Make a new, empty collection in folder `path`, whole or not at all, and open it for writing.
+        """Create an empty collection in folder `path`, atomically, and open it for writing.
 
-        `encoder` is the identity of what makes the embeddings, `dimension` their length, `passages` how long
-        documents are cut (None: not at all). Raises InvalidRequest (name, dimension, an encoder that is not
-        JSON), Conflict when the folder has other files.
+        `encoder` is the identity of the encoder, `dimension` the length of embeddings, `passages` the
+        settings that cut long documents (None: they are not cut). Raises InvalidRequest (name, dimension, an
+        encoder that is not JSON), Conflict if the folder has other files.
         """
         require_local_disk(path)
         create_collection(path, Meta(name, encoder, dimension, passages))
@@ -70,11 +70,10 @@ class Store(Reader):
 
     @classmethod
     def open(cls, path: Path, *, readonly: bool = False, accept_loss: bool = False) -> Store:
-        """Open the collection in folder `path`, for reading alone or (one process at a time) for writing too.
+        """Open the collection in folder `path`, readonly or (one process at a time) for writing.
 
-        Raises CollectionNotFound, UnsupportedFormat, HomeLocked when another writer has it, and CorruptData
-        when it is damaged or acknowledged writes are missing. `accept_loss` goes on with what is there in
-        that last case.
+        Raises CollectionNotFound, UnsupportedFormat, HomeLocked if another writer has it, and CorruptData if
+        it is damaged or acknowledged writes are missing. With `accept_loss`, missing writes are accepted.
         """
         if not (path / FILE_NAME).is_file():
             if (path / DOCUMENTS.file_name).is_file():
@@ -101,7 +100,7 @@ class Store(Reader):
 
     @property
     def readonly(self) -> bool:
-        """True if it was opened for reading only."""
+        """True if it was opened readonly."""
         return self._journal is None
 
     @property
@@ -110,13 +109,17 @@ class Store(Reader):
         return self._journal is not None and self._journal.failed
 
     def live_model(self) -> str:
-        """See `Reader`: every search asks. Whoever writes knows when it cannot have changed."""
+        """Return the live model, as `Reader`; the writer caches it, since every search reads it."""
         if self._journal is None or self.closed:
             return super().live_model()
         acknowledged = self._journal.acknowledged
         if self._live_model[0] != acknowledged:
             self._live_model = acknowledged, super().live_model()
         return self._live_model[1]
+
+    def require_writable(self) -> None:
+        """Raise Conflict if the collection was opened readonly."""
+        _ = self._writer
 
     # ---- writing
 
@@ -127,12 +130,12 @@ class Store(Reader):
         positions: Sequence[int] | None = None,
         passages: Mapping[int, Passages] | None = None,
     ) -> WriteReceipt:
-        """Insert documents, or replace those of the same ids; all or nothing, durable on return.
+        """Insert documents, or replace those of the same ids; atomic, and durable on return.
 
-        `embeddings` is [given, dimension]; `embeddings[i]` belongs to `documents[positions[i]]`, without
-        `positions` to `documents[i]` (one each); a document without one is pending. An unchanged document is
-        left alone. When only metadata or value change, the embedding stays. `passages` has the passages of
-        long documents by their position in `documents`, where an embedding is given, too.
+        `embeddings[i]` belongs to `documents[positions[i]]`, or without `positions` to `documents[i]` (one
+        each); a document without one is pending. An unchanged document is skipped. If only metadata or value
+        change, the embedding stays. `passages` has the passages of long documents with an embedding, by
+        position in `documents`.
 
         Raises InvalidDocument (with position and id), DimensionMismatch, InvalidRequest.
         """
@@ -145,7 +148,7 @@ class Store(Reader):
             return write.upsert(operation, prepared, vectors, cut)
 
     def delete(self, ids: Sequence[str]) -> WriteReceipt:
-        """Delete documents by id; ids that are not there are counted as `missing`, which is no error."""
+        """Delete documents by id; unknown ids are counted as `missing` and are not an error."""
         with self._writer.operation() as operation:
             return write.delete(operation, ids)
 
@@ -158,8 +161,8 @@ class Store(Reader):
     def update_metadata(self, id: str, changes: object) -> WriteReceipt:
         """Change part of a document's metadata, as JSON Merge Patch (RFC 7396) does; the embedding stays.
 
-        Objects are merged key by key, null removes a key, all else replaces what was there. Raises
-        DocumentNotFound, InvalidDocument when the outcome cannot be stored, CorruptData.
+        Objects are merged key by key, null removes a key, any other value replaces the present one. Raises
+        DocumentNotFound, InvalidDocument if the result cannot be stored, CorruptData.
         """
         with self._writer.operation() as operation:
             return patch.update_metadata(operation, id, changes)
@@ -172,15 +175,15 @@ class Store(Reader):
     ) -> int:
         """Store the embeddings [rows, dimension] of pending rows and return the operation's number.
 
-        `passages` has the passages of long documents among them, by row. A row that has an embedding already,
-        or was superseded meanwhile, is passed over. Raises DimensionMismatch, InvalidRequest (NaN, infinity,
-        another count), NotFound for a row that never was.
+        `passages` has the passages of long documents among them, by row. Rows with an embedding, and rows
+        superseded meanwhile, are skipped. Raises DimensionMismatch, InvalidRequest (NaN, infinity, another
+        count), NotFound for an unknown row.
         """
-        asked = np.asarray(rows, dtype=np.int64)
-        vectors = prepare_embeddings(embeddings, count=len(asked), dimension=self.dimension)
-        cut = self._packed(passages, set(asked.tolist()))
+        row_numbers = np.asarray(rows, dtype=np.int64)
+        vectors = prepare_embeddings(embeddings, count=len(row_numbers), dimension=self.dimension)
+        cut = self._packed(passages, set(row_numbers.tolist()))
         with self._writer.operation() as operation:
-            return write.set_embeddings(operation, asked, vectors, cut)
+            return write.set_embeddings(operation, row_numbers, vectors, cut)
 
     # ---- generations and models
 
@@ -216,21 +219,21 @@ class Store(Reader):
             return registry.make_live(operation, "model", registry.version_number(version))
 
     def delete_model(self, version: str) -> int:
-        """Strike a model off the register; when this returns its files may be deleted.
+        """Unregister a model; afterwards its files may be deleted.
 
-        Returns the operation's number. Raises ModelNotFound, InvalidRequest (v0), Conflict for the live one
+        Returns the operation's number. Raises ModelNotFound, InvalidRequest (v0), Conflict for the live model
         and for the parent of another.
         """
         with self._writer.operation() as operation:
             return registry.delete_model(operation, version)
 
     def retirable_generations(self, keep: int = 3) -> Sequence[int]:
-        """Registered generations that may go, ascending: not the live one, not the `keep` newest."""
+        """Return registered generations, ascending, except the live one and the `keep` newest."""
         with self._readers.reading() as connection:
             return registry.retirable(connection, keep)
 
     def retire_generation(self, number: int) -> int:
-        """Strike a generation off the register; when this returns its files may be deleted.
+        """Unregister a generation; afterwards its files may be deleted.
 
         Returns the operation's number. Raises NotFound, Conflict for the live one.
         """
@@ -240,39 +243,39 @@ class Store(Reader):
     # ---- the collection as a whole
 
     def purge(self) -> PurgeReport:
-        """Remove what was deleted or replaced from the database's files, as far as no generation needs it.
+        """Remove deleted and replaced data from the database's files, unless a generation needs it.
 
-        Rewrites the database, which takes twice its space for a while; writes wait, reads go on. Requests
-        that hold an older snapshot may get NotFound for rows that went. Raises InsufficientStorage.
+        Rewrites the database, which temporarily needs twice its space; writes wait, reads continue. Requests
+        with an older snapshot may get NotFound for removed rows. Raises InsufficientStorage.
         """
         with self._writer.operation() as operation:
             rows = registry.purge(operation)
-            sequence, kept = operation.reached, operation.tombstones
-        return PurgeReport(sequence, rows, kept, overwritten=self._writer.vacuum())
+            sequence, tombstones = operation.reached, operation.tombstones
+        return PurgeReport(sequence, rows, tombstones, overwritten=self._writer.vacuum())
 
     def backup(self, path: Path, add_files: backup.AddFiles | None = None) -> BackupReport:
-        """Copy the present state into the new folder `path`, whole or not at all; writes and reads go on.
+        """Copy the present state into the new folder `path`, atomically; writes and reads continue.
 
         The copy has documents, embeddings and the register of generations and models. `add_files` is called
-        with the unfinished folder, to put their files beside. Raises Conflict when `path` stands,
+        with the unfinished folder and adds their files. Raises Conflict if `path` exists,
         InsufficientStorage.
         """
         return backup.backup(self._readers, path, add_files)
 
     @staticmethod
     def restore(path: Path, copy: Path) -> None:
-        """Make a collection in the new folder `path` of the backup in `copy`, with all files that it has.
+        """Restore the backup in `copy`, with all its files, to the new folder `path`.
 
-        The copy is verified digest by digest before it appears (CorruptData). The collection keeps its name,
-        so `path` should have it, too. Generations whose files the backup has not must be built again. Raises
-        CollectionNotFound, CollectionExists.
+        Every digest is verified first (CorruptData). The collection keeps its name, so `path` should have it
+        too. Generations without files in the backup must be rebuilt. Raises CollectionNotFound,
+        CollectionExists.
         """
         backup.restore(path, copy)
 
     # ---- closing
 
     def stop_writing(self) -> None:
-        """Refuse every further write (Unavailable) and release the writer's lock; reads go on."""
+        """Refuse further writes (Unavailable) and release the writer's lock; reads continue."""
         if self._journal is not None:
             self._journal.close()
 
@@ -311,11 +314,11 @@ class Store(Reader):
         return dict(zip(places, embedding_bytes(array), strict=True))
 
     def _packed(
-        self, given: Mapping[int, Passages] | None, embedded: Collection[int]
+        self, by_place: Mapping[int, Passages] | None, embedded: Collection[int]
     ) -> dict[int, passages.Packed]:
-        if unknown := [place for place in given or {} if place not in embedded]:
+        if unknown := [place for place in by_place or {} if place not in embedded]:
             raise InvalidRequest(f"passages of {unknown[:10]}, which have no embedding; give the first one's")
-        return {place: passages.pack(parts, self.dimension) for place, parts in (given or {}).items()}
+        return {place: passages.pack(parts, self.dimension) for place, parts in (by_place or {}).items()}
 
 
 def _read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
@@ -323,7 +326,7 @@ def _read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
         return read_meta(connection)
     except (KeyError, ValueError) as error:
         raise CorruptData(
-            f"{path}: what the collection is cannot be read ({error!r}); restore a backup"
+            f"{path}: the collection's identity cannot be read ({error!r}); restore a backup"
         ) from None
 
 

@@ -39,7 +39,7 @@ class _Audit:
             self.damage.append(damage)
 
     def rows(self, query: str, what: str) -> Iterator[tuple[object, ...]]:
-        """The rows of a query up to the first page that cannot be read, which is noted."""
+        """Yield the rows of a query up to the first unreadable page, which is recorded."""
         try:
             yield from self.connection.execute(query)
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
@@ -70,7 +70,7 @@ def _state(audit: _Audit) -> State | None:
         meta: Meta = read_meta(audit.connection)
         audit.facts += meta.fact
         return read_state(audit.connection)
-    except Exception as error:  # whatever a damaged table throws is the finding
+    except Exception as error:  # any error of a damaged table is a finding
         audit.note(f"the collection's own record cannot be read ({error})")
         return None
 
@@ -82,28 +82,28 @@ def _structure(audit: _Audit) -> None:
 
 
 def _documents(audit: _Audit) -> None:
-    # As blobs: a flipped bit may leave text that is no UTF-8, and that is a finding, not an exception.
+    # As blobs: a flipped bit may invalidate UTF-8, which is a finding, not an exception.
     names = ("id", "title", "text", "metadata", "value")
     fields = ", ".join(f"CAST({name} AS BLOB)" for name in names)
-    # ... or the same bytes as a blob, which no reader takes for a text.
+    # ... or turn text into a blob of the same bytes, which readers reject.
     types = " AND ".join(f"typeof({name}) = 'text'" for name in names[:-1])
     types += " AND typeof(value) IN ('text', 'null')"
     query = f"SELECT row, written, deleted, digest, {types}, {fields} FROM document NOT INDEXED"
     for row, written, deleted, digest, typed, *parts in audit.rows(query, "documents"):
         id = parts[0]
-        shown = id[:80].decode("utf-8", "replace") if isinstance(id, bytes) else "?"
+        excerpt = id[:80].decode("utf-8", "replace") if isinstance(id, bytes) else "?"
         blobs = [part if isinstance(part, bytes) else b"" for part in parts]
         if not typed or not isinstance(digest, bytes) or document_digest(*blobs) != digest:
-            audit.note(f"row {row} (id {shown!r}): text or metadata are not what was written")
+            audit.note(f"row {row} (id {excerpt!r}): text or metadata are not what was written")
             digest = document_digest(*blobs)
         if not (isinstance(row, int) and isinstance(written, int) and isinstance(deleted, int | None)):
-            audit.note(f"row {row} (id {shown!r}): its operation numbers are not what was written")
+            audit.note(f"row {row} (id {excerpt!r}): its operation numbers are not what was written")
             continue
         try:
             audit.facts += document_fact(row, written, digest)
             audit.facts += 0 if deleted is None else tombstone_fact(row, deleted)
         except Exception:  # struct.error: a number below zero
-            audit.note(f"row {row} (id {shown!r}): its operation numbers are not what was written")
+            audit.note(f"row {row} (id {excerpt!r}): its operation numbers are not what was written")
         audit.documents += deleted is None
 
 
@@ -125,7 +125,7 @@ def _embeddings(audit: _Audit) -> None:
 
 
 def _passages(audit: _Audit) -> None:
-    # Format 1 has no such table; where it should be there, the sum of all facts misses what was in it.
+    # Format 1 has no such table; if it is missing in format 2, the sum of all facts differs.
     if not list(audit.rows("SELECT 1 FROM sqlite_master WHERE name = 'passages'", "tables")):
         return
     query = "SELECT row, written, digest, spans, vectors FROM passages NOT INDEXED"

@@ -20,10 +20,10 @@ from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.actor import start
 from dsearch.cluster.shards.remote import RayShards
-from dsearch.cluster.wire.messages import Gathering
-from dsearch.engine import Collection, SearchEngine
+from dsearch.cluster.wire.messages import GatherRequest
+from dsearch.engine import Searchable, SearchEngine
 from dsearch.engine.models.files import save_model
-from dsearch.errors import NotInCluster, ShardsMissing
+from dsearch.errors import ShardsMissing
 from dsearch.types import Document, SearchResult
 
 ray = pytest.importorskip("ray")
@@ -56,11 +56,11 @@ class Home:
         started = self.coordinator.publish.remote(str(folder), copies, cache, CPUS, grace_s)
         return Live(**ray.get(started, timeout=120))
 
-    def open(self) -> Collection:
+    def open(self) -> Searchable:
         if self.reader is None:
             releases = Releases(lambda: ray.get(self.coordinator.live.remote(), timeout=10), RayShards)
             self.reader = ClusterEngine(self.folder / "home", encoder=lambda: self.encoder, releases=releases)
-        return self.reader.collection("food")
+        return self.reader.searchable("food")
 
     def close(self) -> None:
         ray.get(self.coordinator.withdraw.remote(), timeout=60)
@@ -77,7 +77,7 @@ def home(nodes: object, tmp_path: Path) -> Iterator[Home]:
 class Load:
     """Queries one after the other, in a thread, until the block ends."""
 
-    def __init__(self, collection: Collection, **options: Any):
+    def __init__(self, collection: Searchable, **options: Any):
         self.answers: list[SearchResult] = []
         self.errors: list[BaseException] = []
         self._stop = threading.Event()
@@ -137,8 +137,7 @@ def test_a_cluster_answers_as_one_machine_and_survives_its_losses(home: Home) ->
     for query in ("apple bread", "-apple", '"first number7"', "zebra"):
         for options in ({}, {"mode": "dense"}, {"hops": 2, "hop_strength": 0.5}, {"explain": True}):
             require_same(collection.search(query, **options), home.written.search(query, **options))
-    with pytest.raises(NotInCluster, match="answered by a cluster"):
-        collection.attend(["apple"])
+    assert not hasattr(collection, "attend")
 
     with Load(collection) as load:
         kill(live.actors[0][0])
@@ -239,7 +238,7 @@ def test_a_copy_whose_shard_was_out_of_reach_comes_back(home: Home) -> None:
     try:
         live = Live("food", str(folder), release.digest, generation.number, [["away"]], 1)
         shards = RayShards(live, answer_s=60.0)
-        asked = {0: Gathering(np.array([[7]]), None)}
+        asked = {0: GatherRequest(np.array([[7]]), None)}
         with pytest.raises(ShardsLost):
             shards.ask("gather", asked)
         (home.folder / "elsewhere").rename(folder)

@@ -105,10 +105,10 @@ def test_what_is_no_database_is_refused(folder, content):
 def test_a_damaged_description_is_refused(folder):
     create(folder).close()
     change(folder, "UPDATE meta SET value = '{' WHERE key = 'encoder'")
-    with pytest.raises(CorruptData, match="what the collection is cannot be read"):
+    with pytest.raises(CorruptData, match="identity cannot be read"):
         Store.open(folder)
     change(folder, "DELETE FROM meta WHERE key = 'encoder'")
-    with pytest.raises(CorruptData, match="what the collection is cannot be read"):
+    with pytest.raises(CorruptData, match="identity cannot be read"):
         Store.open(folder)
 
 

@@ -27,8 +27,8 @@ class Packed:
     def __init__(self, shards: LocalShards):
         self._shards = shards
 
-    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
-        arrived = {shard: unpack(pack(record)) for shard, record in asked.items()}
+    def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
+        arrived = {shard: unpack(pack(record)) for shard, record in requests.items()}
         return {shard: unpack(pack(answer)) for shard, answer in self._shards.ask(method, arrived).items()}
 
 

@@ -26,7 +26,7 @@ class Corpus:
     device: torch.device
 
     def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Slices of the documents with their keys and values."""
+        """Yield slices of the documents with their keys and values."""
         documents = self.keys.shape[0]
         for start in range(0, documents, self.block_size):
             rows = slice(start, min(start + self.block_size, documents))
@@ -51,11 +51,11 @@ class Corpus:
 
     @property
     def value_dim(self) -> int:
-        """Columns of what is pooled."""
+        """Columns of the pooled values."""
         return (self.keys if self.values is None else self.values).shape[1]
 
     def _read(self, source: Array, rows: slice) -> Tensor:
-        # A copy of one block: torch would warn of, and could write through, a read-only memory map.
+        # Copied, because torch could write to a read-only memory map.
         block = source[rows] if isinstance(source, Tensor) else torch.as_tensor(np.array(source[rows]))
         return block.detach().to(device=self.device, dtype=self.dtype)
 
@@ -87,7 +87,7 @@ class LearnedBias:
         return any(gradient is not None for gradient in self.grads)
 
     def add(self, rows: slice, grad_logits: Tensor) -> None:
-        """Add what one block contributes."""
+        """Add the gradients of one block."""
         places = [place for place, parameter in enumerate(self._parameters) if parameter.requires_grad]
         if not places or isinstance(self._bias, Tensor) or self._bias is None:
             return
@@ -95,13 +95,13 @@ class LearnedBias:
             bias = self._bias(rows.start, rows.stop, *self._parameters)
         if not bias.requires_grad:
             return
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             bias,
             [self._parameters[place] for place in places],
             grad_logits.sum_to_size(bias.shape).to(bias.dtype),
             materialize_grads=True,
         )
-        for place, gradient in zip(places, found, strict=True):
+        for place, gradient in zip(places, gradients, strict=True):
             total = self.grads[place]
             if total is not None:
                 total += gradient

@@ -17,7 +17,7 @@ from torch import Tensor
 _log = logging.getLogger(__name__)
 
 HOPPER = 9
-ALIGNMENT_BYTES = 16  # of addresses and rows that the copy engine of such a card reads
+ALIGNMENT_BYTES = 16  # alignment of addresses and rows for the card's copy engine
 
 
 def kernels_for(task: str, *matrices: Tensor) -> ModuleType | None:
@@ -44,15 +44,15 @@ def _module(task: str) -> ModuleType:
 
 @cache
 def _compiles(device: torch.device) -> bool:
-    """Compile and run a small kernel on a Hopper card; a line in the log says why that fails."""
+    """Compile and run a small kernel on a Hopper card; log the reason of a failure."""
     if torch.cuda.get_device_capability(device)[0] != HOPPER:
         return False
     if "dtype" not in torch.ops.aten.mm.overloads():
-        return False  # a torch before 2.8 does not sum products of halves in single precision
+        return False  # torch before 2.8 has no float32 sums of half precision products
     try:
         with torch.cuda.device(device):
             _module("search").probe(device)
-    except Exception as error:  # no Triton or an older one, no C compiler, a driver it does not know …
+    except Exception as error:  # no or old Triton, no C compiler, unknown driver …
         _log.warning("kernels for this card are not used, torch's are: %s: %s", type(error).__name__, error)
         return False
     return True

@@ -30,15 +30,15 @@ from dsearch.attention.blockwise.card import ALIGNMENT_BYTES, kernels_for
 from dsearch.attention.blockwise.partial import Exact, Partial
 
 HEADROOM = 40.0
-_HELD = 60.0  # how far below the reference the largest logit may be
-_FIRST = 1024  # documents that the reference is taken from
-_BIAS_STEP = 16  # rows of a bias that begin at multiples of it are read many numbers at a time
-_LOGITS = 1 << 28  # of a block: with fewer, a launch takes longer than its work
+_HELD = 60.0  # maximum distance of the largest logit below the reference
+_FIRST = 1024  # documents that determine the reference
+_BIAS_STEP = 16  # alignment of a bias's rows for vectorised reads
+_LOGITS = 1 << 28  # logits of a block; below, launches dominate
 _LOG2_E = math.log2(math.e)
 
 
 def block_size_on_card(queries: Tensor, keys: Any) -> int | None:
-    """Documents at a time; None where this card does not serve these types."""
+    """Return the number of documents at a time; None if the card does not support these types."""
     halves = isinstance(keys, Tensor) and keys.dtype == queries.dtype == torch.bfloat16 and len(queries)
     if not halves or kernels_for("attention", _wide(queries)) is None:
         return None
@@ -48,7 +48,7 @@ def block_size_on_card(queries: Tensor, keys: Any) -> int | None:
 def attend_on_card(
     corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor]
 ) -> Partial | None:
-    """The triple of the whole corpus, or None where this card does not serve it or a sum overflows."""
+    """Compute the triple of the whole corpus; None if the card does not support it or a sum overflows."""
     halves, wide = _halves(corpus, queries), _wide(queries)
     kernels = None if halves is None else kernels_for("attention", wide)
     if halves is None or kernels is None:
@@ -59,7 +59,7 @@ def attend_on_card(
 def attend(
     kernels: Any, corpus: Corpus, queries: Tensor, temperature: Tensor, parameters: Sequence[Tensor]
 ) -> Partial | None:
-    """The same by given kernels, of a corpus of the queries' type."""
+    """Compute it with these kernels, for a corpus of the queries' type."""
     factors = (_LOG2_E / temperature).expand(len(queries)).contiguous()
     sums = reference = context = unknown = None
     for rows, keys, values in corpus.blocks():
@@ -74,12 +74,12 @@ def attend(
     if sums is None or reference is None or context is None or unknown is None:
         return None  # no documents
     mass, rounded = sums.weights.sum(0), sums.rounded.sum(0)
-    # Divided by what was multiplied: one document alone then has a weight of exactly 1.
+    # Divided by the rounded weights, so that a single document has a weight of exactly 1.
     context *= (mass / rounded.masked_fill(rounded == 0, 1.0)).unsqueeze(1)
     highest = sums.most.amax(0) / _LOG2_E
     far = unknown & (highest != -math.inf) & (highest < -_HELD)
-    held = mass.isfinite().all() & context.isfinite().all() & ~far.any()
-    return Partial(reference, mass, context) if bool(held) else None
+    finite = mass.isfinite().all() & context.isfinite().all() & ~far.any()
+    return Partial(reference, mass, context) if bool(finite) else None
 
 
 def attend_on_card_backward(
@@ -91,7 +91,7 @@ def attend_on_card_backward(
     grad: Exact,
     gradients: CorpusGradients,
 ) -> None:
-    """Fill in `gradients`, all but the bias's, after `attend_on_card`; `total.context` is finished."""
+    """Compute `gradients` except the bias's, after `attend_on_card`; `total.context` is finished."""
     halves = _halves(corpus, queries)
     kernels = kernels_for("attention", _wide(queries))
     assert halves is not None
@@ -109,11 +109,11 @@ def attend_backward(
     grad: Exact,
     gradients: CorpusGradients,
 ) -> None:
-    """The same by given kernels."""
+    """Compute them with these kernels."""
     factors = (_LOG2_E / temperature).expand(len(queries)).contiguous()
     wide_queries = _wide(queries)
     grads = _wide(grad.context.to(queries.dtype))
-    # δ from G as it is multiplied, or Σ ∂l would not be the gradient of log Z.
+    # δ from the rounded G; otherwise Σ ∂l would not be the gradient of log Z.
     deltas = (grads[:, : total.context.shape[1]] * total.context).sum(-1) - grad.log_partition
     per_query = (
         total.max * _LOG2_E,
@@ -138,26 +138,26 @@ def attend_backward(
         )
         gradients.queries.add_(_product(slopes, keys))
         if gradients.keys is not None:
-            found = _product(slopes.T, queries)
+            product = _product(slopes.T, queries)
             if pooled and weights is not None:
-                found += _product(weights.T, grads[:, : keys.shape[1]])
-            gradients.keys[rows] = found.to(gradients.keys)
+                product += _product(weights.T, grads[:, : keys.shape[1]])
+            gradients.keys[rows] = product.to(gradients.keys)
         if gradients.values is not None and weights is not None:
-            found = _product(weights.T, grads[:, : values.shape[1]])
-            gradients.values[rows] = found.to(gradients.values)
+            product = _product(weights.T, grads[:, : values.shape[1]])
+            gradients.values[rows] = product.to(gradients.values)
 
 
 def _halves(corpus: Corpus, queries: Tensor) -> Corpus | None:
-    """The corpus in bfloat16, where it and the queries are that already; a bias may be anything."""
-    given = (queries, corpus.keys, corpus.values)
+    """Return the corpus in bfloat16 if it and the queries have that type; a bias may have any."""
+    tensors = (queries, corpus.keys, corpus.values)
     halves = all(
-        isinstance(part, Tensor) and part.dtype == torch.bfloat16 for part in given if part is not None
+        isinstance(part, Tensor) and part.dtype == torch.bfloat16 for part in tensors if part is not None
     )
     return replace(corpus, dtype=torch.bfloat16) if halves and len(queries) else None
 
 
 def _wide(matrix: Tensor) -> Tensor:
-    """Laid out for the copy engine: rows of a multiple of 16 bytes, one after another."""
+    """Lay out a matrix for the copy engine: contiguous rows of a multiple of 16 bytes."""
     missing = -matrix.shape[1] % (ALIGNMENT_BYTES // matrix.element_size())
     rows = functional.pad(matrix, (0, missing)) if missing else matrix.contiguous()
     return rows if rows.data_ptr() % ALIGNMENT_BYTES == 0 else rows.clone()
@@ -176,7 +176,7 @@ def _bias(corpus: Corpus, rows: slice, parameters: Sequence[Tensor]) -> Tensor |
 
 
 def _reference(keys: Tensor, queries: Tensor, factors: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """r, from the first keys; 0 for the queries, marked in the second, that attend to none of those."""
+    """Compute r from the first keys; also mark queries that attend to none of them, whose r is 0."""
     logits = _product(queries, keys.T) * (factors / _LOG2_E).unsqueeze(1)
     if bias is not None:
         logits += bias[:, : len(keys)]
@@ -187,6 +187,6 @@ def _reference(keys: Tensor, queries: Tensor, factors: Tensor, bias: Tensor | No
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """`left @ right` of halves, summed in float32."""
-    if left.dtype == torch.float32:  # kernels that a test interprets
+    if left.dtype == torch.float32:  # interpreted kernels in tests
         return left @ right
     return torch.ops.aten.mm.dtype(left, right, torch.float32)

@@ -23,8 +23,8 @@ from torch import Tensor
 from dsearch.attention.blockwise.card import kernels_for
 
 _WORKSPACE = 1 << 30  # maxima of groups at a time, 4 GiB
-_FEW = 64  # queries up to which reading the keys takes longer than multiplying them
-_SORTED = 2048  # integers that one program sorts well; torch's top-k takes over above
+_FEW = 64  # queries up to which reading the keys dominates
+_SORTED = 2048  # integers that one program sorts; torch's top-k sorts more
 _INTERLEAVED = 3  # groups that share their rows' range with a group
 
 
@@ -48,7 +48,7 @@ class SearchPlan(NamedTuple):
 
 
 def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor] | None:
-    """Scores and rows of the k best keys, best first, equal ones by row; None where no kernel serves.
+    """Return scores and rows of the k best keys, ties by row; None without a supporting kernel.
 
     Args:
         queries: `[batch, dim]`, without a gradient.
@@ -66,12 +66,12 @@ def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor] | Non
     try:
         with torch.cuda.device(keys.device):
             for start in range(0, len(queries), at_once):
-                found = search_part(kernels, queries[start : start + at_once], keys, k, plan)
-                if found is None:
+                best = search_part(kernels, queries[start : start + at_once], keys, k, plan)
+                if best is None:
                     return None
-                parts.append(found)
+                parts.append(best)
     except torch.OutOfMemoryError:
-        return None  # blocks need less
+        return None  # blocks need less memory
     if len(parts) == 1:
         return parts[0]
     scores, rows = zip(*parts, strict=True)
@@ -79,7 +79,7 @@ def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor] | Non
 
 
 def choose_plan(batch: int, documents: int) -> SearchPlan:
-    """Tiles for so many queries and documents."""
+    """Choose the tiles for these numbers of queries and documents."""
     pairs = 4 if documents <= 4_000_000 else 8
     if batch <= _FEW:
         return SearchPlan(rows=64, keys=256, pairs=pairs, stages=4, warps=4)
@@ -89,43 +89,43 @@ def choose_plan(batch: int, documents: int) -> SearchPlan:
 def search_part(
     kernels: Any, queries: Tensor, keys: Tensor, k: int, plan: SearchPlan
 ) -> tuple[Tensor, Tensor] | None:
-    """The search of as many queries as the workspace holds; None if a repeated sum differs from the first."""
+    """Search with as many queries as the workspace holds; None if a repeated sum differs."""
     maxima, tile_maxima = kernels.group_maxima(queries, keys, plan)
     best_tiles, tiles = tile_maxima.topk(k + 1, dim=1)
     capacity = _capacity(k)
     sort = capacity * 2 * plan.pairs <= _SORTED
     best = kernels.best_keys(queries, keys, maxima, best_tiles, tiles, capacity, plan, sort=sort)
-    found = (best.scores, best.rows) if sort else _sorted(best.ordered, k)
+    columns = (best.scores, best.rows) if sort else _sorted(best.ordered, k)
     any_unsure, different = best.flags.tolist()
     if any_unsure:
         again = best.unsure.nonzero()[:, 0]
         chosen, mine = _stable_groups(maxima[again], tile_maxima[again], k, plan), queries[again]
         best = kernels.best_keys(
-            mine, keys, maxima[again], best_tiles, tiles[again], capacity, plan, given=chosen, sort=sort
+            mine, keys, maxima[again], best_tiles, tiles[again], capacity, plan, listed=chosen, sort=sort
         )
         for column, part in zip(
-            found, (best.scores, best.rows) if sort else _sorted(best.ordered, k), strict=True
+            columns, (best.scores, best.rows) if sort else _sorted(best.ordered, k), strict=True
         ):
             column[again] = part
         different |= best.flags[1].item()
-    return None if different else found
+    return None if different else columns
 
 
 def _capacity(k: int) -> int:
-    """Places for the groups of a query: k tiles hold few more than k groups that matter."""
+    """Return the capacity for groups of a query: k tiles have few more than k relevant groups."""
     wanted = k + 8 + k // 8
     return max(16, 1 << (wanted - 1).bit_length())
 
 
 def _sorted(ordered: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Scores and rows of the k largest integers."""
+    """Return scores and rows of the k largest integers."""
     best = ordered.topk(k, dim=1).values
     rising = (best >> 32).int()
     return (rising ^ ((rising >> 31) & 0x7FFFFFFF)).view(torch.float32), 0xFFFFFFFF - (best & 0xFFFFFFFF)
 
 
 def _stable_groups(maxima: Tensor, tile_maxima: Tensor, k: int, plan: SearchPlan) -> Tensor:
-    """Groups by (maximum, first) within tiles by (maximum, first)."""
+    """Choose groups by (maximum, first) within tiles by (maximum, first)."""
     per_tile = plan.keys // (2 * plan.pairs)
     tiles = _stable_places(tile_maxima, k)
     groups = (tiles.unsqueeze(-1) * per_tile + torch.arange(per_tile, device=tiles.device)).flatten(1)
@@ -134,13 +134,13 @@ def _stable_groups(maxima: Tensor, tile_maxima: Tensor, k: int, plan: SearchPlan
 
 
 def _stable_places(values: Tensor, k: int) -> Tensor:
-    """Places of the k largest, ascending; of equals the leftmost."""
+    """Return the places of the k largest, ascending; the leftmost of equal ones."""
     places = torch.arange(values.shape[1], device=values.device)
     ordered = (_rising(values).long() << 32) | (0xFFFFFFFF - places)
     return (0xFFFFFFFF - (ordered.topk(k, dim=1).values & 0xFFFFFFFF)).sort(dim=1).values
 
 
 def _rising(values: Tensor) -> Tensor:
-    """Integers in the order of these floats; −0 and 0 are one."""
+    """Map floats to integers of the same order; −0 and 0 are equal."""
     bits = (values + 0.0).view(torch.int32)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)

@@ -217,12 +217,12 @@ def _cuda_operator(
     operators: tuple[str, ...], queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None
 ) -> str | None:
     """The first that torch says it can run on these tensors (and that the user has not switched off)."""
-    asked = torch.backends.cuda.SDPAParams(queries, keys, values, bias, 0.0, False, False)
+    parameters = torch.backends.cuda.SDPAParams(queries, keys, values, bias, 0.0, False, False)
     can_use = {
         "flash": torch.backends.cuda.can_use_flash_attention,
         "efficient": torch.backends.cuda.can_use_efficient_attention,
     }
-    return next((name for name in operators if can_use[name](asked)), None)
+    return next((name for name in operators if can_use[name](parameters)), None)
 
 
 def _forward(laid: _Laid, scale: float) -> tuple[Tensor, Tensor]:
@@ -230,14 +230,14 @@ def _forward(laid: _Laid, scale: float) -> tuple[Tensor, Tensor]:
     operator, queries, keys, values, bias = laid
     aten = torch.ops.aten
     if operator == "cpu":
-        found = aten._scaled_dot_product_flash_attention_for_cpu(
+        outputs = aten._scaled_dot_product_flash_attention_for_cpu(
             queries, keys, values, attn_mask=bias, scale=scale
         )
     elif operator == "flash":
-        found = aten._scaled_dot_product_flash_attention(queries, keys, values, scale=scale)
+        outputs = aten._scaled_dot_product_flash_attention(queries, keys, values, scale=scale)
     else:
-        found = aten._scaled_dot_product_efficient_attention(queries, keys, values, bias, True, scale=scale)
-    return found[0], found[1]
+        outputs = aten._scaled_dot_product_efficient_attention(queries, keys, values, bias, True, scale=scale)
+    return outputs[0], outputs[1]
 
 
 def _backward(
@@ -249,14 +249,14 @@ def _backward(
     parts = len(queries)
     if operator == "cpu":
         log_partition = log_partition.expand(parts, 1, -1)
-        found = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, queries, keys, values, context, log_partition, 0.0, False, attn_mask=bias, scale=scale
         )
     else:
         # As its forward pads log Z, and with what makes the weights of the rows that are not there 0.
         padded = functional.pad(log_partition, (0, -len(log_partition) % 32), value=torch.inf)
         seed = torch.zeros((), dtype=torch.int64, device=queries.device)  # of dropout, of which there is none
-        found = aten._scaled_dot_product_efficient_attention_backward(
+        gradients = aten._scaled_dot_product_efficient_attention_backward(
             grad.contiguous(),
             queries,
             keys,
@@ -270,4 +270,4 @@ def _backward(
             [True, True, True, False],
             scale=scale,
         )
-    return found[0], found[1], found[2]
+    return gradients[0], gradients[1], gradients[2]

@@ -102,9 +102,9 @@ class _Fed(NamedTuple):
 
 def _feed(corpus: Corpus, queries: Tensor, temperature: Tensor, use: Use) -> _Fed:
     """As bfloat16 where everything is that, so that no input is rounded; otherwise in float32 or 64."""
-    given = (queries, corpus.keys, corpus.values, corpus.bias)
+    tensors = (queries, corpus.keys, corpus.values, corpus.bias)
     halves = all(
-        isinstance(part, Tensor) and part.dtype == torch.bfloat16 for part in given if part is not None
+        isinstance(part, Tensor) and part.dtype == torch.bfloat16 for part in tensors if part is not None
     )
     if use.native and halves and temperature.numel() == 1:
         return _Fed(replace(corpus, dtype=torch.bfloat16), queries, 1 / temperature.item(), True)

@@ -34,16 +34,16 @@ def _exponents(
 ):
     """(l + bias − r) log₂ e of some columns from `start` on, −∞ beyond the last document."""
     columns = start + tl.arange(0, logits.shape[1])
-    there = (columns < documents)[None, :]
+    inside = (columns < documents)[None, :]
     exponents = logits * factor[:, None] - reference[:, None]
     if BIAS == 1:
         added = tl.load(bias + columns, mask=columns < documents, other=0.0).to(tl.float32)
         exponents += added[None, :] * LOG2_E
     if BIAS == 2:
         at = rows[:, None].to(tl.int64) * bias_stride + columns[None, :]
-        added = tl.load(bias + at, mask=real[:, None] & there, other=0.0).to(tl.float32)
+        added = tl.load(bias + at, mask=real[:, None] & inside, other=0.0).to(tl.float32)
         exponents += added * LOG2_E
-    return tl.where(there, exponents, float("-inf"))
+    return tl.where(inside, exponents, float("-inf"))
 
 
 @triton.jit

@@ -65,8 +65,8 @@ def _group_maxima(
             queries = query_tiles.load([row, chunk * DIMS])
             keys = key_tiles.load([tile * KEYS, chunk * DIMS])
             scores = tl.dot(queries, keys.T, scores, input_precision="ieee")
-        there = tile * KEYS + tl.arange(0, KEYS) < documents
-        scores = tl.where(there[None, :], scores, float("-inf"))
+        inside = tile * KEYS + tl.arange(0, KEYS) < documents
+        scores = tl.where(inside[None, :], scores, float("-inf"))
         best = tl.max(tl.reshape(scores, [ROWS, KEYS // (8 * PAIRS), PAIRS, 4, 2]), axis=4)
         best = tl.reshape(tl.max(best, axis=2), [ROWS, GROUPS])
         at = rows[:, None].to(tl.int64) * maxima_stride + tile * GROUPS + tl.arange(0, GROUPS)[None, :]
@@ -90,9 +90,9 @@ def _groups_of(maxima, tiles, start, wanted, GROUPS: tl.constexpr, TILES: tl.con
     place = start + tl.arange(0, TILES)
     tile = tl.load(tiles + place, mask=place < wanted, other=0).to(tl.int32)
     group = tile[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
-    there = tl.broadcast_to((place < wanted)[:, None], [TILES, GROUPS])
-    best = tl.load(maxima + group, mask=there, other=float("-inf"))
-    return group, _rising(best), there
+    valid = tl.broadcast_to((place < wanted)[:, None], [TILES, GROUPS])
+    best = tl.load(maxima + group, mask=valid, other=float("-inf"))
+    return group, _rising(best), valid
 
 
 @triton.jit
@@ -101,8 +101,8 @@ def _count(maxima, tiles, wanted, least, GROUPS: tl.constexpr, TILES: tl.constex
     """Groups of the chosen tiles that reach `least`."""
     count = 0
     for start in range(0, wanted, TILES):
-        _, best, there = _groups_of(maxima, tiles, start, wanted, GROUPS, TILES)
-        count += tl.sum(tl.reshape(((best >= least) & there).to(tl.int32), [TILES * GROUPS]), 0)
+        _, best, valid = _groups_of(maxima, tiles, start, wanted, GROUPS, TILES)
+        count += tl.sum(tl.reshape(((best >= least) & valid).to(tl.int32), [TILES * GROUPS]), 0)
     return count
 
 
@@ -172,8 +172,8 @@ def _best_keys(
             least = low.to(tl.int32)
         count = 0
         for start in range(0, wanted, TILES):
-            group, best, there = _groups_of(maxima, tiles, start, wanted, GROUPS, TILES)
-            taken = tl.reshape(((best >= least) & there).to(tl.int32), [TILES * GROUPS])
+            group, best, valid = _groups_of(maxima, tiles, start, wanted, GROUPS, TILES)
+            taken = tl.reshape(((best >= least) & valid).to(tl.int32), [TILES * GROUPS])
             at = count + tl.cumsum(taken, 0) - taken
             tl.store(groups + at, tl.reshape(group, [TILES * GROUPS]), mask=(taken > 0) & (at < capacity))
             count += tl.sum(taken, 0)
@@ -189,7 +189,7 @@ def _best_keys(
         group = tl.load(groups + place // GROUP, mask=listed, other=0)
         member = place % GROUP
         row = (group // 4) * (4 * GROUP) + (member // 2) * 8 + (group % 4) * 2 + member % 2
-        there = listed & (row < documents)
+        valid = listed & (row < documents)
         scores = tl.zeros([ROWS, KEYS], tl.float32)
         for chunk in range(CHUNKS):
             dims = chunk * DIMS + tl.arange(0, DIMS)
@@ -202,13 +202,13 @@ def _best_keys(
             )
             right = tl.load(
                 keys + row.to(tl.int64)[:, None] * key_stride + dims[None, :],
-                mask=there[:, None] & inside,
+                mask=valid[:, None] & inside,
                 other=0.0,
             )
             scores = tl.dot(left, right.T, scores, input_precision="ieee")
-        score = tl.where(there, tl.max(scores, axis=0), float("-inf"))
+        score = tl.where(valid, tl.max(scores, axis=0), float("-inf"))
         order = _rising(score).to(tl.int64) * 4294967296 + (4294967295 - row.to(tl.int64))
-        tl.store(ordered + place, tl.where(there, order, NOTHING), mask=place < WIDTH)
+        tl.store(ordered + place, tl.where(valid, order, NOTHING), mask=place < WIDTH)
         best = tl.max(tl.reshape(score, [KEYS // GROUP, GROUP]), axis=1)
         at = start // GROUP + tl.arange(0, KEYS // GROUP)
         group = tl.load(groups + at, mask=at < count, other=0)
@@ -291,10 +291,10 @@ def best_keys(
     capacity: int,
     plan: Any,
     *,
-    given: Tensor | None = None,
+    listed: Tensor | None = None,
     sort: bool = True,
 ) -> Best:
-    """The best keys, from the k + 1 best tiles of each query or from `given` groups `[batch, groups]`.
+    """The best keys, from the k + 1 best tiles of each query or from `listed` groups `[batch, groups]`.
 
     `capacity` groups of a query can be listed; a power of two.
     """
@@ -304,9 +304,9 @@ def best_keys(
     groups = tiles.new_empty(batch, capacity, dtype=torch.int32)
     unsure = tiles.new_empty(batch, dtype=torch.int32)
     counts = unsure
-    if given is not None:
-        groups[:, : given.shape[1]] = given
-        counts = torch.full_like(unsure, given.shape[1])
+    if listed is not None:
+        groups[:, : listed.shape[1]] = listed
+        counts = torch.full_like(unsure, listed.shape[1])
     best = Best(
         scores=maxima.new_empty(batch, k),
         rows=tiles.new_empty(batch, k),
@@ -342,7 +342,7 @@ def best_keys(
         -(-keys.shape[1] // DIMS),
         plan.pairs,
         width,
-        given is not None,
+        listed is not None,
         sort,
     )
     return best

@@ -108,13 +108,13 @@ class Head(nn.Module):
         the check holds for the present parameters and with gradients off: a copy, or a head that is trained
         or loaded afterwards, applies every projection.
         """
-        deltas = {name: one for name, one in self.named_parameters() if name in _DELTAS}
-        self._settled = {name: _state_of(one) for name, one in deltas.items() if not one.any()}
+        deltas = {name: parameter for name, parameter in self.named_parameters() if name in _DELTAS}
+        self._settled = {name: _state_of(delta) for name, delta in deltas.items() if not delta.any()}
         return self
 
     def _changes_nothing(self, name: str) -> bool:
-        known = None if torch.is_grad_enabled() else self._settled.get(name)
-        return known is not None and known == _state_of(getattr(self, name))
+        state = None if torch.is_grad_enabled() else self._settled.get(name)
+        return state is not None and state == _state_of(getattr(self, name))
 
     @property
     def temperature(self) -> Float[Tensor, ""]:
@@ -163,7 +163,7 @@ class Head(nn.Module):
 
     def query_parameters(self) -> list[nn.Parameter]:
         """Parameters of the query projection."""
-        return [one for name, one in self.named_parameters() if name.startswith("query_")]
+        return [parameter for name, parameter in self.named_parameters() if name.startswith("query_")]
 
     def queries(self, embeddings: Float[Tensor, "batch encoder_dim"]) -> Float[Tensor, "batch heads key_dim"]:
         """q_h = |e_q| · unit(e_q + f_h(e_q)), in key space.

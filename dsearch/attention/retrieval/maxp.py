@@ -32,6 +32,6 @@ def best_passages(
     top = scores.new_full((*lead, documents + 1), -torch.inf).scatter_reduce(-1, owners, scores, "amax")
     numbers = torch.arange(count, device=scores.device).expand(scores.shape)
     reached = torch.where(scores == top.gather(-1, owners), numbers, count)
-    found = numbers.new_full((*lead, documents + 1), count).scatter_reduce(-1, owners, reached, "amin")
-    found = found[..., :documents]
-    return torch.where(found == count, numbers[..., :documents], found)
+    first = numbers.new_full((*lead, documents + 1), count).scatter_reduce(-1, owners, reached, "amin")
+    first = first[..., :documents]
+    return torch.where(first == count, numbers[..., :documents], first)

@@ -37,8 +37,8 @@ def slot_evidence(
         temperature: t.
         mixture: m_h.
     """
-    kept = min(SLOT_CANDIDATES, raw.shape[-1])
-    best = raw.masked_fill(~mask[:, None], -torch.inf).topk(kept, dim=-1).values
+    count = min(SLOT_CANDIDATES, raw.shape[-1])
+    best = raw.masked_fill(~mask[:, None], -torch.inf).topk(count, dim=-1).values
     # Heads may have different ten best; where one has fewer, its row ends in −∞.
     rows = best.flatten(0, 1)
     partition = partition_by_head(rows[:, None], rows != -torch.inf, temperature)

@@ -21,13 +21,13 @@ from dsearch.attention.sampling.estimators import sampled_attention
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.products import product
 
-_CARD_SCORES = 1 << 26  # of a block: with fewer, launches take longer than their work
+_CARD_SCORES = 1 << 26  # scores of a block; below, launches dominate
 GROUP = 32  # columns of a group of scores
-MANY = 64  # rows from which on groups take less time than they cost
+MANY = 64  # rows from which groups save time
 
 
 class TopK(NamedTuple):
-    """The k best rows of each query, best first; fewer columns where there are fewer documents."""
+    """The k best rows of each query, best first; fewer columns with fewer documents."""
 
     scores: Float[Tensor, "batch k"]
     rows: Int[Tensor, "batch k"]
@@ -71,9 +71,9 @@ def top_k(
         raise DimensionMismatch(f"queries of dimension {queries.shape[1]}, keys of {keys.shape[1]}")
     queries = queries.detach()
     if block_size is None:
-        found = search(queries, keys.detach(), k) if isinstance(keys, Tensor) and len(queries) else None
-        if found is not None:
-            return TopK(*found)
+        best = search(queries, keys.detach(), k) if isinstance(keys, Tensor) and len(queries) else None
+        if best is not None:
+            return TopK(*best)
         on_card = queries.device.type == "cuda"
         block_size = max(_CARD_SCORES // max(len(queries), 1), 65_536) if on_card else 8192
     scores = _accumulated(queries[:, :0])
@@ -81,11 +81,11 @@ def top_k(
     for start in range(0, keys.shape[0], block_size):
         part = keys[start : start + block_size]
         block = part.detach() if isinstance(part, Tensor) else torch.as_tensor(np.array(part))
-        found = _best_of_block(_scores(queries, block.to(queries.device)), k)
+        best = _best_of_block(_scores(queries, block.to(queries.device)), k)
         # Earlier rows stand first, and the choice among equals keeps the first: ties break by row.
-        both = torch.cat([scores, found.scores], 1)
-        kept = _best(both, k)
-        scores, rows = kept.scores, torch.cat([rows, found.rows + start], 1).gather(1, kept.rows)
+        both = torch.cat([scores, best.scores], 1)
+        merged = _best(both, k)
+        scores, rows = merged.scores, torch.cat([rows, best.rows + start], 1).gather(1, merged.rows)
     return TopK(scores, rows)
 
 
@@ -122,7 +122,7 @@ def top_k_attention(
     values = keys if values is None else values
     queries = _accumulated(queries)
     rows = top_k(queries, keys, k, block_size=block_size).rows
-    # An empty corpus has no row that a place without a sample could point to.
+    # An empty corpus has no row for the places without a sample.
     sampled, rest = sample_rest(rows, len(keys), samples if len(keys) else 0, generator)
 
     def logits_of(chosen: Tensor) -> Tensor:
@@ -140,12 +140,12 @@ def top_k_attention(
 
 
 def _accumulated(queries: Tensor) -> Tensor:
-    """Half precision as float32: rounded to bfloat16, the scores of the best would mostly be ties."""
+    """Convert half precision to float32: in bfloat16 the best scores would mostly tie."""
     return queries if queries.dtype == torch.float64 else queries.float()
 
 
 def _scores(queries: Tensor, block: Tensor) -> Tensor:
-    """Every q·k, summed in float32 at least; bfloat16 is multiplied as it is where the device can do both."""
+    """Compute every q·k, summed in float32 at least; bfloat16 is multiplied directly if possible."""
     # A product of two bfloat16 is exact in float32, and a card does them some ten times faster.
     as_it_is = queries.dtype == block.dtype == torch.bfloat16 and _multiplies_halves_into_single(queries)
     if as_it_is:
@@ -155,12 +155,12 @@ def _scores(queries: Tensor, block: Tensor) -> Tensor:
 
 
 def _multiplies_halves_into_single(queries: Tensor) -> bool:
-    """Torch 2.8 and later have such a product, for CUDA alone."""
+    """Multiply bfloat16 with float32 sums, which torch 2.8 and later have on CUDA."""
     return queries.device.type == "cuda" and "dtype" in torch.ops.aten.mm.overloads()
 
 
 def _best_of_block(scores: Tensor, k: int) -> TopK:
-    """The k largest of each row; on CUDA by groups: top-k of many rows takes longer than their product."""
+    """Return the k largest of each row; on CUDA by groups, because top-k dominates the product."""
     groups = scores.shape[1] // GROUP
     few = len(scores) < MANY or groups < 8 * k
     if scores.device.type != "cuda" or few or scores.shape[1] % GROUP:
@@ -187,13 +187,13 @@ def _best_of_groups(scores: Tensor, k: int, groups: int) -> TopK:
 
 
 def _best(scores: Tensor, k: int) -> TopK:
-    """The k largest of each row, best first; of equals the leftmost, which `torch.topk` does not promise."""
+    """Return the k largest of each row; the leftmost of equal ones, unlike `torch.topk`."""
     k = min(k, scores.shape[1])
     if k == 0:
         return TopK(scores[:, :0], torch.empty(len(scores), 0, dtype=torch.int64, device=scores.device))
     best, places = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     if best.shape[1] == k or bool((best[:, k - 1] > best[:, k]).all()):
-        # Nothing beyond the cut equals the last one within it: the set is right, only its order may not be.
+        # No tie at the cut: the set is right, only its order may not be.
         places = places[:, :k].sort(dim=1).values
     else:
         places = _leftmost(scores, best[:, k - 1 : k], k)
@@ -202,7 +202,7 @@ def _best(scores: Tensor, k: int) -> TopK:
 
 
 def _leftmost(scores: Tensor, threshold: Tensor, k: int) -> Tensor:
-    """Places of the k best, ascending: all above the k-th best score, then the leftmost that equal it."""
+    """Return the places of the k best, ascending: above the k-th best score, then the leftmost ties."""
     above = scores > threshold
     level = scores == threshold
     needed = k - above.sum(1, keepdim=True)

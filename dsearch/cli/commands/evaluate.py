@@ -32,7 +32,7 @@ def evaluate(
     exclude: options.ExcludePairs = None,
     folds: Annotated[
         Path | None,
-        typer.Option(help="JSON of query → fold: a head is trained without each fold and scored on it."),
+        typer.Option(help="JSON of query → fold, for cross-validation of a trained head."),
     ] = None,
     model: options.ModelVersion = None,
     hops: options.Hops = None,
@@ -137,15 +137,15 @@ def _cross_validated(
 
 
 def compare(
-    first: Annotated[str, typer.Argument(help="A model's version, such as v0.")],
-    second: Annotated[str, typer.Argument(help="Another, such as v3.")],
+    first: Annotated[str, typer.Argument(help="Version of a model, such as v0.")],
+    second: Annotated[str, typer.Argument(help="Version to compare with, such as v3.")],
     data: options.BeirData,
     collection: options.CollectionName = "default",
     split: Annotated[str, typer.Option(help="Judgements to compare on: qrels/SPLIT.tsv.")] = "test",
     exclude: options.ExcludePairs = None,
     measure: Annotated[str, typer.Option(help="nDCG@10, Recall@100, RR@10, AP, …")] = "nDCG@10",
     mode: options.SearchMode = "hybrid",
-    show: Annotated[int, typer.Option(help="How many of the largest wins and losses are shown.", min=0)] = 5,
+    show: Annotated[int, typer.Option(help="Number of the largest wins and losses to show.", min=0)] = 5,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,

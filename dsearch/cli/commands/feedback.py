@@ -46,7 +46,7 @@ def export(
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A file, made anew [default: standard output].")
+        Path | None, typer.Option("--output", "-o", help="File to create [default: standard output].")
     ] = None,
 ) -> None:
     """Write each page with its events as a line of JSON, in the names of Search UBI."""
@@ -69,15 +69,13 @@ def export(
 @feedback.command()
 def clear(
     collection: options.CollectionName = "default",
-    key: Annotated[str | None, typer.Option(help="Of this API key (or client:ID).")] = None,
-    client: Annotated[str | None, typer.Option(help="Of this client.")] = None,
+    key: Annotated[str | None, typer.Option(help="Events of this API key (or client:ID).")] = None,
+    client: Annotated[str | None, typer.Option(help="Events of this client.")] = None,
     older_than: Annotated[
-        float | None, typer.Option(min=0, help="Received more than so many days ago.")
+        float | None, typer.Option(min=0, help="Events received more than this many days ago.")
     ] = None,
-    damaged: Annotated[
-        bool, typer.Option("--damaged", help="Rows that are not what was written, and no others.")
-    ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="All of it.")] = False,
+    damaged: Annotated[bool, typer.Option("--damaged", help="Only rows that are damaged.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All feedback.")] = False,
     home: options.HomeFolder = None,
 ) -> None:
     """Delete events for good, and the pages that only they referred to; conditions hold together."""

@@ -33,38 +33,38 @@ def index(
     device: options.Device = None,
     backend: options.BackendName = None,
     threads: options.Threads = None,
-    id_column: Annotated[str | None, typer.Option(help="Field or column that holds the id.")] = None,
-    title_column: Annotated[str | None, typer.Option(help="Field or column that holds the title.")] = None,
-    text_column: Annotated[str | None, typer.Option(help="Field or column that holds the text.")] = None,
+    id_column: Annotated[str | None, typer.Option(help="Field or column of the id.")] = None,
+    title_column: Annotated[str | None, typer.Option(help="Field or column of the title.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Field or column of the text.")] = None,
     value_column: Annotated[
-        str | None, typer.Option(help="Field or column that holds the value: a number, or a list of them.")
+        str | None, typer.Option(help="Field or column of the value: a number or a list of numbers.")
     ] = None,
     language: Annotated[
         str | None,
-        typer.Option(help="Of a new collection's texts, for keyword search [default: english]."),
+        typer.Option(help="Language of a new collection, for keyword search [default: english]."),
     ] = None,
     passage_tokens: Annotated[
         int | None,
-        typer.Option(help="Of a new collection: most tokens of a passage [default: the encoder's window]."),
+        typer.Option(help="New collection: maximum tokens of a passage [default: the encoder's window]."),
     ] = None,
     overlap: Annotated[
         int | None,
-        typer.Option(help="Of a new collection: most tokens that passages share [default: an eighth]."),
+        typer.Option(help="New collection: maximum tokens that passages share [default: an eighth]."),
     ] = None,
     no_passages: Annotated[
         bool,
-        typer.Option("--no-passages", help="Of a new collection: cut off what is beyond the window."),
+        typer.Option("--no-passages", help="New collection: truncate long documents."),
     ] = False,
     kind: Annotated[
         str | None,
-        typer.Option(help="How a new collection keeps keys: auto, Flat, SQ8, HNSW, IVF, … [default: Flat]."),
+        typer.Option(help="New collection: kind of index: auto, Flat, SQ8, HNSW, IVF, … [default: Flat]."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")] = False,
     ray: Annotated[
         str | None,
         typer.Option(help="Let a Ray cluster encode: HOST:PORT of its head node, or auto (extra ray)."),
     ] = None,
-    workers: Annotated[int, typer.Option(help="With --ray: encoders of the cluster.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="With --ray: number of encoders in the cluster.", min=1)] = 1,
     json: options.AsJson = False,
 ) -> None:
     """Index documents. Run again, it goes on where it stopped and encodes only what is new."""
@@ -211,8 +211,8 @@ def facets(
 
 
 def update(
-    id: Annotated[str, typer.Argument(help="Of the document.")],
-    metadata: Annotated[str, typer.Argument(help="What changes, as a JSON object; null removes a field.")],
+    id: Annotated[str, typer.Argument(help="Id of the document.")],
+    metadata: Annotated[str, typer.Argument(help="Changes as a JSON object; null removes a field.")],
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
     json: options.AsJson = False,

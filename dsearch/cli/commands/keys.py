@@ -19,9 +19,9 @@ keys = typer.Typer(help="Make, list and revoke the API keys of the service.", no
 
 @keys.command()
 def create(
-    name: Annotated[str, typer.Option(help="Whose it is, in words.")],
+    name: Annotated[str, typer.Option(help="Description of the owner.")],
     scope: Annotated[
-        str, typer.Option(help="read: ask; write: also documents; admin: also collections, models, tasks.")
+        str, typer.Option(help="read: search; write: also documents; admin: also collections, models, tasks.")
     ] = "read",
     home: options.HomeFolder = None,
 ) -> None:

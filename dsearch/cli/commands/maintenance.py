@@ -50,7 +50,7 @@ def verify(
 
 
 def recover(
-    collection: Annotated[str, typer.Argument(help="Its name.")],
+    collection: Annotated[str, typer.Argument(help="Name of the collection.")],
     home: options.HomeFolder = None,
     threads: options.Threads = None,
     json: options.AsJson = False,
@@ -182,7 +182,7 @@ def _left(report: dict[str, Any]) -> str:
 def alias(
     name: Annotated[str | None, typer.Argument(help="The alias.")] = None,
     collection: Annotated[
-        str | None, typer.Argument(help="The collection it is to stand for, whatever it stood for.")
+        str | None, typer.Argument(help="The collection that it names from now on.")
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the alias; the collection stays.")] = False,
     home: options.HomeFolder = None,
@@ -217,7 +217,7 @@ def alias(
 
 
 def backup(
-    to: Annotated[Path, typer.Argument(help="The folder to make; it must not be there.")],
+    to: Annotated[Path, typer.Argument(help="Folder to create; it must not exist.")],
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
     json: options.AsJson = False,
@@ -265,9 +265,9 @@ def restore(
 def export(
     collection: options.CollectionName = "default",
     to: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The file to write [default: standard output].")
+        Path | None, typer.Option("--out", "-o", help="File to write [default: standard output].")
     ] = None,
-    beir: Annotated[Path | None, typer.Option(help="A folder to write in the layout of BEIR.")] = None,
+    beir: Annotated[Path | None, typer.Option(help="Folder to write in BEIR's layout.")] = None,
     filter: options.FilterText = None,
     home: options.HomeFolder = None,
 ) -> None:

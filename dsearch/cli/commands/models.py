@@ -58,7 +58,7 @@ def models(
 @models_app.command()
 def delete(
     context: typer.Context,
-    version: Annotated[str, typer.Argument(help="A version that does not answer, and is nobody's parent.")],
+    version: Annotated[str, typer.Argument(help="A version that is neither live nor a parent.")],
     collection: Annotated[
         str | None, typer.Option("--collection", "-c", help="The collection's name.")
     ] = None,
@@ -94,7 +94,7 @@ def rollback(
 
 
 def promote(
-    version: Annotated[str, typer.Argument(help="v0, the untrained model, takes training back.")],
+    version: Annotated[str, typer.Argument(help="Version; v0 is the untrained model.")],
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
 ) -> None:
@@ -112,16 +112,14 @@ def refresh(
     collection: options.CollectionName = "default",
     kind: Annotated[
         str | None,
-        typer.Option(
-            help="How keys are kept from now on: auto, Flat, SQ8, HNSW, IVF, … [default: as before]."
-        ),
+        typer.Option(help="Kind of index from now on: auto, Flat, SQ8, HNSW, IVF, … [default: as before]."),
     ] = None,
     recall: Annotated[
         float | None,
-        typer.Option(help="recall@10 that an approximate kind is tuned for [default: as before]."),
+        typer.Option(help="Target recall@10 of an approximate kind [default: as before]."),
     ] = None,
     memory: Annotated[
-        int | None, typer.Option(help="Bytes that the keys may take when auto chooses [default: as before].")
+        int | None, typer.Option(help="Memory limit of the keys in bytes, for auto [default: as before].")
     ] = None,
     queries: Annotated[
         Path | None,

@@ -12,29 +12,27 @@ from dsearch.cli import options
 from dsearch.cli.output import as_json, check_picture, draw, show
 from dsearch.cli.session import opened_engine, print_json, say
 
-Limit = Annotated[int, typer.Option("-k", "--limit", help="Hits wanted, 1 to 1000.")]
-Offset = Annotated[int, typer.Option("--offset", help="Hits left out before the first.")]
+Limit = Annotated[int, typer.Option("-k", "--limit", help="Maximum number of hits, 1 to 1000.")]
+Offset = Annotated[int, typer.Option("--offset", help="Number of hits to skip.")]
 Cursor = Annotated[
-    str | None, typer.Option("--cursor", help="Where the page before ended, as it said; then no --offset.")
+    str | None, typer.Option("--cursor", help="Cursor that the previous page printed; replaces --offset.")
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Show the parts of every score.")]
 Highlight = Annotated[
-    bool, typer.Option("--highlight", help="Show the pieces with the query's words, bold in a terminal.")
+    bool, typer.Option("--highlight", help="Show fragments with the query's words, bold in a terminal.")
 ]
 ScoreThreshold = Annotated[
-    float | None, typer.Option("--score-threshold", help="Leave out hits of a lower score.")
+    float | None, typer.Option("--score-threshold", help="Omit hits of a lower score.")
 ]
 WeightThreshold = Annotated[
-    float | None, typer.Option("--weight-threshold", help="Leave out hits of a lower weight.")
+    float | None, typer.Option("--weight-threshold", help="Omit hits of a lower weight.")
 ]
 
 
 def search(
     query: Annotated[
         str,
-        typer.Argument(
-            help='What to look for. "Phrases" and +terms must be there, -terms (after --) must not.'
-        ),
+        typer.Argument(help='The query. "Phrases" and +terms must occur, -terms (after --) must not.'),
     ],
     collection: options.CollectionName = "default",
     limit: Limit = 10,
@@ -46,7 +44,7 @@ def search(
     hop_strength: options.HopStrength = None,
     filter: options.FilterText = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Take quotes and signs in the query as ordinary characters.")
+        bool, typer.Option("--plain", help="Treat quotes and signs in the query as ordinary characters.")
     ] = False,
     score_threshold: ScoreThreshold = None,
     weight_threshold: WeightThreshold = None,
@@ -101,9 +99,11 @@ def search(
 def similar(
     like: Annotated[list[str], typer.Argument(help="Ids of documents to find more of.")],
     unlike: Annotated[
-        list[str] | None, typer.Option("--unlike", help="An id to turn away from; may be given again.")
+        list[str] | None, typer.Option("--unlike", help="Id of an unwanted example; repeatable.")
     ] = None,
-    query: Annotated[str | None, typer.Option("--query", help="Words that count as well.")] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", help="Query text to combine with the examples.")
+    ] = None,
     collection: options.CollectionName = "default",
     limit: Limit = 10,
     offset: Offset = 0,

@@ -142,9 +142,7 @@ cluster = typer.Typer(
 
 Address = Annotated[
     str,
-    typer.Option(
-        "--ray", help="The cluster's head node, HOST:PORT, or auto for the one that runs on this machine."
-    ),
+    typer.Option("--ray", help="Head node of the cluster, HOST:PORT, or auto for the one on this machine."),
 ]
 
 
@@ -152,21 +150,20 @@ Address = Annotated[
 def start(
     collection: options.CollectionName,
     home: options.HomeFolder = None,
-    shards: Annotated[int, typer.Option(help="Parts that the generation is split into.", min=1)] = 1,
+    shards: Annotated[int, typer.Option(help="Number of shards.", min=1)] = 1,
     replicas: Annotated[int, typer.Option(help="Copies of each shard.", min=1)] = 1,
     ray: Address = "auto",
     at: Annotated[
         str | None,
-        typer.Option(help="Where shards are to lie for all machines, such as s3://bucket/folder."),
+        typer.Option(help="Location of shards for all machines, such as s3://bucket/folder."),
     ] = None,
-    cache: Annotated[
-        Path, typer.Option(help="Folder on every machine for what is copied to it.")
-    ] = Path.home() / ".cache" / "dsearch" / "shards",
+    cache: Annotated[Path, typer.Option(help="Folder on every machine for copies of shards.")] = Path.home()
+    / ".cache"
+    / "dsearch"
+    / "shards",
     cpus: Annotated[
         float | None,
-        typer.Option(
-            help="Logical CPUs that a copy takes [default: 1, or less where fewer are free].", min=0.0
-        ),
+        typer.Option(help="Logical CPUs of a copy [default: 1, or less if fewer are free].", min=0.0),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -108,7 +108,7 @@ def backends(
     encoder: options.EncoderName = None,
     threads: options.Threads = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure again, though it was measured here before.")
+        bool, typer.Option("--measure", help="Measure again, even with an earlier measurement.")
     ] = False,
     json: options.AsJson = False,
 ) -> None:
@@ -177,7 +177,7 @@ def config(json: options.AsJson = False) -> None:
 
 
 def guide(
-    topic: Annotated[str | None, typer.Argument(help="What about; without it, a list.")] = None,
+    topic: Annotated[str | None, typer.Argument(help="Topic [default: list all topics].")] = None,
 ) -> None:
     """Read the guides: concepts, choosing an index, fine-tuning, operating, …"""
     from dsearch.guide import guide as text_of

@@ -36,17 +36,17 @@ def train(
     ] = None,
     trusted_keys: Annotated[
         str | None,
-        typer.Option(help="Keys whose clicks judge what others' clicks taught, separated by commas."),
+        typer.Option(help="API keys whose clicks evaluate the training on others' clicks, comma-separated."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse data with any fault, rather than leave lines out.")
+        bool, typer.Option("--strict", help="Reject data with any error instead of skipping lines.")
     ] = False,
     run: Annotated[
         Path | None,
         typer.Option("--run", help="Folder for checkpoints and metrics [default: runs/ of the collection]."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Resume the run that was interrupted; the result is the same.")
+        bool, typer.Option("--resume", help="Resume an interrupted run; the result is the same.")
     ] = False,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,

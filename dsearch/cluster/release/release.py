@@ -1,14 +1,14 @@
 """Manifests of a split generation, `release.json` and `shard.json`, and their verification.
 
-    000012-5/release.json                    the shards with their digests; what every answer names
+    000012-5/release.json                    the shards with their digests; every answer names it
              000/shard.json                  every file of the shard with its size and SHA-256
                  documents.db …              the texts and metadata of its documents (a store of its own)
                  generations/000012/…        an ordinary generation of them (index/README.md)
                  frequencies.npy             df of each term in the whole generation
              001/…
 
-A shard has the documents at positions `offset` to `offset + documents − 1` of the generation, so the shards
-in their order are the generation in its order.
+A shard has the documents at positions `offset` to `offset + documents − 1` of the generation: the shards in
+order are the generation in order.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dsearch.index.manifest import MANIFEST_NAME
 RELEASE_NAME, SHARD_NAME, FREQUENCIES_NAME = "release.json", "shard.json", "frequencies.npy"
 FORMAT = 1
 
-# SQLite makes these when it opens the database; the lock file has no content.
+# SQLite creates these when it opens the database; the lock file is empty.
 _PASSING = ("-wal", "-shm", ".lock", "LOCK")
 _AGAIN = "split the generation again, or copy the folder anew"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """A shard, as its release names it."""
+    """Entry of a shard in the manifest of its release."""
 
     name: str
     digest: str
@@ -48,15 +48,15 @@ class Release:
     """The content of release.json.
 
     Attributes:
-        collection: its name.
-        generation: the number of the generation that was split.
-        sequence: the store's last operation that it contains.
-        source: the digest of its manifest.
-        documents: how many it has.
-        dimension: of its embeddings.
-        encoder: the identity of what made them.
-        tokenizer: how its texts were cut into terms.
-        shards: in the order of positions.
+        collection: name of the collection.
+        generation: number of the generation that was split.
+        sequence: last operation of the store that it contains.
+        source: digest of its manifest.
+        documents: number of documents.
+        dimension: length of an embedding.
+        encoder: identity of the encoder.
+        tokenizer: settings of the tokenizer.
+        shards: entries of the shards, by position.
     """
 
     collection: str
@@ -81,7 +81,7 @@ class Release:
 
     @classmethod
     def read(cls, folder: Path) -> Release:
-        """The release in `folder`; of its shards nothing is touched.
+        """Read the release in `folder`; its shards are not read.
 
         Raises:
             CorruptData: missing, or changed since it was written.
@@ -122,7 +122,7 @@ class ShardManifest:
 
     @classmethod
     def read(cls, folder: Path, digest: str | None = None) -> ShardManifest:
-        """The manifest of the shard in `folder`, which must have this digest if one is given.
+        """Read the manifest of the shard in `folder`, and compare it with `digest` if one is given.
 
         Raises:
             CorruptData: missing, changed since it was written, or of another shard.
@@ -134,12 +134,12 @@ class ShardManifest:
         return manifest
 
     def verify(self, folder: Path) -> None:
-        """Compare size and SHA-256 of every file with what was written.
+        """Verify size and SHA-256 of every file.
 
-        Of the generation that is its manifest, by which `Generation.open` proves the others.
+        Of the generation only the manifest: `Generation.open` verifies the other files by it.
 
         Raises:
-            CorruptData: names the first file that is missing, a link, or not what was written.
+            CorruptData: names the first file that is missing, a link, or changed.
         """
         for name, written in self.files.items():
             path = folder / name
@@ -152,7 +152,7 @@ class ShardManifest:
 
 
 def digests_below(folder: Path) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of every file of a shard, by its path in it."""
+    """Size and SHA-256 of every file of a shard, by relative path."""
     digests: dict[str, dict[str, Any]] = {}
     for path in _content(folder):
         size, sha256 = file_digest(path)
@@ -173,7 +173,7 @@ def _content(folder: Path) -> Iterable[Path]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The content of a file that carries its own digest, without it."""
+    """Read a file that contains its own digest; return the content without it."""
     try:
         content = json.loads(path.read_bytes())
         digest = content.pop("digest")

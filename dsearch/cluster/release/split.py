@@ -1,7 +1,7 @@
-"""Split a generation into shards: folders are written anew, nothing is encoded.
+"""Split a generation into shards: folders are rewritten, nothing is encoded.
 
-A shard is self-contained: its documents with their metadata, embeddings, keys and postings. BM25's n and df
-are those of the whole generation, so that every shard computes the same logits as one machine would.
+A shard is self-contained: documents with metadata, embeddings, keys and postings. BM25's n and df are those
+of the whole generation, so every shard computes the same logits as one machine.
 """
 
 from __future__ import annotations
@@ -33,20 +33,19 @@ _AT_A_TIME = 1024  # documents
 
 
 def split(store: Store, generation: Generation, folder: Path, shards: int) -> Release:
-    """Write a generation as `shards` shards into the new folder `folder`, whole or not at all.
+    """Write a generation as `shards` shards into the new folder `folder`; atomic.
 
-    Documents are spread evenly in the order of their positions; shards beyond the number of documents are
-    empty.
+    Documents are distributed evenly by position; shards beyond the number of documents are empty.
 
     Args:
-        store: whose documents they are.
-        generation: an open generation of it. What was written later is in none of the shards.
+        store: store of the documents.
+        generation: open generation of the store; later writes are not in the shards.
         folder: must not exist.
-        shards: how many, 1 to 10,000.
+        shards: number of shards, 1 to 10,000.
 
     Raises:
-        InvalidRequest: a number of shards out of range, a generation without keyword index.
-        Conflict: something lies at `folder`.
+        InvalidRequest: number of shards out of range, or generation without keyword index.
+        Conflict: `folder` exists.
         InsufficientStorage, NotFound (documents that were purged since it was built).
     """
     if not 1 <= shards <= MAX_SHARDS:
@@ -94,7 +93,7 @@ class _Part:
     stop: int
 
     def rows(self) -> Iterator[np.ndarray]:
-        """The store's rows, a block at a time."""
+        """Yield the store's rows in blocks."""
         for first in range(self.start, self.stop, _AT_A_TIME):
             yield self.generation.rows[first : min(first + _AT_A_TIME, self.stop)]
 

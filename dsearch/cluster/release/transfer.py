@@ -1,7 +1,7 @@
-"""Transfer of releases and shards as folders, from a disk, S3 or GCS, by pyarrow's file systems.
+"""Transfer of releases and shards as folders, from disk, S3 or GCS, by pyarrow's file systems.
 
-Every file is verified against the digests of its manifest before anything reads it, so the source need not be
-trusted. A folder that exists already is used again.
+Every file is verified against its manifest before use, so the source need not be trusted. A folder that
+exists already is reused.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dsearch.errors import CorruptData, InvalidRequest, MissingExtra, Unavailabl
 
 
 def read_release(uri: str) -> Release:
-    """The release at `uri`, a path or something like s3://bucket/folder.
+    """Read the release at `uri`, a path or a URI such as s3://bucket/folder.
 
     Raises:
-        CorruptData: it is not there, or not what was written.
-        MissingExtra, InvalidRequest (not a place that pyarrow knows), Unavailable (nothing answers there).
+        CorruptData: missing, or changed since it was written.
+        MissingExtra, InvalidRequest (scheme unknown to pyarrow), Unavailable (nothing answers there).
     """
     local = _local(uri)
     if local is not None:
@@ -36,24 +36,24 @@ def read_release(uri: str) -> Release:
 
 
 def fetch_shard(uri: str, name: str, digest: str, cache: Path) -> Path:
-    """The folder of a shard on this machine: where it lies, or a copy of it in `cache`.
+    """Return the folder of a shard on this machine: its own, or a copy in `cache`.
 
     Args:
-        uri: of the release.
-        name: the shard's.
-        digest: what the release names it by.
-        cache: where copies are kept, by digest.
+        uri: location of the release.
+        name: name of the shard.
+        digest: digest of its manifest.
+        cache: folder of copies, by digest.
 
     Raises:
-        CorruptData: it is not there, or another shard.
+        CorruptData: it is missing, or another shard.
         MissingExtra, InvalidRequest, Unavailable.
     """
     local = _local(uri)
     if local is not None and (local / name).is_dir():
         return local / name
-    kept = cache / digest
-    if kept.is_dir():
-        return kept
+    shard = cache / digest
+    if shard.is_dir():
+        return shard
     files, folder = _file_system(uri)
     cache.mkdir(parents=True, exist_ok=True)
     arriving = cache / f".{digest}.{os.getpid()}-{uuid4().hex[:8]}"
@@ -66,39 +66,39 @@ def fetch_shard(uri: str, name: str, digest: str, cache: Path) -> Path:
             (arriving / file).parent.mkdir(parents=True, exist_ok=True)
             _copy_file(files, f"{folder}/{name}/{file}", arriving / file)
         try:
-            arriving.rename(kept)
+            arriving.rename(shard)
         except OSError:
-            if not kept.is_dir():  # another process on this machine was faster
+            if not shard.is_dir():  # another process on this machine was faster
                 raise
-        return kept
+        return shard
     finally:
         shutil.rmtree(arriving, ignore_errors=True)
 
 
 def send(folder: Path, uri: str) -> None:
-    """Copy a release to `uri`; its release.json comes last, so that a half copy is none.
+    """Copy a release to `uri`; release.json is written last, so an incomplete copy is not valid.
 
     Raises:
         MissingExtra, InvalidRequest, CorruptData (not a release).
-        Unavailable: it cannot be written there.
+        Unavailable: `uri` cannot be written.
     """
     Release.read(folder)
     files, target = _file_system(uri)
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RELEASE_NAME)
     try:
         for path in [*paths, folder / RELEASE_NAME]:
-            there = f"{target}/{path.relative_to(folder).as_posix()}"
-            files.create_dir(there.rpartition("/")[0], recursive=True)
-            with path.open("rb") as source, files.open_output_stream(there) as sink:
+            destination = f"{target}/{path.relative_to(folder).as_posix()}"
+            files.create_dir(destination.rpartition("/")[0], recursive=True)
+            with path.open("rb") as source, files.open_output_stream(destination) as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
-    except (OSError, ValueError) as error:  # GCS calls a bucket that is not there an invalid argument
+    except (OSError, ValueError) as error:  # GCS calls a missing bucket an invalid argument
         raise Unavailable(
             f"cannot write to {target} ({error}); is it there, and may we write to it?"
         ) from error
 
 
 def below(uri: str, *names: str) -> str:
-    """The URI of a folder inside that of `uri`; options of the file system, after a ?, stay at the end."""
+    """Return the URI of a subfolder of `uri`; file system options after a ? stay at the end."""
     place, mark, options = uri.partition("?")
     return "/".join([place.rstrip("/"), *names]) + mark + options
 

@@ -1,7 +1,7 @@
 """`ShardedAttention`: attention over the documents of all shards, with the results of a single machine.
 
-queries → fold → every shard proposes → the best of all → logits, softmax, ranking
-and for a hop or a context:              (max, sum, Σ weight e_d) of every shard → merged
+queries → fold → every shard proposes → best of all shards → logits, softmax, ranking
+for a hop or a context:                  (max, sum, Σ weight e_d) of every shard → merged
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dsearch.attention import refine
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked
-from dsearch.cluster.wire.messages import Foremost, GradientRequest, Pooled, Proposal, Shown
+from dsearch.cluster.wire.messages import HitPreview, PoolResult, Proposal, ProposalRequest, ShardHit
 from dsearch.engine.ranking.coverage import mass_of
 from dsearch.engine.ranking.layer import HOP_CANDIDATES, SearchOutput
 from dsearch.errors import InvalidRequest
@@ -31,8 +31,8 @@ from dsearch.types import Mode
 class Shards(Protocol):
     """The shards of one release, wherever they are."""
 
-    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
-        """Call a method of some shards at once, each with its argument; their answers.
+    def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
+        """Call a method of several shards at once, each with its request; return their answers.
 
         Raises:
             ShardsLost: some of them do not answer.
@@ -41,18 +41,18 @@ class Shards(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """A question before its queries are projected.
+class ShardQuery:
+    """Options of a search over shards, before queries are projected.
 
     Attributes:
-        texts: the words of each query; None leaves the keyword leg out.
-        mode: the legs.
-        candidates: how many each leg proposes for each head.
-        filter: what documents must meet.
-        required: phrases that they must hold.
-        excluded: phrases that they must not hold.
-        coverage: whether the share of the exact softmax is wanted.
-        foremost: what shards show with their proposals; heeded of a single query of a single head.
+        texts: words of each query; None omits the keyword leg.
+        mode: legs of the search.
+        candidates: candidates of each leg and head.
+        filter: condition on documents.
+        required: phrases that documents must contain.
+        excluded: phrases that documents must not contain.
+        coverage: whether to compute the covered mass.
+        preview: documents to send with the proposals; used for a single query with a single head.
     """
 
     texts: list[str] | None
@@ -62,16 +62,16 @@ class Asking:
     required: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     coverage: bool = False
-    foremost: Foremost | None = None
+    preview: HitPreview | None = None
 
     @property
     def words(self) -> list[str] | None:
-        """The texts, where words have a part."""
+        """The texts; None in dense mode."""
         return None if self.mode == "dense" else self.texts
 
-    def question(self, folded: Float[Tensor, "batch heads encoder_dim"], head: Head) -> GradientRequest:
-        """Build the question to the shards for a head."""
-        return GradientRequest(
+    def question(self, folded: Float[Tensor, "batch heads encoder_dim"], head: Head) -> ProposalRequest:
+        """Build the request to the shards for a head."""
+        return ProposalRequest(
             folded=np.ascontiguousarray(folded.numpy(), np.float32),
             texts=self.texts,
             mode=self.mode,
@@ -83,32 +83,32 @@ class Asking:
             keyword_weight=None if self.words is None else head.keyword_weight.detach().numpy(),
             temperature=float(head.temperature),
             weighting=head.keyword_weighting,
-            foremost=self.foremost if folded.shape[:2] == (1, 1) else None,
+            preview=self.preview if folded.shape[:2] == (1, 1) else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ShardedOutput:
     """Result of attention over all shards.
 
     Attributes:
         output: weights, scores and positions; `context` is empty.
         candidates: the same candidates in the same order, with their shards.
         mass: share of the exact softmax that the candidates hold; None if it was not requested.
-        shown: documents that came with the candidates, by position.
+        hits: documents that came with the candidates, by position.
     """
 
     output: SearchOutput
     candidates: Candidates
     mass: Float[Tensor, " batch"] | None
-    shown: dict[int, Shown]
+    hits: dict[int, ShardHit]
 
 
 class ShardedAttention:
     """Attention over the documents of one release.
 
     Args:
-        release: what is attended to.
+        release: release to attend to.
         shards: its shards.
     """
 
@@ -120,18 +120,18 @@ class ShardedAttention:
         self,
         states: Float[Tensor, "batch encoder_dim"],
         head: Head,
-        asking: Asking,
+        query: ShardQuery,
         *,
         lost: frozenset[int] = frozenset(),
         hops: int | None = None,
         hop_strength: float | None = None,
-    ) -> Found:
+    ) -> ShardedOutput:
         """Attend with query states and return the result of the last hop; options as of `SearchLayer`.
 
         Args:
             states: embeddings of the queries.
             head: head that projects them.
-            asking: the rest of the question.
+            query: texts and options.
             lost: numbers of shards to leave out.
             hops: rounds of search; when None, two if the head has learned a strength, else one.
             hop_strength: β; the head's own when None.
@@ -147,51 +147,51 @@ class ShardedAttention:
             raise InvalidRequest(f"hops={hops}; use an integer of at least 1")
         queries = head.queries(states)
         for _ in range(hops - 1):
-            before = replace(asking, coverage=False, foremost=None)
-            found = self._read(queries, head, before, lost)
-            # Linear: the key of a mean is the keys' mean.
-            keys = head.keys(pooled(self._pool(found, head, HOP_CANDIDATES), found.output.folded))
+            before = replace(query, coverage=False, preview=None)
+            answer = self._read(queries, head, before, lost)
+            # Keys are linear: the key of a mean is the mean of the keys.
+            keys = head.keys(pooled(self._pool(answer, head, HOP_CANDIDATES), answer.output.folded))
             once = torch.ones(*queries.shape[:2], 1, 1)
             queries = refine(queries.unsqueeze(2), once, keys.unsqueeze(2), strength).squeeze(2)
-        return self._read(queries, head, asking, lost)
+        return self._read(queries, head, query, lost)
 
-    def context(self, found: Found, head: Head) -> Float[Tensor, "batch value_dim"]:
-        """Σ_d weight(q, d) W_V e_d over the candidates.
+    def context(self, answer: ShardedOutput, head: Head) -> Float[Tensor, "batch value_dim"]:
+        """Compute Σ_d weight(q, d) W_V e_d over the candidates.
 
         Raises:
             ShardsLost: a shard does not answer.
         """
-        parts = self._pool(found, head, found.candidates.positions.shape[1])
-        return (head.mixture[:, None] * head.values(pooled(parts, found.output.folded))).sum(1)
+        parts = self._pool(answer, head, answer.candidates.positions.shape[1])
+        return (head.mixture[:, None] * head.values(pooled(parts, answer.output.folded))).sum(1)
 
     def _read(
         self,
         queries: Float[Tensor, "batch heads key_dim"],
         head: Head,
-        asking: Asking,
+        query: ShardQuery,
         lost: frozenset[int],
-    ) -> Found:
+    ) -> ShardedOutput:
         folded = head.fold(queries)
-        question = asking.question(folded, head)
+        question = query.question(folded, head)
         numbers = [number for number in range(len(self.release.shards)) if number not in lost]
         answers = cast("dict[int, Proposal]", self._shards.ask("propose", dict.fromkeys(numbers, question)))
         offsets = {number: self.release.shards[number].offset for number in numbers}
         candidates, documents = merged(answers, offsets, question)
         output, by_weight = ranked(candidates, folded, head, question)
-        mass = _mass(output, answers, documents, head) if asking.coverage else None
-        shown = {position: one for answer in answers.values() for position, one in answer.shown.items()}
-        return Found(output, by_weight, mass, shown)
+        mass = _mass(output, answers, documents, head) if query.coverage else None
+        entries = {at: entry for answer in answers.values() for at, entry in answer.hits.items()}
+        return ShardedOutput(output, by_weight, mass, entries)
 
-    def _pool(self, found: Found, head: Head, most: int) -> list[Pooled]:
-        asked = poolings(found.output, found.candidates, head, most)
-        return list(self._shards.ask("pool", asked).values()) if asked else []
+    def _pool(self, answer: ShardedOutput, head: Head, most: int) -> list[PoolResult]:
+        requests = poolings(answer.output, answer.candidates, head, most)
+        return list(self._shards.ask("pool", requests).values()) if requests else []
 
 
 def _mass(
-    found: SearchOutput, answers: Mapping[int, Proposal], documents: int, head: Head
+    output: SearchOutput, answers: Mapping[int, Proposal], documents: int, head: Head
 ) -> Float[Tensor, " batch"]:
-    if found.positions.shape[1] and (found.positions >= 0).sum(1).min() == documents:
-        return torch.ones(len(found.positions))
+    if output.positions.shape[1] and (output.positions >= 0).sum(1).min() == documents:
+        return torch.ones(len(output.positions))
     parts = [torch.tensor(answer.partition) for answer in answers.values()]
     whole = torch.stack(parts).logsumexp(0)
-    return mass_of(found, whole, temperature=head.temperature, mixture=head.mixture)
+    return mass_of(output, whole, temperature=head.temperature, mixture=head.mixture)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.cluster.search.attention import Found, Shards
+from dsearch.cluster.search.attention import ShardedOutput, Shards
 from dsearch.cluster.search.merge import Candidates
-from dsearch.cluster.wire.messages import Foremost, Showing, Shown
+from dsearch.cluster.wire.messages import HitPreview, HitRequest, ShardHit
 from dsearch.engine.ranking.explain import explained
 from dsearch.engine.ranking.layer import SearchOutput
 from dsearch.engine.search.hits import HitPage
@@ -30,7 +30,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Shows:
+class HitFields:
     """Fields that hits carry beside their documents.
 
     Attributes:
@@ -44,99 +44,99 @@ class Shows:
     highlight: bool
 
     @classmethod
-    def of(cls, texts: Sequence[str] | None, mode: Mode, *, explain: bool, highlight: bool) -> Shows:
-        """For queries with these words: without keywords there is nothing to explain, but to highlight."""
+    def of(cls, texts: Sequence[str] | None, mode: Mode, *, explain: bool, highlight: bool) -> HitFields:
+        """Return the fields for queries with these words; a dense search has no words to explain."""
         scored = None if mode == "dense" else texts
         return cls(texts if highlight else scored, explain and scored is not None, highlight)
 
 
-def foremost(page: HitPage, shows: Shows, shards: int) -> Foremost | None:
+def preview(page: HitPage, fields: HitFields, shards: int) -> HitPreview | None:
     """Decide how many documents each shard sends with its proposals; None if a second round is cheaper.
 
-    A message costs a shard more than ten documents do. With few shards, each sends twice its share of the
-    page and two more. With four shards that is too few for two answers in a thousand if documents are
-    distributed at random (binomial), and for more answers if documents of a topic lie together; the missing
-    ones are then requested separately. With many shards most documents would be sent in vain.
+    A message costs a shard more than ten documents. With few shards, each sends twice its share of the page
+    plus two. With four shards and randomly distributed documents (binomial) that is too few for two answers
+    in a thousand, more if documents of a topic lie together; the missing ones are requested separately.
+    With many shards most of these documents would be unused.
 
     Args:
         page: requested range of hits; shards know their own hits only for the first page.
-        shows: fields of the hits.
+        fields: fields of the hits.
         shards: number of shards.
     """
     if page.offset or shards > _FEW_SHARDS:
         return None
     share = -(-2 * page.limit // max(shards, 1)) + 2
-    words = None if shows.words is None else shows.words[0]
-    return Foremost(min(page.limit, share), words, shows.explain, shows.highlight)
+    words = None if fields.words is None else fields.words[0]
+    return HitPreview(min(page.limit, share), words, fields.explain, fields.highlight)
 
 
 def hits_of(
-    found: Found, shards: Shards, head: Head, page: HitPage, shows: Shows, *, explain: bool
+    answer: ShardedOutput, shards: Shards, head: Head, page: HitPage, fields: HitFields, *, explain: bool
 ) -> list[list[Hit]]:
-    """The hits of each query, ranks counted from 1; each shard is asked once for what it has not shown.
+    """Build the hits of each query, ranks from 1, with one request per shard for documents still missing.
 
     Args:
-        found: attention over the candidates.
-        shards: where their documents are.
-        head: whose attention it is.
-        page: which hits are wanted.
-        shows: what they carry.
+        answer: attention over the candidates.
+        shards: shards of the release.
+        head: head of the attention.
+        page: requested range of hits.
+        fields: fields of the hits.
         explain: whether hits carry the parts of their scores.
     """
-    output, candidates = found.output, found.candidates
+    output, candidates = answer.output, answer.candidates
     stops = np.minimum(page.reached(output), page.offset + page.limit).tolist()
     places = [
         _Place(query, column) for query, stop in enumerate(stops) for column in range(page.offset, stop)
     ]
-    shown: dict[_Place, Shown] = {}
+    documents: dict[_Place, ShardHit] = {}
     by_shard: dict[int, list[_Place]] = {}
     for place in places:
-        known = found.shown.get(int(candidates.positions[place.query, place.column]))
-        if known is None:
+        entry = answer.hits.get(int(candidates.positions[place.query, place.column]))
+        if entry is None:
             by_shard.setdefault(int(candidates.shards[place.query, place.column]), []).append(place)
         else:
-            shown[place] = known
+            documents[place] = entry
     taken = _keys(output, candidates, head)
-    asked = {
-        shard: Showing(
+    requests = {
+        shard: HitRequest(
             positions=[int(candidates.positions[place.query, place.column]) for place in here],
             keys=None if taken is None else [int(taken[place.query, place.column]) for place in here],
-            queries=None if shows.words is None else [shows.words[place.query] for place in here],
-            explain=shows.explain,
-            highlight=shows.highlight,
+            queries=None if fields.words is None else [fields.words[place.query] for place in here],
+            explain=fields.explain,
+            highlight=fields.highlight,
             weighting=head.keyword_weighting,
         )
         for shard, here in by_shard.items()
     }
-    answers = cast("Mapping[int, list[Shown]]", shards.ask("show", asked) if asked else {})
+    answers = cast("Mapping[int, list[ShardHit]]", shards.ask("show", requests) if requests else {})
     for shard, here in by_shard.items():
-        shown.update(zip(here, answers[shard], strict=True))
+        documents.update(zip(here, answers[shard], strict=True))
     why = explained(output, head, head.temperature) if explain else None
     weights, scores = output.weights.numpy(), output.scores.numpy()
     hits: list[list[Hit]] = [[] for _ in stops]
     for place in places:
-        one, query, column = shown[place], place.query, place.column
+        entry, query, column = documents[place], place.query, place.column
         hits[query].append(
             Hit(
                 rank=column + 1,
-                id=one.document.id,
+                id=entry.document.id,
                 weight=float(weights[query, column]),
                 score=float(scores[query, column]),
-                title=one.document.title,
-                text=one.document.text,
-                metadata=one.document.metadata,
-                explain=None if why is None else why(query, column, one.terms),
-                highlights=one.highlights,
-                passage=one.passage,
+                title=entry.document.title,
+                text=entry.document.text,
+                metadata=entry.document.metadata,
+                explain=None if why is None else why(query, column, entry.terms),
+                highlights=entry.highlights,
+                passage=entry.passage,
             )
         )
     return hits
 
 
-def _keys(found: SearchOutput, candidates: Candidates, head: Head) -> np.ndarray | None:
-    """The key that a candidate was taken for; of several heads by that which adds most to its weight."""
-    if found.keys is None:
+def _keys(output: SearchOutput, candidates: Candidates, head: Head) -> np.ndarray | None:
+    """Key of each candidate, from the head that adds most to its weight; None with one key a document."""
+    if output.keys is None:
         return None
-    shares = (found.head_weights * head.mixture.detach()[:, None]).numpy()
+    shares = (output.head_weights * head.mixture.detach()[:, None]).numpy()
     heads = torch.as_tensor(shares.argmax(axis=1)).numpy()
     return np.take_along_axis(candidates.keys, heads[:, None], 1)[:, 0]

@@ -1,8 +1,8 @@
 """Merge the proposals of shards into the ranking that one machine would produce.
 
-Each shard proposes as many candidates as one machine would. Of these, the best of all shards are used, for
-each leg and each head. Shards are ordered by position, so ties break as on one machine. A proposal contains
-only positions and the parts of the logits, no documents.
+Each shard proposes as many candidates as one machine would; the best of all shards are used, for each leg and
+head. Shards are ordered by position, so ties break as on one machine. A proposal contains positions and the
+parts of the logits, no documents.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dsearch.attention import POOLINGS, Partial, merge, mix, temper
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.attention.scores import keyword_part
-from dsearch.cluster.wire.messages import GradientRequest, Pooled, Pooling, Proposal
+from dsearch.cluster.wire.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
 from dsearch.engine.ranking.layer import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
 
@@ -28,15 +28,15 @@ _HEAD_UNDERFLOW = 1e-30
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The union of what the legs find for the heads of each query, ascending, −1 behind.
+    """Union of the candidates of all legs and heads of each query, by position, padded with −1.
 
     Attributes:
-        positions: in the whole generation.
+        positions: positions in the whole generation.
         dense: folded query · embedding.
         keyword: b(q, d).
-        shards: the number of each one's shard, −1 behind.
-        keys: the shard's number of the key that each head took, −1 behind.
-        passages: whether any document among them has more than one key.
+        shards: shard number of each candidate, −1 for padding.
+        keys: the shard's number of the key that each head chose, −1 for padding.
+        passages: True if any of these documents has more than one key.
     """
 
     positions: Int64[np.ndarray, "batch candidates"]
@@ -48,14 +48,14 @@ class Candidates:
 
 
 def merged(
-    proposals: Mapping[int, Proposal], offsets: Mapping[int, int], question: GradientRequest
+    proposals: Mapping[int, Proposal], offsets: Mapping[int, int], question: ProposalRequest
 ) -> tuple[Candidates, int]:
-    """The candidates of all shards together, and how many documents the question lets through.
+    """Merge the candidates of all shards; also return the number of documents that the filters admit.
 
     Args:
-        proposals: of each shard by its number; at least one.
-        offsets: the first position of each shard.
-        question: what they were asked.
+        proposals: proposal of each shard, by shard number; at least one.
+        offsets: first position of each shard.
+        question: request to the shards.
     """
     numbers = sorted(proposals)
     every = [proposals[number] for number in numbers]
@@ -66,13 +66,13 @@ def merged(
     widths = [proposal.positions.shape[1] for proposal in every]
     shards = np.broadcast_to(np.repeat(np.array(numbers, np.int64), widths), positions.shape)
     keys = np.concatenate([_keys(proposals[number], offsets[number]) for number in numbers], axis=2)
-    kept = _kept(positions, dense, keyword, documents, question)
-    width = int(kept.sum(axis=1).max(initial=0))
-    order = np.argsort(~kept, axis=1, kind="stable")[:, :width]  # those kept, in the order of positions
-    there = np.take_along_axis(kept, order, 1)
+    chosen = _chosen(positions, dense, keyword, documents, question)
+    width = int(chosen.sum(axis=1).max(initial=0))
+    order = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # chosen ones first, by position
+    valid = np.take_along_axis(chosen, order, 1)
 
     def taken(array: np.ndarray, behind: int | float) -> np.ndarray:
-        along, inside = (order, there) if array.ndim == 2 else (order[:, None], there[:, None])
+        along, inside = (order, valid) if array.ndim == 2 else (order[:, None], valid[:, None])
         return np.where(inside, np.take_along_axis(array, along, array.ndim - 1), behind).astype(array.dtype)
 
     candidates = Candidates(
@@ -93,26 +93,26 @@ def _keys(proposal: Proposal, offset: int) -> Int64[np.ndarray, "batch heads can
     return np.broadcast_to(own[:, None], proposal.dense.shape)
 
 
-def _kept(
+def _chosen(
     positions: Int64[np.ndarray, "batch every"],
     dense: Float32[np.ndarray, "batch heads every"],
     keyword: Float32[np.ndarray, "batch every"],
     documents: int,
-    question: GradientRequest,
+    question: ProposalRequest,
 ) -> Bool[np.ndarray, "batch every"]:
     """Mask the best of all shards in a leg of a head: the candidates that one machine would propose."""
-    there, most = positions != NONE, question.candidates
-    kept = np.zeros(positions.shape, bool)
+    valid, most = positions != NONE, question.candidates
+    chosen = np.zeros(positions.shape, bool)
     if question.mode != "keyword":
         if documents <= most:
-            return there
+            return valid
         for head in range(dense.shape[1]):
-            np.put_along_axis(kept, _best(np.where(there, dense[:, head], -np.inf), most), True, 1)
+            np.put_along_axis(chosen, _best(np.where(valid, dense[:, head], -np.inf), most), True, 1)
     if question.texts is not None and question.mode != "dense":
         by_words = np.zeros(positions.shape, bool)
         np.put_along_axis(by_words, _best(keyword, most), True, 1)
-        kept |= by_words & (keyword > 0)
-    return kept & there
+        chosen |= by_words & (keyword > 0)
+    return chosen & valid
 
 
 def _best(scores: Float32[np.ndarray, "batch every"], most: int) -> Int64[np.ndarray, "batch best"]:
@@ -123,11 +123,11 @@ def ranked(
     candidates: Candidates,
     folded: Float[Tensor, "batch heads encoder_dim"],
     head: Head,
-    question: GradientRequest,
+    question: ProposalRequest,
 ) -> tuple[SearchOutput, Candidates]:
-    """Attention over the candidates, sorted by weight as `SearchLayer` sorts it; and they in that order.
+    """Attention over the candidates and the candidates themselves, both sorted by weight as in `SearchLayer`.
 
-    The context is left empty: it takes the shards' embeddings (`pooled`).
+    The context is empty: it needs the shards' embeddings (`pooled`).
     """
     dense = torch.as_tensor(candidates.dense)
     keyword = torch.zeros_like(dense)
@@ -168,25 +168,25 @@ def ranked(
     return output, by_weight
 
 
-def poolings(found: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, Pooling]:
+def poolings(output: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, PoolRequest]:
     """Build the pooling request of each shard: the first `most` candidates of each query."""
     shards, keys = candidates.shards[:, :most], candidates.keys[:, :, :most]
-    logits = ((found.dense + found.keyword) / head.temperature)[:, :, :most].numpy()
-    asked: dict[int, Pooling] = {}
+    logits = ((output.dense + output.keyword) / head.temperature)[:, :, :most].numpy()
+    requests: dict[int, PoolRequest] = {}
     for shard in np.unique(shards[shards != NONE]).tolist():
         here = shards == shard
         width = int(here.sum(axis=1).max())
         order = np.argsort(~here, axis=1, kind="stable")[:, :width]
-        there = np.take_along_axis(here, order, 1)[:, None]
-        asked[shard] = Pooling(
-            np.where(there, np.take_along_axis(keys, order[:, None], 2), NONE),
-            np.where(there, np.take_along_axis(logits, order[:, None], 2), -np.inf).astype(np.float32),
+        valid = np.take_along_axis(here, order, 1)[:, None]
+        requests[shard] = PoolRequest(
+            np.where(valid, np.take_along_axis(keys, order[:, None], 2), NONE),
+            np.where(valid, np.take_along_axis(logits, order[:, None], 2), -np.inf).astype(np.float32),
         )
-    return asked
+    return requests
 
 
-def pooled(parts: list[Pooled], like: Float[Tensor, "batch heads encoder_dim"]) -> Float[Tensor, ...]:
-    """Σ_d a_h(q, d) e_d of each head, from the triples of the shards; zeros where there is no candidate."""
+def pooled(parts: list[PoolResult], like: Float[Tensor, "batch heads encoder_dim"]) -> Float[Tensor, ...]:
+    """Compute Σ_d a_h(q, d) e_d of each head from the triples of the shards; zeros without candidates."""
     if not parts:
         return torch.zeros_like(like)
     triples = [Partial(*map(torch.tensor, (part.max, part.sum, part.context))) for part in parts]

@@ -1,8 +1,8 @@
 """`ShardedSearch`: search of a collection whose documents lie in shards.
 
-    texts → query states → attention over all shards (attention.py) → hits, whose documents their shards show
+    texts → query states → attention over all shards (attention.py) → hits, with documents from the shards
 
-One answer is of one release and one model from beginning to end.
+An answer uses one release and one model from beginning to end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.release import Release
-from dsearch.cluster.search.attention import Asking, Found, ShardedAttention, Shards
-from dsearch.cluster.search.hits import Shows, foremost, hits_of
+from dsearch.cluster.search.attention import ShardedAttention, ShardedOutput, ShardQuery, Shards
+from dsearch.cluster.search.hits import HitFields, hits_of, preview
 from dsearch.engine.options import SearchChoices
 from dsearch.engine.search.hits import HitPage, results_of
 from dsearch.engine.search.pagination import PageRequest
@@ -39,21 +39,21 @@ class ClusterAttention:
 
     Attributes:
         context: Σ_d weight(q, d) W_V e_d.
-        found: weights, scores, positions, covered mass.
+        output: weights, scores, positions, covered mass.
     """
 
     context: Float[Tensor, "batch value_dim"]
-    found: Found
+    output: ShardedOutput
 
 
 class ShardedSearch:
     """Searches of one release.
 
     Args:
-        release: what is searched.
+        release: release to search.
         shards: its shards.
-        head: gives the head of a model.
-        states: gives the embeddings of queries by the encoder of a model.
+        head: returns the head of a model.
+        states: encodes queries with the encoder of a model.
     """
 
     def __init__(self, release: Release, shards: Shards, head: Callable[[str], Head], states: States):
@@ -66,17 +66,17 @@ class ShardedSearch:
         self._tokenizer = None if settings is None else Tokenizer.from_settings(settings, rebuild=True)
 
     def search(self, queries: Sequence[str], model: str, chosen: SearchChoices) -> list[SearchResult]:
-        """Answer `queries`, all from this release and one model; as `dsearch.engine.search.search`.
+        """Answer queries with this release and one model, as `dsearch.engine.search.search`.
 
         Args:
-            queries: the texts.
-            model: the version that answers where neither options nor cursor name one.
-            chosen: the options.
+            queries: texts.
+            model: default version, if neither options nor cursor name one.
+            chosen: options of the search.
 
         Raises:
             InvalidRequest, InvalidCursor.
-            Gone, Conflict: the cursor is of another state.
-            ShardsMissing: a shard does not answer, and `partial` was not asked for.
+            Gone, Conflict: the cursor names another state.
+            ShardsMissing: a shard does not answer, and `partial` is False.
         """
         started = time.perf_counter()
         if chosen.mode not in ("hybrid", "dense", "keyword"):
@@ -113,19 +113,19 @@ class ShardedSearch:
         candidates: int,
         coverage: bool = False,
     ) -> ClusterAttention:
-        """Attention of query states over the documents; see `SearchLayer`.
+        """Compute attention of query states over the documents; see `SearchLayer`.
 
         Raises:
             ShardsLost: a shard does not answer.
         """
         head = self._head(model)
         with torch.inference_mode():
-            asking = Asking(texts, mode, candidates, coverage=coverage)
-            found = self._attention.attend(states, head, asking)
-            return ClusterAttention(self._attention.context(found, head), found)
+            query = ShardQuery(texts, mode, candidates, coverage=coverage)
+            answer = self._attention.attend(states, head, query)
+            return ClusterAttention(self._attention.context(answer, head), answer)
 
     def _share_of(self, lost: frozenset[int]) -> float:
-        """The share of the documents that lie in some of the shards."""
+        """Share of the documents that lie in these shards."""
         total = self.release.documents
         return sum(self.release.shards[number].documents for number in lost) / total if total else 0.0
 
@@ -162,7 +162,7 @@ class ShardedSearch:
         answers: dict[int, SearchResult] = {}
         with torch.inference_mode():
             for group in groups:
-                asking = Asking(
+                query = ShardQuery(
                     texts=group.texts,
                     mode=group.mode,
                     candidates=places[0].candidates,
@@ -172,26 +172,26 @@ class ShardedSearch:
                     coverage=chosen.covers(self.release.documents),
                 )
                 named = [(queries[number], places[number]) for number in group.numbers]
-                found = self._answered(named, states[group.numbers], asking, stamp, chosen, lost)
-                answers.update(zip(group.numbers, found, strict=True))
+                results = self._answered(named, states[group.numbers], query, stamp, chosen, lost)
+                answers.update(zip(group.numbers, results, strict=True))
         return [answers[number] for number in range(len(queries))]
 
     def _answered(
         self,
         named: Sequence[tuple[str, PageRequest]],
         states: Float[Tensor, "batch encoder_dim"],
-        asking: Asking,
+        query: ShardQuery,
         stamp: Stamp,
         chosen: SearchChoices,
         lost: frozenset[int],
     ) -> list[SearchResult]:
-        """The answers to queries that are asked together, each given with its place."""
+        """Answer queries of one group; `named` has each text with its page request."""
         head, offset = self._head(stamp.model), named[0][1].offset
         page = HitPage(chosen.limit, offset, chosen.score_threshold, chosen.weight_threshold)
-        shows = Shows.of(asking.texts, asking.mode, explain=chosen.explain, highlight=chosen.highlight)
-        asking = replace(asking, foremost=foremost(page, shows, len(self.release.shards) - len(lost)))
-        found = self._attention.attend(
-            states, head, asking, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
+        fields = HitFields.of(query.texts, query.mode, explain=chosen.explain, highlight=chosen.highlight)
+        query = replace(query, preview=preview(page, fields, len(self.release.shards) - len(lost)))
+        answer = self._attention.attend(
+            states, head, query, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
         )
-        hits = hits_of(found, self._shards, head, page, shows, explain=chosen.explain)
-        return results_of(named, found.output, hits, found.mass, page, stamp)
+        hits = hits_of(answer, self._shards, head, page, fields, explain=chosen.explain)
+        return results_of(named, answer.output, hits, answer.mass, page, stamp)

@@ -1,7 +1,7 @@
 """`ShardActor`: a replica of a shard in a process of its own, placed by Ray.
 
-No code of a caller is transferred: the actor is created from names (a place, a digest), and requests are
-plain records (wire/messages.py), packed by wire/packing.py.
+No code is transferred: the actor is created from names (location, digest), and requests are plain records
+(wire/messages.py), packed by wire/packing.py.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ASKED = ("propose", "pool", "show", "attend", "attend_backward", "gather")
 class ShardActor:
     """A copy of one shard.
 
-    It opens the shard when it starts. Where that fails (a store that cannot be reached just now) it goes on
-    without, and `ready` tries again: Ray would not start an actor again whose beginning failed.
+    It opens the shard at its start. If that fails (the store cannot be reached), the actor stays and `ready`
+    tries again, because Ray does not restart an actor whose constructor failed.
 
     Args:
-        uri: where its release lies.
-        name: the shard's name in it.
-        digest: what the release names it by.
-        cache: the folder for what has to be copied to this machine.
-        threads: of native libraries.
+        uri: location of the release.
+        name: name of the shard.
+        digest: digest of its manifest.
+        cache: folder for copies on this machine.
+        threads: threads of native libraries.
     """
 
     def __init__(self, uri: str, name: str, digest: str, cache: str, threads: int = 1):
@@ -47,10 +47,10 @@ class ShardActor:
             print(f"shard {name} of {uri} does not open yet: {error}")
 
     def ready(self) -> str:
-        """The digest of what it has.
+        """Open the shard if necessary, and return its digest.
 
         Raises:
-            DsearchError, OSError: why the shard does not open.
+            DsearchError, OSError: the shard does not open.
         """
         return self._open().manifest.digest
 
@@ -63,7 +63,7 @@ class ShardActor:
 
         Raises:
             NotOpen: the shard is not open yet.
-            DsearchError: raised by the shard on purpose.
+            DsearchError: error of the shard.
         """
         if method not in ASKED:
             raise InvalidRequest(f"a shard answers {', '.join(ASKED)}; not {method!r}")
@@ -86,25 +86,25 @@ class ShardActor:
 
 
 def start(name: str, place: tuple[str, str, str, str], *, num_cpus: float, node: str) -> Any:
-    """A handle on a new copy: an actor that outlives who started it, and that Ray starts again when it ends.
+    """Start a copy and return its handle. The actor outlives its creator, and Ray restarts it when it ends.
 
     Args:
-        name: of the actor.
-        place: uri, shard, digest and cache, as of `ShardActor`.
-        num_cpus: logical ones that it takes.
-        node: the machine on which it begins; when that is gone, any.
+        name: name of the actor.
+        place: uri, shard, digest and cache, as for `ShardActor`.
+        num_cpus: its logical CPUs.
+        node: machine to start on; any other if it is gone.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from dsearch.cluster.connection import NAMESPACE
 
-    made: Any = ray.remote(ShardActor)
-    return made.options(
+    actor: Any = ray.remote(ShardActor)
+    return actor.options(
         name=name,
         namespace=NAMESPACE,
         lifetime="detached",
-        max_restarts=-1,  # a lost copy comes back by itself, on another machine when its own is gone
+        max_restarts=-1,  # a lost copy restarts, on another machine if its own is gone
         max_concurrency=1,
         num_cpus=num_cpus,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=True),

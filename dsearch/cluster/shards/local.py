@@ -14,7 +14,7 @@ class LocalShards:
     """Every shard of a release, opened here.
 
     Args:
-        folder: of the release.
+        folder: folder of the release.
 
     Raises:
         CorruptData, UnsupportedFormat.
@@ -24,11 +24,11 @@ class LocalShards:
         self.release = Release.read(folder)
         self.shards = [Shard.open(folder / entry.name, entry.digest) for entry in self.release.shards]
 
-    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
-        """Call a method of some shards, each with its argument; their answers."""
-        return {number: getattr(self.shards[number], method)(argument) for number, argument in asked.items()}
+    def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
+        """Call a method of several shards, each with its request; return their answers."""
+        return {at: getattr(self.shards[at], method)(argument) for at, argument in requests.items()}
 
     def close(self) -> None:
-        """Let go of their files."""
+        """Close the shards."""
         for shard in self.shards:
             shard.close()

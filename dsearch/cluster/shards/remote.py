@@ -1,7 +1,7 @@
 """`RayShards`: the shards of a live release, called wherever they run, with failover to another replica.
 
-A request changes nothing, so it can be repeated. A failed replica is skipped until it reports that it is
-ready; Ray restarts it meanwhile.
+Requests only read, so they can be repeated. A failed replica is skipped until it reports that it is ready;
+Ray restarts it meanwhile.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class RayShards:
     """The copies of the shards of a release.
 
     Args:
-        live: what the coordinator says of it.
-        answer_s: how long a copy may take; another is asked then.
+        live: entry of the coordinator.
+        answer_s: timeout of a copy, after which another one is called.
     """
 
     def __init__(self, live: Live, *, answer_s: float = ANSWER_S):
@@ -37,23 +37,23 @@ class RayShards:
         self._answer_s = answer_s
         self._names = live.actors
         self._handles: dict[tuple[int, int], Any] = {}
-        self._down: dict[tuple[int, int], tuple[Any, float]] = {}  # what will say that it is back; since when
+        self._down: dict[tuple[int, int], tuple[Any, float]] = {}  # pending `ready` call; start of the outage
         self._turn = itertools.count()
 
-    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
-        """Call a method of some shards at once, each with its argument; their answers.
+    def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
+        """Call a method of several shards at once, each with its request; return their answers.
 
         Raises:
             ShardsLost: no copy of some of them answers.
-            DsearchError: what a shard raised on purpose.
+            DsearchError: error of a shard.
         """
-        once = {id(record): pack(record) for record in asked.values()}  # one question goes to many
-        packed = {shard: once[id(record)] for shard, record in asked.items()}
+        once = {id(record): pack(record) for record in requests.values()}  # one request goes to many shards
+        packed = {shard: once[id(record)] for shard, record in requests.items()}
         answers: dict[int, Any] = {}
-        tried: dict[int, set[int]] = {shard: set() for shard in asked}
+        tried: dict[int, set[int]] = {shard: set() for shard in requests}
         turn = next(self._turn)
         lost: set[int] = set()
-        while left := [shard for shard in asked if shard not in answers and shard not in lost]:
+        while left := [shard for shard in requests if shard not in answers and shard not in lost]:
             calls: dict[Any, tuple[int, int]] = {}
             for shard in left:
                 copy = self._next_copy(shard, tried[shard], turn)
@@ -94,7 +94,7 @@ class RayShards:
 
     def _call(self, place: tuple[int, int], method: str, packed: bytes) -> Any | None:
         try:
-            # Searches share these tables without a lock: look up once, another may forget it meanwhile.
+            # Searches share these tables without a lock: look up once, another thread may remove the entry.
             handle = self._handles.get(place)
             if handle is None:
                 name = self._names[place[0]][place[1]]
@@ -106,7 +106,7 @@ class RayShards:
             return None
 
     def _next_copy(self, shard: int, tried: set[int], turn: int) -> int | None:
-        """A copy that is up and was not asked yet, by turns."""
+        """Choose a running copy that was not called yet, round robin."""
         copies = len(self._names[shard])
         for step in range(copies):
             copy = (turn + step) % copies

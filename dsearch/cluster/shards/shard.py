@@ -1,7 +1,7 @@
-"""`Shard`: part of a generation, opened from its folder, that answers for its documents.
+"""`Shard`: part of a generation, opened from its folder.
 
 A shard has no model: queries arrive projected and folded, so one set of shards serves every head. The inner
-product and keyword score that it returns for a candidate equal those that one machine would compute.
+products and keyword scores that it returns equal those of one machine.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.cluster.release.release import FREQUENCIES_NAME, ShardManifest
 from dsearch.cluster.shards import training as shard_training
 from dsearch.cluster.wire.messages import (
-    Foremost,
-    Gathered,
-    Gathering,
-    GradientRequest,
+    GatherRequest,
+    GatherResult,
+    HitPreview,
+    HitRequest,
     Part,
-    Pooled,
-    Pooling,
+    PoolRequest,
+    PoolResult,
     Proposal,
+    ProposalRequest,
     ShardAttendRequest,
-    Showing,
-    Shown,
+    ShardHit,
     Upstream,
 )
 from dsearch.engine.ranking.candidates import Legs
@@ -48,7 +48,7 @@ class Shard:
     """An open shard; never changed.
 
     Args:
-        manifest: what it consists of.
+        manifest: its files.
         store: its documents.
         state: its part of the generation.
     """
@@ -62,14 +62,14 @@ class Shard:
 
     @classmethod
     def open(cls, folder: Path, digest: str | None = None) -> Shard:
-        """The shard in `folder`, every file of which is compared with its SHA-256 first.
+        """Open the shard in `folder` after verifying every file by its SHA-256.
 
         Args:
-            folder: where it lies.
-            digest: what its release names it by; None takes what is there.
+            folder: folder of the shard.
+            digest: expected digest of its manifest; None accepts any.
 
         Raises:
-            CorruptData: a file is missing or not what was written, or this is another shard.
+            CorruptData: a file is missing or changed, or this is another shard.
             UnsupportedFormat.
         """
         manifest = ShardManifest.read(folder, digest)
@@ -86,10 +86,10 @@ class Shard:
         return cls(manifest, Store.open(folder, readonly=True), state)
 
     def close(self) -> None:
-        """Let go of its files."""
+        """Close its files."""
         self.store.close()
 
-    def propose(self, question: GradientRequest) -> Proposal:
+    def propose(self, question: ProposalRequest) -> Proposal:
         """Propose the candidates of each leg, with the parts of their logits."""
         with torch.inference_mode():
             state = self._narrowed.narrowed(self.state, question.filter).weighed(question.weighting)
@@ -107,11 +107,11 @@ class Shard:
                 keys=keys,
                 partition=_partition(state, question, legs) if question.partition else None,
             )
-        foremost = question.foremost
-        return proposal if foremost is None else self._with_foremost(proposal, question, foremost)
+        preview = question.preview
+        return proposal if preview is None else self._with_preview(proposal, question, preview)
 
-    def pool(self, pooling: Pooling) -> Pooled:
-        """The (max, sum, context) triple of some candidates, their embeddings as values."""
+    def pool(self, pooling: PoolRequest) -> PoolResult:
+        """Compute the (max, sum, context) triple of some candidates, with embeddings as values."""
         with torch.inference_mode():
             values = torch.as_tensor(self.state.key_embeddings(pooling.keys)).double()
             logits = torch.as_tensor(pooling.logits).double()
@@ -126,55 +126,55 @@ class Shard:
                     part = Partial.of(logits[query, head], values[query, head])
                     maximum[query, head], total[query, head] = part.max, part.sum
                     context[query, head] = part.context
-            return Pooled(maximum.numpy(), total.numpy(), context.numpy())
+            return PoolResult(maximum.numpy(), total.numpy(), context.numpy())
 
-    def show(self, showing: Showing) -> list[Shown]:
-        """Documents, with what explains and highlights them."""
-        state, offset = self.state.weighed(showing.weighting), self.manifest.offset
-        positions = np.array(showing.positions, np.int64) - offset
+    def show(self, request: HitRequest) -> list[ShardHit]:
+        """Return documents with explanations and highlights."""
+        state, offset = self.state.weighed(request.weighting), self.manifest.offset
+        positions = np.array(request.positions, np.int64) - offset
         documents = self.store.documents(state.rows(positions))
-        keys = showing.keys or [NONE] * len(documents)
-        pieces = highlighter(state.keyword, showing.queries) if showing.highlight else None
-        shown: list[Shown] = []
+        keys = request.keys or [NONE] * len(documents)
+        pieces = highlighter(state.keyword, request.queries) if request.highlight else None
+        entries: list[ShardHit] = []
         for number, (document, position) in enumerate(zip(documents, positions.tolist(), strict=True)):
             terms: dict[str, float] = {}
-            if showing.explain and showing.queries is not None:
-                terms = state.keyword_terms(showing.queries[number], position)
+            if request.explain and request.queries is not None:
+                terms = state.keyword_terms(request.queries[number], position)
             highlights = None if pieces is None else pieces(number, document)
-            shown.append(Shown(document, self._passage(keys[number], document), terms, highlights))
-        return shown
+            entries.append(ShardHit(document, self._passage(keys[number], document), terms, highlights))
+        return entries
 
-    def attend(self, asked: ShardAttendRequest) -> Part:
-        """Attention over every document, for training; see `training.py`."""
-        return shard_training.attend(self.state, asked)
+    def attend(self, request: ShardAttendRequest) -> Part:
+        """Compute attention over every document, for training; see `training.py`."""
+        return shard_training.attend(self.state, request)
 
     def attend_backward(self, upstream: Upstream) -> shard_training.Gradient:
-        """Its share of the gradient."""
+        """Return the shard's part of the gradient."""
         return shard_training.attend_backward(self.state, upstream)
 
-    def gather(self, asked: Gathering) -> Gathered:
-        """Embeddings and keyword scores of some documents."""
-        return shard_training.gather(self.state, self.manifest.offset, asked)
+    def gather(self, request: GatherRequest) -> GatherResult:
+        """Return embeddings and keyword scores of some documents."""
+        return shard_training.gather(self.state, self.manifest.offset, request)
 
-    def _with_foremost(self, proposal: Proposal, question: GradientRequest, foremost: Foremost) -> Proposal:
-        """The same with its best candidates shown: of one head their order here is their order among all."""
+    def _with_preview(self, proposal: Proposal, question: ProposalRequest, preview: HitPreview) -> Proposal:
+        """Add documents of the best candidates; with one head, their order here is that of all shards."""
         logits = proposal.dense[0, 0]
         if question.keyword_weight is not None:
             logits = logits + question.keyword_weight[0] * proposal.keyword[0]
-        there = proposal.positions[0] != NONE
-        best = np.argsort(np.where(there, -logits, np.inf), kind="stable")[: min(foremost.most, there.sum())]
+        valid = proposal.positions[0] != NONE
+        best = np.argsort(np.where(valid, -logits, np.inf), kind="stable")[: min(preview.most, valid.sum())]
         positions = proposal.positions[0, best].tolist()
-        shown = self.show(
-            Showing(
+        documents = self.show(
+            HitRequest(
                 positions=positions,
                 keys=None if proposal.keys is None else proposal.keys[0, 0, best].tolist(),
-                queries=None if foremost.words is None else [foremost.words] * len(positions),
-                explain=foremost.explain,
-                highlight=foremost.highlight,
+                queries=None if preview.words is None else [preview.words] * len(positions),
+                explain=preview.explain,
+                highlight=preview.highlight,
                 weighting=question.weighting,
             )
         )
-        return replace(proposal, shown=dict(zip(positions, shown, strict=True)))
+        return replace(proposal, hits=dict(zip(positions, documents, strict=True)))
 
     def _passage(self, key: int, document: Document) -> Passage | None:
         passages = self.state.passages
@@ -186,12 +186,12 @@ class Shard:
 
 
 def _dense(
-    state: Snapshot, question: GradientRequest, positions: Int64[np.ndarray, "batch candidates"]
+    state: Snapshot, question: ProposalRequest, positions: Int64[np.ndarray, "batch candidates"]
 ) -> tuple[Float32[np.ndarray, "batch heads candidates"], Int64[np.ndarray, "batch heads candidates"] | None]:
-    """Inner products of the candidates, and the keys that they are of.
+    """Compute inner products of the candidates, and the keys that they belong to.
 
-    In float64 and then rounded: documents with equal embeddings tie wherever they lie, which sums of float32
-    in blocks of different sizes do not promise.
+    Sums are in float64 and then rounded, so documents with equal embeddings tie in any shard. Sums of float32
+    in blocks of different sizes do not guarantee that.
     """
     batch, heads, _ = question.folded.shape
     if question.mode == "keyword" or positions.shape[1] == 0:
@@ -213,7 +213,7 @@ def _dense(
     return every.gather(2, taken).numpy(), np.where(positions[:, None] == NONE, NONE, keys)
 
 
-def _partition(state: Snapshot, question: GradientRequest, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
+def _partition(state: Snapshot, question: ProposalRequest, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
     weight = question.keyword_weight
     return whole_log_partition(
         state,

@@ -8,55 +8,56 @@ from torch import Tensor
 
 from dsearch.attention import Exact, exact_attention
 from dsearch.attention.scores import keyword_part
-from dsearch.cluster.wire.messages import Gathered, Gathering, Part, ShardAttendRequest, Upstream
+from dsearch.cluster.wire.messages import GatherRequest, GatherResult, Part, ShardAttendRequest, Upstream
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.errors import NotInCluster
 
 Gradient = tuple[np.ndarray, np.ndarray, np.ndarray]  # of folded queries, keyword weight and temperature
 
 
-def attend(state: Snapshot, asked: ShardAttendRequest) -> Part:
-    """Context and log partition function over every document of `state`."""
+def attend(state: Snapshot, request: ShardAttendRequest) -> Part:
+    """Compute context and log partition function over every document of `state`."""
     with torch.no_grad():
-        found = _exact(state, asked, *_leaves(asked))
-    shape = asked.folded.shape
-    return Part(found.context.reshape(shape).numpy(), found.log_partition.reshape(shape[:2]).numpy())
+        partial = _exact(state, request, *_leaves(request))
+    shape = request.folded.shape
+    return Part(partial.context.reshape(shape).numpy(), partial.log_partition.reshape(shape[:2]).numpy())
 
 
 def attend_backward(state: Snapshot, upstream: Upstream) -> Gradient:
-    """The gradients of a loss that has those of `upstream` with respect to what `attend` gave."""
-    leaves = [leaf.requires_grad_() for leaf in _leaves(upstream.asked)]
-    with torch.enable_grad():  # where the shard is in the asking process, a backward is going on
-        found = _exact(state, upstream.asked, *leaves)
-    given = (torch.tensor(upstream.context).flatten(0, 1), torch.tensor(upstream.log_partition).flatten())
+    """Compute the loss's gradients from its gradients with respect to the result of `attend`."""
+    leaves = [leaf.requires_grad_() for leaf in _leaves(upstream.request)]
+    with torch.enable_grad():  # a shard in the caller's process runs inside a backward pass
+        partial = _exact(state, upstream.request, *leaves)
+    grads = (torch.tensor(upstream.context).flatten(0, 1), torch.tensor(upstream.log_partition).flatten())
     gradients = torch.autograd.grad(
-        (found.context, found.log_partition), leaves, given, allow_unused=True, materialize_grads=True
+        (partial.context, partial.log_partition), leaves, grads, allow_unused=True, materialize_grads=True
     )
     folded, keyword_weight, temperature = (gradient.numpy() for gradient in gradients)
     return folded, keyword_weight, temperature
 
 
-def gather(state: Snapshot, offset: int, asked: Gathering) -> Gathered:
-    """Embeddings and keyword scores of some documents."""
-    positions = np.where(asked.positions == NONE, NONE, asked.positions - offset)
+def gather(state: Snapshot, offset: int, request: GatherRequest) -> GatherResult:
+    """Return embeddings and keyword scores of some documents."""
+    positions = np.where(request.positions == NONE, NONE, request.positions - offset)
     keyword = np.zeros(positions.shape, np.float32)
-    if asked.texts is not None:
-        keyword = state.weighed(asked.weighting).keyword_scores(asked.texts, positions)
-    return Gathered(state.embeddings(positions), keyword)
+    if request.texts is not None:
+        keyword = state.weighed(request.weighting).keyword_scores(request.texts, positions)
+    return GatherResult(state.embeddings(positions), keyword)
 
 
-def _leaves(asked: ShardAttendRequest) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.tensor(asked.folded), torch.tensor(asked.keyword_weight), torch.tensor(asked.temperature)
+def _leaves(request: ShardAttendRequest) -> tuple[Tensor, Tensor, Tensor]:
+    folded, keyword_weight = torch.tensor(request.folded), torch.tensor(request.keyword_weight)
+    return folded, keyword_weight, torch.tensor(request.temperature)
 
 
 def _exact(
-    state: Snapshot, asked: ShardAttendRequest, folded: Tensor, keyword_weight: Tensor, temperature: Tensor
+    state: Snapshot, request: ShardAttendRequest, folded: Tensor, keyword_weight: Tensor, temperature: Tensor
 ) -> Exact:
     if state.passages is not None:
         raise NotInCluster("documents with several passages do not train over shards; train in one process")
     bias = None
-    if asked.texts is not None:
-        scores = state.weighed(asked.weighting).all_keyword_scores(asked.texts)
+    if request.texts is not None:
+        scores = state.weighed(request.weighting).all_keyword_scores(request.texts)
         bias = (keyword_part(keyword_weight, torch.tensor(scores)) / temperature).flatten(0, 1)
     return exact_attention(
         folded.flatten(0, 1), state.generation.embeddings, bias=bias, temperature=temperature

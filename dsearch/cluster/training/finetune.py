@@ -3,8 +3,8 @@
     finetune(examples, options, task=over(corpus))
 
 Queries, judgements and held-out rankings come from the home, which has the generation that was split. The
-shards compute the exact softmax and its gradients, which are nearly all of the work. Random draws are those
-of one process, so the head is the same too, up to rounding.
+shards compute the exact softmax and its gradients, nearly all of the work. Random draws are those of one
+process, so the head is the same up to rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dsearch.training.scopes.head import MakeTask, descend, head_groups
 
 
 def over(corpus: ShardedCorpus) -> MakeTask:
-    """Return the `task` with which `finetune` and `train_student` learn over these shards."""
+    """Return the `task` for `finetune` and `train_student` over these shards."""
 
     def make(examples: Examples, options: TrainingOptions, student: Student, device: str) -> ShardedDocuments:
         require_trainable(options)
@@ -41,11 +41,7 @@ def over(corpus: ShardedCorpus) -> MakeTask:
 
 
 def require_trainable(options: TrainingOptions) -> None:
-    """Refuse what shards have no gradient for.
-
-    Raises:
-        InvalidRequest: another scope than head, another objective than listwise.
-    """
+    """Raise InvalidRequest for another scope than head or another objective than listwise."""
     if options.scope != "head":
         raise InvalidRequest(f"scope={options.scope!r} does not train over shards; use scope='head'")
     if options.objective != DEFAULT_OBJECTIVE:
@@ -55,7 +51,7 @@ def require_trainable(options: TrainingOptions) -> None:
 
 
 def require_same_documents(corpus: ShardedCorpus, collection: Collection) -> None:
-    """Refuse shards that are not of the generation that examples are made from.
+    """Refuse shards of another generation than that of the examples.
 
     Raises:
         Conflict: another generation, or documents were written or deleted since.
@@ -79,8 +75,8 @@ class ShardedDocuments(NothingFurther):
     Args:
         corpus: all documents.
         examples: queries and their documents.
-        options: how.
-        student: what learns.
+        options: training options.
+        student: head to train.
     """
 
     def __init__(self, corpus: ShardedCorpus, examples: Examples, options: TrainingOptions, student: Student):
@@ -94,22 +90,17 @@ class ShardedDocuments(NothingFurther):
         self._states = torch.as_tensor(examples.states)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The head's."""
+        """Parameters of the head."""
         return head_groups(self.trained.head, self._options)
 
     def step(self, batch: Int64[Tensor, " batch"], generator: torch.Generator) -> Float[Tensor, " losses"]:
-        """Objective, retention and decay, as of documents in this process."""
+        """Compute objective, retention and decay, as for documents in this process."""
         options, head, which = self._options, self.trained.head, batch.tolist()
         texts = [self._examples.texts[i] for i in which] if options.keywords else None
         loss = listwise(
-            self._corpus,
-            head,
-            self._states[batch],
-            texts,
-            self._relevant[which],
-            self._target[batch],
+            self._corpus, head, self._states[batch], texts, self._relevant[which], self._target[batch]
         )
         documents = self._corpus.release.documents
         drawn = torch.randint(documents, (options.retention_batch,), generator=generator)
-        kept = retention(self._corpus, head, drawn.numpy()) if options.retention else torch.zeros(())
-        return descend(loss, kept, head, options)
+        drift = retention(self._corpus, head, drawn.numpy()) if options.retention else torch.zeros(())
+        return descend(loss, drift, head, options)

@@ -2,9 +2,9 @@
 
     shard s:     (C_s, Z_s) = attention of the queries over its documents, Z_s = log Σ_{d in s} exp(l_d)
     here:        Z = log Σ_s exp(Z_s)        C = Σ_s exp(Z_s − Z) C_s          (`dsearch.attention.merge`)
-    backward:    ∂C_s, ∂Z_s come from that merge; each shard turns its own into ∂q, ∂w and ∂t, which add up
+    backward:    ∂C_s, ∂Z_s come from that merge; each shard computes its ∂q, ∂w and ∂t from them; they add up
 
-The gradient is that of one process over all documents, and messages have the size of the queries.
+The gradient equals that of one process over all documents. Messages have the size of the queries.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.attention.scores import keyword_part
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import Shards
-from dsearch.cluster.wire.messages import Gathering, Part, ShardAttendRequest, Upstream
+from dsearch.cluster.wire.messages import GatherRequest, Part, ShardAttendRequest, Upstream
 
 
 class ShardedCorpus:
     """All documents of a release, to attend to with gradients.
 
     Args:
-        release: what is attended to.
-        shards: its shards; all of them answer, or there is no gradient.
+        release: release to attend to.
+        shards: its shards; the gradient needs answers of all.
     """
 
     def __init__(self, release: Release, shards: Shards):
@@ -47,11 +47,11 @@ class ShardedCorpus:
         temperature: Float[Tensor, ""],
         weighting: tuple[float, float] | None = None,
     ) -> Exact:
-        """Σ_d a_h(q, d) e_d and log Σ_d exp(l_h(q, d)) over every document, as one process gives them.
+        """Compute Σ_d a_h(q, d) e_d and log Σ_d exp(l_h(q, d)) over every document, as one process would.
 
         Args:
-            folded: the queries of all heads, against stored embeddings.
-            texts: the words of each query; None leaves the keyword part out.
+            folded: queries of all heads, folded to compare with stored embeddings.
+            texts: words of each query; None omits the keyword part.
             keyword_weight: w_h.
             temperature: t.
             weighting: (k1, b) of the keyword score; None for those of the generation.
@@ -74,29 +74,29 @@ class ShardedCorpus:
         texts: Sequence[str] | None,
         weighting: tuple[float, float] | None = None,
     ) -> tuple[Float[Tensor, "batch documents encoder_dim"], Float[Tensor, "batch documents"]]:
-        """The embeddings of some documents, and b(q, d) for their queries, by this (k1, b); zeros at −1."""
+        """Return embeddings of some documents and b(q, d) by this (k1, b); zeros at −1."""
         words = None if texts is None else list(texts)
         offsets = np.array([entry.offset for entry in self.release.shards])
         owners = np.searchsorted(offsets, positions, side="right") - 1
-        # Of empty shards at one offset the last has the documents.
-        asked = {
-            int(shard): Gathering(np.where(owners == shard, positions, -1), words, weighting)
+        # Of several shards at one offset only the last has documents.
+        requests = {
+            int(shard): GatherRequest(np.where(owners == shard, positions, -1), words, weighting)
             for shard in np.unique(owners[positions >= 0])
         }
         embeddings = torch.zeros(*positions.shape, self.release.dimension)
         keyword = torch.zeros(positions.shape)
-        for found in self._shards.ask("gather", asked).values():
-            embeddings += torch.tensor(found.embeddings)
-            keyword += torch.tensor(found.keyword)
+        for answer in self._shards.ask("gather", requests).values():
+            embeddings += torch.tensor(answer.embeddings)
+            keyword += torch.tensor(answer.keyword)
         return embeddings, keyword
 
     def ask(self, method: str, argument: Any) -> list[Any]:
-        """The answers of all shards, in their order."""
+        """Return the answers of all shards, in their order."""
         return self.each(method, dict.fromkeys(range(len(self.release.shards)), argument))
 
-    def each(self, method: str, asked: Mapping[int, Any]) -> list[Any]:
-        """The answers of shards that are each asked something of their own."""
-        answers = self._shards.ask(method, asked)
+    def each(self, method: str, requests: Mapping[int, Any]) -> list[Any]:
+        """Return the answers of shards to a request for each."""
+        answers = self._shards.ask(method, requests)
         return [answers[number] for number in sorted(answers)]
 
 
@@ -107,14 +107,14 @@ def log_weights(
     texts: Sequence[str] | None,
     positions: Int64[np.ndarray, "batch documents"],
 ) -> Float[Tensor, "batch documents"]:
-    """log Σ_h m_h softmax(l_h) of some documents under the softmax over all: what listwise losses take.
+    """Compute log Σ_h m_h softmax(l_h) of some documents, normalised over all documents, for listwise losses.
 
     Args:
         corpus: all documents.
-        head: what is trained; gradients reach all of it.
+        head: head to train; gradients reach all its parameters.
         states: query embeddings.
-        texts: the words of each query; None leaves the keyword part out.
-        positions: of the documents; −1 is padding, whose result is to be masked.
+        texts: words of each query; None omits the keyword part.
+        positions: positions of the documents; −1 is padding, whose result must be masked.
     """
     folded = head.fold(head.queries(states))
     temperature = head.temperature
@@ -143,14 +143,14 @@ def listwise(
 
     Args:
         corpus: all documents.
-        head: what is trained.
+        head: head to train.
         states: query embeddings.
-        texts: the words of each query.
-        positions: of the relevant documents, −1 behind.
-        target: the grades' shares, rows summing to 1; 0 at padding.
+        texts: words of each query.
+        positions: positions of the relevant documents, padded with −1.
+        target: normalised grades, rows summing to 1; 0 at padding.
     """
-    found = log_weights(corpus, head, states, texts, positions)
-    return -(target * found.masked_fill(target == 0, 0.0)).sum(-1).mean()
+    log_attention = log_weights(corpus, head, states, texts, positions)
+    return -(target * log_attention.masked_fill(target == 0, 0.0)).sum(-1).mean()
 
 
 def retention(
@@ -160,8 +160,8 @@ def retention(
 
     Args:
         corpus: all documents.
-        head: what is trained.
-        positions: of the documents that are taken as queries.
+        head: head to train.
+        positions: positions of the documents used as queries.
     """
     documents = corpus.gather(positions[:, None], None)[0][:, 0]
     start = torch.tensor(START_TEMPERATURE)
@@ -180,7 +180,7 @@ def retention(
 
 
 class _AskShards(torch.autograd.Function):
-    """Every shard's context and log partition function; backward asks each for its share of the gradient."""
+    """Every shard's context and log partition function; backward requests each shard's gradient."""
 
     @staticmethod
     def forward(
@@ -192,11 +192,11 @@ class _AskShards(torch.autograd.Function):
         keyword_weight: Tensor,
         temperature: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        asked = ShardAttendRequest(
+        request = ShardAttendRequest(
             folded.detach().numpy(), texts, keyword_weight.detach().numpy(), float(temperature), weighting
         )
-        parts = cast("list[Part]", corpus.ask("attend", asked))
-        ctx.corpus, ctx.asked = corpus, asked
+        parts = cast("list[Part]", corpus.ask("attend", request))
+        ctx.corpus, ctx.request = corpus, request
         return (
             torch.stack([torch.tensor(part.context) for part in parts]),
             torch.stack([torch.tensor(part.log_partition) for part in parts]),
@@ -206,7 +206,7 @@ class _AskShards(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, contexts: Tensor, partitions: Tensor) -> tuple[Any, ...]:  # pyright: ignore
         upstream = {
-            number: Upstream(ctx.asked, context.numpy(), partition.numpy())
+            number: Upstream(ctx.request, context.numpy(), partition.numpy())
             for number, (context, partition) in enumerate(zip(contexts, partitions, strict=True))
         }
         gradients = ctx.corpus.each("attend_backward", upstream)

@@ -12,13 +12,13 @@ from dsearch.types import Document, Highlight, Mode, Passage
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
-    """Hits of one shard to be shown, each with its query.
+class HitRequest:
+    """Request for documents of hits of one shard, each with its query.
 
     Attributes:
         positions: positions in the whole generation.
         keys: the shard's number of the key that found each hit; None if documents have only one.
-        queries: for each hit the words of its query; None without.
+        queries: words of the query, for each hit; None without.
         explain: whether to return the contribution of each word.
         highlight: whether to return the fragments that contain the words.
         weighting: (k1, b) of the explained score; None for those of the generation.
@@ -33,8 +33,8 @@ class Showing:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A document as its shard shows it."""
+class ShardHit:
+    """A document of a hit, with its passage, explanation and highlights."""
 
     document: Document
     passage: Passage | None
@@ -43,14 +43,14 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Foremost:
+class HitPreview:
     """Request for documents of the best candidates together with the proposal, to avoid a second request.
 
     Attributes:
         most: maximum number of documents.
         words: words of the query to explain or highlight; None without.
-        explain: as of `Showing`.
-        highlight: as of `Showing`.
+        explain: as of `HitRequest`.
+        highlight: as of `HitRequest`.
     """
 
     most: int
@@ -60,13 +60,13 @@ class Foremost:
 
 
 @dataclass(frozen=True, slots=True)
-class GradientRequest:
+class ProposalRequest:
     """Queries after projection and folding: a shard needs no model to answer them.
 
     Attributes:
-        folded: the queries of all heads, against stored embeddings.
-        texts: the words of each query; None leaves the keyword leg out.
-        mode: the legs.
+        folded: queries of all heads, folded to compare with stored embeddings.
+        texts: words of each query; None omits the keyword leg.
+        mode: legs of the search.
         candidates: number that each leg proposes for each head.
         filter: condition on documents; None for all.
         required: phrases that documents must contain.
@@ -75,7 +75,7 @@ class GradientRequest:
         keyword_weight: w_h; None without keywords.
         temperature: t, for the partition function.
         weighting: (k1, b) of the keyword score; None for those of the generation.
-        foremost: documents to return at once, for a single query of a single head.
+        preview: documents to return at once, for a single query of a single head.
     """
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -89,7 +89,7 @@ class GradientRequest:
     keyword_weight: Float32[np.ndarray, " heads"] | None
     temperature: float
     weighting: tuple[float, float] | None = None
-    foremost: Foremost | None = None
+    preview: HitPreview | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ class Proposal:
     """The candidates of one shard.
 
     Attributes:
-        documents: number of documents that the question admits, proposed or not.
-        positions: positions in the whole generation, ascending, −1 behind them.
-        dense: folded query · embedding; for long documents that of the best passage.
+        documents: number of documents that the request admits, proposed or not.
+        positions: positions in the whole generation, ascending, padded with −1.
+        dense: folded query · embedding; of the best passage for long documents.
         keyword: b(q, d).
         keys: the shard's number of the key that each head chose; None if every document has only one.
         partition: log Σ exp(logit) over all admitted documents; None if it was not requested.
-        shown: documents that `foremost` requested, by position.
+        hits: documents that `preview` requested, by position.
     """
 
     documents: int
@@ -112,16 +112,16 @@ class Proposal:
     keyword: Float32[np.ndarray, "batch candidates"]
     keys: Int64[np.ndarray, "batch heads candidates"] | None
     partition: Float32[np.ndarray, "batch heads"] | None
-    shown: dict[int, Shown] = field(default_factory=dict)
+    hits: dict[int, ShardHit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Pooling:
+class PoolRequest:
     """Candidates of one shard whose embeddings are to be pooled.
 
     Attributes:
-        keys: the shard's numbers of the keys that heads took, −1 for none.
-        logits: −inf where there is none.
+        keys: the shard's numbers of the keys that heads chose, −1 for none.
+        logits: their logits, −inf for none.
     """
 
     keys: Int64[np.ndarray, "batch heads candidates"]
@@ -129,7 +129,7 @@ class Pooling:
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
+class PoolResult:
     """The (max, sum, context) triple of one shard's candidates; `context` is a sum of embeddings."""
 
     max: Float32[np.ndarray, "batch heads"]
@@ -139,7 +139,7 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True)
 class ShardAttendRequest:
-    """Attention over every document of a shard; fields as of `GradientRequest`."""
+    """Attention over every document of a shard; fields as of `ProposalRequest`."""
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
     texts: list[str] | None
@@ -158,16 +158,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The gradients of a loss with respect to what a shard gave."""
+    """The gradients of a loss with respect to a shard's `Part`."""
 
-    asked: ShardAttendRequest
+    request: ShardAttendRequest
     context: Float32[np.ndarray, "batch heads encoder_dim"]
     log_partition: Float32[np.ndarray, "batch heads"]
 
 
 @dataclass(frozen=True, slots=True)
-class Gathering:
-    """Documents of a shard by their positions in the whole generation, −1 for none, and words by row.
+class GatherRequest:
+    """Request for documents by positions in the whole generation, −1 for none, and the words of each row.
 
     `weighting` is (k1, b) of the keyword score; None for those of the generation.
     """
@@ -178,8 +178,8 @@ class Gathering:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """Their embeddings and keyword scores, zeros at −1."""
+class GatherResult:
+    """Embeddings and keyword scores of documents, zeros at −1."""
 
     embeddings: Float32[np.ndarray, "batch documents encoder_dim"]
     keyword: Float32[np.ndarray, "batch documents"]

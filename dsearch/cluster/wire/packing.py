@@ -1,7 +1,7 @@
 """Serialisation of records (messages.py) between the processes of a cluster, by MessagePack: data only.
 
-Ray passes bytes through. Its own pickler walks through every object of a record in Python, which took as long
-as the search; and a pickle is a program. Here a record is the name of its class and its values.
+Ray transfers bytes as they are. Its pickler visits every object of a record in Python, which took as long as
+the search, and a pickle is a program. Here a record is the name of its class and its values.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from dsearch.store.filters import parse
 from dsearch.types import Document, Highlight, Passage
 
 _CLASSES = (
-    *(messages.ShardAttendRequest, messages.Foremost, messages.Gathered, messages.Gathering, messages.Part),
-    *(messages.Pooled, messages.Pooling, messages.Proposal, messages.GradientRequest, messages.Showing),
-    *(messages.Shown, messages.Upstream, Document, Highlight, Passage),
+    *(messages.ShardAttendRequest, messages.Part, messages.Upstream),
+    *(messages.ProposalRequest, messages.Proposal, messages.HitPreview),
+    *(messages.HitRequest, messages.ShardHit, messages.PoolRequest, messages.PoolResult),
+    *(messages.GatherRequest, messages.GatherResult, Document, Highlight, Passage),
     *get_args(parse.Filter),
 )
-_BY_NAME: dict[str, Any] = {one.__name__: one for one in _CLASSES}
-_FIELDS = {one: tuple(field.name for field in dataclasses.fields(one)) for one in _CLASSES}
+_BY_NAME: dict[str, Any] = {record.__name__: record for record in _CLASSES}
+_FIELDS = {record: tuple(field.name for field in dataclasses.fields(record)) for record in _CLASSES}
 
 
 def pack(record: Any) -> bytes:
-    """A record, or a list of them, as bytes.
+    """Serialise a record or a list of records.
 
     Raises:
-        TypeError: something in it is neither a record, an array of numbers, nor what JSON has.
+        TypeError: a value is neither a record, an array of numbers, nor a JSON value.
     """
     return _packb(record)
 
@@ -53,7 +54,7 @@ def _described(value: Any) -> dict[None, list[Any]]:
     raise TypeError(f"{kind.__name__} does not travel to shards; add it to dsearch/cluster/wire/packing.py")
 
 
-def _made(content: dict[Any, Any]) -> Any:
+def _record(content: dict[Any, Any]) -> Any:
     if None not in content:
         return content
     name, *values = content[None]
@@ -65,8 +66,8 @@ def _made(content: dict[Any, Any]) -> Any:
     return _BY_NAME[name](*values)
 
 
-# With strict types nothing is taken for something else, a tuple for a list or a subclass for its base.
+# Strict types keep tuples apart from lists, and subclasses from their bases.
 _packb: Any = partial(msgpack.packb, default=_described, strict_types=True, unicode_errors="surrogatepass")
 _unpackb: Any = partial(
-    msgpack.unpackb, object_hook=_made, strict_map_key=False, unicode_errors="surrogatepass"
+    msgpack.unpackb, object_hook=_record, strict_map_key=False, unicode_errors="surrogatepass"
 )

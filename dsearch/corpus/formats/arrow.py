@@ -17,10 +17,10 @@ _ROWS_AT_A_TIME = 1024
 
 
 def read_parquet(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
-    """The documents of a Parquet file. Columns other than id, title, text, value become metadata.
+    """Yield the documents of a Parquet file. Columns other than id, title, text, value become metadata.
 
-    Memory is bounded by the file's row groups. A bad row is a problem, told with its number from 1. Times and
-    dates become ISO 8601, decimals numbers, NaN and infinity null; columns of bytes are left out.
+    Memory is bounded by the file's row groups. A bad row is a problem with its number from 1. Times and dates
+    become ISO 8601, decimals numbers, NaN and infinity null; columns of bytes are omitted.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -34,12 +34,12 @@ def read_parquet(stream: ByteStream, name: str, problems: Problems, fields: Reco
 
 
 def read_arrow(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
-    """The documents of an Arrow file, streaming or random-access format; else like `read_parquet`."""
+    """Yield the documents of an Arrow file, streaming or random-access; otherwise as `read_parquet`."""
     ipc = optional("pyarrow.ipc", extra="parquet", what="Arrow files")
 
     def batches() -> Iterator[Any]:
-        # The random-access format has a mark of its own; the streaming one, which Hugging Face's
-        # `save_to_disk` writes, begins with the schema.
+        # The random-access format begins with a mark, the streaming one of Hugging Face's `save_to_disk`
+        # with the schema.
         if _begins_with(stream, b"ARROW1"):
             file = ipc.open_file(stream)
             whole = (file.get_batch(number) for number in range(file.num_record_batches))
@@ -81,7 +81,7 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Convert a value to JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, date | datetime | time):
@@ -91,13 +91,13 @@ def _json(value: Any) -> Any:
     if isinstance(value, Decimal):
         return _json(float(value))
     if isinstance(value, Mapping):
-        return {str(name): _json(held) for name, held in value.items() if not isinstance(held, bytes)}
+        return {str(name): _json(item) for name, item in value.items() if not isinstance(item, bytes)}
     if isinstance(value, list | tuple):
-        return [_json(held) for held in value if not isinstance(held, bytes)]
+        return [_json(item) for item in value if not isinstance(item, bytes)]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _begins_with(stream: Any, mark: bytes) -> bool:
-    found = stream.read(len(mark)) == mark
+    matches = stream.read(len(mark)) == mark
     stream.seek(0)
-    return found
+    return matches

@@ -24,7 +24,7 @@ class BeirFolder:
     """A test collection on disk.
 
     Raises:
-        InvalidSource: there is no such folder, or it has neither corpus nor queries.
+        InvalidSource: no such folder, or one without corpus and queries.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -38,17 +38,17 @@ class BeirFolder:
         """The corpus, as a stream; see `read` for problems.
 
         Raises:
-            InvalidSource: there is no `corpus.jsonl`, or a problem with nobody to gather it.
+            InvalidSource: there is no `corpus.jsonl`, or a problem without collector.
         """
         return read(self.path / BEIR_CORPUS, problems=problems)
 
     def queries(self, problems: Problems | None = None) -> list[Query]:
-        """All queries of `queries.jsonl`, whatever split they belong to, in its order.
+        """Read all queries of `queries.jsonl`, of any split, in its order.
 
         A query without id or text, or with the id of an earlier one, is a problem.
 
         Raises:
-            InvalidSource: there is no `queries.jsonl`, or a problem with nobody to gather it.
+            InvalidSource: there is no `queries.jsonl`, or a problem without collector.
         """
         return read_queries(self.path / BEIR_QUERIES, problems)
 
@@ -60,14 +60,14 @@ class BeirFolder:
         """The file with the judgements of a split.
 
         Raises:
-            InvalidSource: no such split; those there are are named.
+            InvalidSource: no such split; the message names the existing ones.
         """
         splits = self.splits()
         if split not in splits:
-            there = (
+            available = (
                 f"there are {', '.join(splits)}" if splits else f"there are none; expected {BEIR_QRELS}/*.tsv"
             )
-            raise InvalidSource(f"{self.path}: no split {split!r}; {there}")
+            raise InvalidSource(f"{self.path}: no split {split!r}; {available}")
         return self.path / BEIR_QRELS / f"{split}.tsv"
 
 
@@ -103,13 +103,13 @@ def write_beir(
     """Write a collection; files of the same names are replaced.
 
     Args:
-        folder: made when it is not there.
-        documents: the corpus; `value` is written where a document has one.
+        folder: created if missing.
+        documents: the corpus; `value` is written if present.
         queries: queries of all splits.
         qrels: split → query id → {document id: grade}. Whole grades are written without a point.
 
     Raises:
-        InvalidRequest: an id in the judgements holds a tab or a line end, which their format cannot.
+        InvalidRequest: an id in the judgements contains a tab or a line end.
     """
     folder = Path(folder)
     (folder / BEIR_QRELS).mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def write_beir(
 
 
 def record_of(document: Document) -> dict[str, Any]:
-    """A document as a line of `corpus.jsonl` has it."""
+    """Convert a document to a line of `corpus.jsonl`."""
     record: dict[str, Any] = {"_id": document.id, "title": document.title, "text": document.text}
     record["metadata"] = document.metadata
     if document.value is not None:

@@ -29,7 +29,7 @@ def dataset_files(folder: Path) -> list[Path]:
     """The Arrow files of a saved dataset in its own order, split after split.
 
     Raises:
-        InvalidSource: a file that the dataset names is not there, or it cannot be understood.
+        InvalidSource: a file of the dataset is missing or invalid.
     """
     try:
         if (folder / _SPLITS).is_file():

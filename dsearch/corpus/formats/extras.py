@@ -9,11 +9,11 @@ from dsearch.errors import MissingExtra
 
 
 def optional(module: str, *, extra: str, what: str) -> ModuleType:
-    """The module of an extra.
+    """Import the module of an extra.
 
     Args:
         module: its import name.
-        extra: the extra of dsearch that brings it.
+        extra: extra of dsearch that installs it.
         what: input that needs the package, for the message.
 
     Raises:

@@ -15,14 +15,14 @@ from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
 
 
 def read_jsonl(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
-    """The documents of a stream of JSON lines; blank lines are passed over, bad ones are problems."""
+    """Yield the documents of a stream of JSON lines; blank lines are skipped, bad ones are problems."""
     return documents_of_lines(decoded_lines(stream, name, problems), name, problems, fields)
 
 
 def documents_of_lines(
     lines: Iterable[tuple[int, str]], name: str, problems: Problems, fields: RecordFields
 ) -> Iterator[Place]:
-    """The same from lines that are decoded already."""
+    """Yield the documents of decoded lines."""
     for number, record in json_objects(lines, name, problems):
         try:
             yield number, to_document(record, fields)
@@ -33,7 +33,7 @@ def documents_of_lines(
 def json_objects(
     lines: Iterable[tuple[int, str]], name: str, problems: Problems
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that holds one."""
+    """Yield (line number, object) of every non-blank line."""
     for number, line in lines:
         if not line.strip():
             continue

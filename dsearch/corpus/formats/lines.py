@@ -27,7 +27,7 @@ def opened(path: Path) -> Iterator[ByteStream]:
 
 
 def unzipped(stream: ByteStream) -> ByteStream:
-    """`stream`, or what is in it when it is gzip."""
+    """Return `stream`, decompressed if it is gzip."""
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)
     if buffered.peek(2)[:2] == GZIP_MARK:
         return gzip.open(buffered, "rb")
@@ -35,7 +35,7 @@ def unzipped(stream: ByteStream) -> ByteStream:
 
 
 def decoded_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line without its end); a line that is not UTF-8 is a problem and left out."""
+    """Yield (line number from 1, line without its end); a line that is not UTF-8 is a problem."""
     for number, raw in raw_lines(stream, name, problems):
         try:
             yield number, raw.decode("utf-8").rstrip("\r\n")
@@ -44,9 +44,9 @@ def decoded_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator
 
 
 def raw_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator[tuple[int, bytes]]:
-    """(line number from 1, bytes of the line), without the mark that UTF-8 files may begin with.
+    """Yield (line number from 1, bytes of the line), without a UTF-8 byte order mark.
 
-    Bytes that cannot be read (a broken disk, a cut gzip file) are a problem and end the source.
+    Unreadable bytes (a broken disk, a truncated gzip file) are a problem and end the source.
     """
     number = 0
     try:

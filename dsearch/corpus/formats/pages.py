@@ -14,10 +14,10 @@ from dsearch.types import Document
 
 
 def read_html(stream: ByteStream, identity: str) -> Document:
-    """A web page: its main text, without navigation, and its title (else the file's name).
+    """Read a web page: its main text, without navigation, and its title (else the file's name).
 
     Raises:
-        BadRecord: it says nothing.
+        BadRecord: it has no text.
         MissingExtra: trafilatura is not installed.
     """
     trafilatura = optional("trafilatura", extra="files", what="HTML files")
@@ -33,7 +33,7 @@ def read_html(stream: ByteStream, identity: str) -> Document:
 
 
 def read_pdf(stream: ByteStream, identity: str) -> Document:
-    """A PDF: the text of its pages, a blank line between, and its title (else the file's name).
+    """Read a PDF: the text of its pages, a blank line between, and its title (else the file's name).
 
     Raises:
         BadRecord: damaged, encrypted with a password, or without text (a scan).
@@ -59,7 +59,7 @@ def _pages(pypdf: Any, stream: io.BytesIO) -> tuple[str, list[str]]:
         raise BadRecord("encrypted with a password; save it without")
     described = reader.metadata
     title = (described and described.title) or ""
-    # A lone surrogate, which a broken font table gives, is no text.
+    # Broken font tables give lone surrogates, which are not text.
     pages = [page.extract_text().encode("utf-8", "replace").decode().strip() for page in reader.pages]
     return title.encode("utf-8", "replace").decode().strip(), pages
 

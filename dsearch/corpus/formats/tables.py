@@ -10,15 +10,15 @@ from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
 
 DELIMITERS = ",;\t"
-LONGEST_CELL = 2**31 - 1  # Python's own limit of 131,072 characters is shorter than many documents
+LONGEST_CELL = 2**31 - 1  # Python's limit of 131,072 characters is shorter than many documents
 
 
 def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
-    """The documents of a table. Cells are texts; columns other than id, title, text, value become metadata.
+    """Yield the documents of a table. Columns other than id, title, text, value become metadata, as text.
 
-    The delimiter is the one of `,`, `;` and tab that the header has most of. Cells in double quotes may hold
-    delimiters, line ends and doubled quotes. A row that does not fit the header, breaks the rules of quoting
-    or is not UTF-8 is a problem, told with the line that it begins at.
+    The delimiter is the most frequent of `,`, `;` and tab in the header. Cells in double quotes may contain
+    delimiters, line ends and doubled quotes. A row that does not fit the header, violates quoting or is not
+    UTF-8 is a problem with its first line.
     """
     lines = _Lines(stream, name, problems)
     csv.field_size_limit(LONGEST_CELL)
@@ -48,7 +48,7 @@ def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFi
 
 
 class _Lines(Iterator[str]):
-    """Lines with their line ends, as the csv module requires, and the number of the last line returned.
+    """Yield lines with line ends, for the csv module, and keep the number of the last one.
 
     Bytes that are not UTF-8 become lone surrogates and are rejected with their row: dropping the line here
     could split a quoted cell.

@@ -15,7 +15,7 @@ FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
 def read_text(stream: ByteStream, identity: str) -> Document:
-    """A text file: the title is the file's name without its suffixes.
+    """Read a text file: the title is the file's name without its suffixes.
 
     Raises:
         BadRecord: not UTF-8 (with the line), or blank.
@@ -24,7 +24,7 @@ def read_text(stream: ByteStream, identity: str) -> Document:
 
 
 def read_markdown(stream: ByteStream, identity: str) -> Document:
-    """A Markdown file: the title is its first heading (which leaves the text), otherwise the file's name.
+    """Read a Markdown file: its first heading becomes the title, otherwise the file's name.
 
     Raises:
         BadRecord: not UTF-8 (with the line), or blank.
@@ -34,10 +34,9 @@ def read_markdown(stream: ByteStream, identity: str) -> Document:
 
 
 def split_heading(markdown: str) -> tuple[str, str]:
-    """(text of the first heading, everything else); no heading gives an empty title.
+    """Split into (text of the first heading, everything else); the title is empty without a heading.
 
-    Headings are `# …` or underlined with `=` or `-` (CommonMark 4.2, 4.3); what looks like one inside a
-    fenced block of code is none.
+    Headings are `# …` or underlined with `=` or `-` (CommonMark 4.2, 4.3), outside of fenced code.
     """
     lines = markdown.splitlines()
     fence = ""

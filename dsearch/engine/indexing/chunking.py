@@ -1,8 +1,8 @@
 """Split long documents into passages, and embed each passage.
 
-A document is split if it is longer than a passage may be: the encoder's window, or fewer tokens if the
-collection says so. Splits follow the seams of the text (corpus/chunk.py). Each passage is encoded with the
-document's title in front, which gives it context.
+A document is split if it is longer than a passage: the encoder's window, or the smaller limit of the
+collection. Splits follow the structure of the text (corpus/chunk.py). Each passage is encoded with the
+document's title in front, as context.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dsearch.types import Document
 
 MIN_TOKENS = 16
 _OVERLAP_SHARE = 8  # 32 of 256 tokens
-_TITLE_SHARE = 4  # of a passage's tokens, the title may take one in so many
+_TITLE_SHARE = 4  # the title takes at most this fraction of a passage's tokens
 
 Span = tuple[int, int]
 
@@ -47,7 +47,7 @@ class Cutting:
 
     @classmethod
     def of(cls, store: Store) -> Cutting | None:
-        """That of a collection, None where documents are not cut."""
+        """Read the cutting of a collection; None if documents are not cut."""
         stored = store.cutting
         return None if stored is None else cls(int(stored["tokens"]), int(stored["overlap"]))
 
@@ -67,19 +67,19 @@ class PassageOptions:
     none: bool = False
 
     def cutting(self, encoder: TextEncoder) -> Cutting | None:
-        """The cutting of a new collection.
+        """Return the cutting of a new collection.
 
         Raises:
-            InvalidRequest: a number out of range, numbers beside `none`, an encoder that counts no tokens.
+            InvalidRequest: number out of range, numbers beside `none`, or an encoder that counts no tokens.
         """
-        asked = self.tokens is not None or self.overlap is not None
+        explicit = self.tokens is not None or self.overlap is not None
         if self.none:
-            if asked:
+            if explicit:
                 raise InvalidRequest("passages are turned off; leave their tokens and overlap out")
             return None
         window = encoder.identity.max_tokens
         if not isinstance(encoder, TokenCounter) or window < MIN_TOKENS:
-            if asked:
+            if explicit:
                 raise InvalidRequest(
                     f"encoder {encoder.identity.name!r} counts no tokens, so documents cannot be cut for it; "
                     "leave the tokens and the overlap of passages out"
@@ -102,20 +102,22 @@ class PassageOptions:
         """Check that the options equal those of an existing collection.
 
         Raises:
-            Conflict: its documents are cut in another way, or not at all; says what can be done.
+            Conflict: its documents are cut differently, or not at all; the message names the remedy.
         """
-        there = Cutting.of(store)
-        if there is None:
+        present = Cutting.of(store)
+        if present is None:
             differs = self.tokens is not None or self.overlap is not None
         else:
-            differs = self.none or (self.tokens or there.tokens, there.overlap) != (
-                there.tokens,
-                there.overlap if self.overlap is None else self.overlap,
+            differs = self.none or (self.tokens or present.tokens, present.overlap) != (
+                present.tokens,
+                present.overlap if self.overlap is None else self.overlap,
             )
         if differs:
             what = "does not cut long documents: what is beyond the encoder's window is not encoded"
-            if there is not None:
-                what = f"cuts long documents into passages of {there.tokens} tokens, {there.overlap} shared"
+            if present is not None:
+                what = (
+                    f"cuts long documents into passages of {present.tokens} tokens, {present.overlap} shared"
+                )
             raise Conflict(
                 f"collection {store.name!r} {what}, and that stays. Leave the options for passages out, or "
                 "index the sources into a new collection",
@@ -126,19 +128,19 @@ class PassageOptions:
 def encode(
     encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
 ) -> tuple[Float32[np.ndarray, "documents encoder_dim"], dict[int, Passages]]:
-    """An embedding for each document, and the further passages of long ones by place in `documents`.
+    """Encode documents; also return the further passages of long ones by place in `documents`.
 
-    Without a long one among them exactly what the encoder gives for their contents.
+    Without long documents the result equals the encoder's for their contents.
     """
-    found = spans_of(encoder, documents, cutting)
-    if not found:
+    cut = spans_of(encoder, documents, cutting)
+    if not cut:
         return encoder.encode_documents([document.content for document in documents]), {}
     texts: list[str] = []
     first: list[int] = []
     for place, document in enumerate(documents):
         first.append(len(texts))
-        if place in found:
-            title, spans = found[place]
+        if place in cut:
+            title, spans = cut[place]
             texts += [f"{title} {document.text[start:end]}".strip() for start, end in spans]
         else:
             texts.append(document.content)
@@ -147,7 +149,7 @@ def encode(
         place: Passages(
             np.array(spans, np.int64), embeddings[first[place] + 1 : first[place] + len(spans)].copy()
         )
-        for place, (_, spans) in found.items()
+        for place, (_, spans) in cut.items()
     }
     return embeddings[first], further
 
@@ -155,23 +157,23 @@ def encode(
 def spans_of(
     encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
 ) -> dict[int, tuple[str, list[Span]]]:
-    """By place in `documents`: of each long one the title that its passages have, and the passages' spans."""
+    """Return title and passage spans of each long document, by place in `documents`."""
     if cutting is None or not isinstance(encoder, TokenCounter):
         return {}
-    # No token is shorter than a byte, so most documents need not be counted.
+    # A token has at least one byte, so most documents need no token count.
     contents = [document.content.encode("utf-8", "surrogatepass") for document in documents]
     marks = encoder.token_counts([""])[0]
     maybe = [place for place, content in enumerate(contents) if len(content) + marks > cutting.tokens]
     if not maybe:
         return {}
     counts = encoder.token_counts([documents[place].content for place in maybe])
-    found: dict[int, tuple[str, list[Span]]] = {}
+    cut: dict[int, tuple[str, list[Span]]] = {}
     for place, count in zip(maybe, counts, strict=True):
         if count > cutting.tokens:
             title, spans = _cut(encoder, documents[place], cutting, marks)
             if len(spans) > 1:
-                found[place] = title, spans
-    return found
+                cut[place] = title, spans
+    return cut
 
 
 def _cut(counter: TokenCounter, document: Document, cutting: Cutting, marks: int) -> tuple[str, list[Span]]:
@@ -184,7 +186,7 @@ def _cut(counter: TokenCounter, document: Document, cutting: Cutting, marks: int
 
 
 def _shortened(title: str, most: int, count: CountTokens) -> str:
-    """The first words of a title, as many as fit."""
+    """Return the first words of a title that fit."""
     if count([title])[0] <= most:
         return title
     words, low = title.split(), 0
@@ -195,21 +197,21 @@ def _shortened(title: str, most: int, count: CountTokens) -> str:
     return " ".join(words[:low])
 
 
-def passage_table(found: Mapping[int, Passages], rows: np.ndarray, dimension: int) -> PassageTable:
-    """The passages of rows as an index takes them.
+def passage_table(cut: Mapping[int, Passages], rows: np.ndarray, dimension: int) -> PassageTable:
+    """Build the table of passages for an index.
 
     Args:
-        found: by row, ascending.
-        rows: all rows, ascending; owners are their places among them.
-        dimension: numbers of an embedding.
+        cut: passages by row, ascending.
+        rows: all rows, ascending; owners are places among them.
+        dimension: length of an embedding.
     """
-    if not found:
+    if not cut:
         return PassageTable.empty(dimension)
-    places = np.searchsorted(rows, np.fromiter(found, np.int64))
-    counts = [len(passages.embeddings) for passages in found.values()]
+    places = np.searchsorted(rows, np.fromiter(cut, np.int64))
+    counts = [len(passages.embeddings) for passages in cut.values()]
     return PassageTable(
         owners=np.repeat(places, counts).astype(np.int64),
-        spans=np.concatenate([passages.spans[1:] for passages in found.values()]),
-        first_spans=np.stack([passages.spans[0] for passages in found.values()]),
-        embeddings=np.concatenate([passages.embeddings for passages in found.values()]),
+        spans=np.concatenate([passages.spans[1:] for passages in cut.values()]),
+        first_spans=np.stack([passages.spans[0] for passages in cut.values()]),
+        embeddings=np.concatenate([passages.embeddings for passages in cut.values()]),
     )

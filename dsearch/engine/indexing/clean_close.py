@@ -1,14 +1,14 @@
 """Clean-close record: lets the next opening skip reading the whole index.
 
-Verifying the index of a million documents takes seconds, and the process that closed the collection had done
-it already. The file `clean-close.json` records the state at closing (operation, set digest, generation), the
-identity of each file of the generation (size, inode, times), and the time when the files were last verified
-against their digests. If all of that still holds, the next opening skips the verification of large files and
-does it in the background (integrity.py).
+Verifying the index of a million documents takes seconds, and the closing process had done it already. The
+file `clean-close.json` records the state at closing (operation, set digest, generation), the identity of each
+file of the generation (size, inode, times), and the time when the files were last verified by their digests.
+If all of that still holds, the next opening skips the verification of large files and does it in the
+background (integrity.py).
 
 Opening a collection for writing removes the file durably. A process that dies therefore leaves none, and the
-next opening verifies everything before it answers. The same happens after a backup was restored or a home was
-copied, because the files are different ones; a day after the last verification; and after damage was found.
+next opening verifies everything before it answers. So does an opening after a restore or a copy of the home
+(the files are new), a day after the last verification, and after damage.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CleanClose:
         )
 
     def still(self, store: Store) -> CleanClose:
-        """The same of the store's present state."""
+        """Sequence and digest of the store's present state."""
         sequence, digest = store.state_digest()
         return replace(self, sequence=sequence, digest=digest.hex())
 
@@ -81,16 +81,16 @@ def take_clean_close(store: Store) -> CleanClose | None:
     """Return the last writer's record if it matches the store; remove it if the store is open for writing.
 
     Raises:
-        OSError: the file cannot be removed. A kill of this process would then look like a clean closing.
+        OSError: the file cannot be removed; a crash of this process would look like a clean closing.
     """
     path = store.path / FILE_NAME
-    found = read_clean_close(path)
+    record = read_clean_close(path)
     if not store.readonly and path.exists():
         path.unlink()
         sync_folder(store.path)
-    if found is None or (found.sequence, found.digest) != _present(store):
+    if record is None or (record.sequence, record.digest) != _present(store):
         return None
-    return found if 0 <= time.time() - found.proven_at <= TRUSTED_FOR_S else None
+    return record if 0 <= time.time() - record.proven_at <= TRUSTED_FOR_S else None
 
 
 def leave_clean_close(folder: Path, closed: CleanClose) -> None:

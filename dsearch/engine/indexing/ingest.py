@@ -3,9 +3,8 @@
 Each step is durable when it returns, so an interrupted run continues where it stopped: stored documents are
 not stored again, and existing embeddings are not computed again.
 
-Callers may supply the embeddings: of images, of another encoder, or of anything that has vectors. They are
-normalised to length 1, like an encoder's. The inner product is then the cosine, the initial temperature fits,
-and the width of a kernel means the same in every collection.
+Callers may supply embeddings of anything that has vectors. They have length 1, like an encoder's, so that the
+inner product is the cosine, the initial temperature fits, and a kernel's width means the same everywhere.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ OnProgress = Callable[[Progress], None]
 
 _STORED_AT_A_TIME = 1024  # documents a transaction
 _ENCODED_AT_A_TIME = 256  # documents between two commits of embeddings
-_LONG_ENCODED_AT_A_TIME = 1_000_000  # characters, where there are long documents: some 1,000 passages
+_LONG_ENCODED_AT_A_TIME = 1_000_000  # characters of long documents: some 1,000 passages
 _READ_AT_A_TIME = 8192  # rows a block, when a generation is built
-_CUT_AT_A_TIME = 1024  # rows a block of passages, of which a document may have a thousand
+_CUT_AT_A_TIME = 1024  # rows a block of passages; a document may have a thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def _of_bounded_length(
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A generation whose files stand, before the store knows of it."""
+    """A generation whose files are complete, before it is registered."""
 
     number: int
     manifest_digest: str
@@ -135,12 +134,12 @@ def build_files(
     """Build the files of the next generation; `store` is only read, so another process can do it.
 
     Args:
-        store: of which everything searchable goes in.
+        store: store of the documents.
         key_projection: W_g; None for the identity.
-        keys: how its keys are kept; as those of the live generation when None.
-        language: of its texts; that of the live generation when None.
-        queries: what the keys will be asked, to tune an approximate kind by; made of the keys when None.
-        on_progress: told of each stage.
+        keys: kind of its keys; that of the live generation when None.
+        language: language of its texts; that of the live generation when None.
+        queries: sample queries to tune an approximate kind; derived from the keys when None.
+        on_progress: receives each stage.
     """
     keys, language = keys or KeyOptions.of(store), language or language_of(store)
     state = store.snapshot()
@@ -172,7 +171,7 @@ def publish(store: Store, built: Built) -> None:
     """Register a generation and make it live.
 
     Raises:
-        Conflict: deletions that it does not know of were purged while it was built.
+        Conflict: later deletions were purged while it was built.
     """
     store.add_generation(
         built.number,
@@ -212,7 +211,7 @@ def _contents(store: Store, rows: np.ndarray, fields: FieldsBuilder) -> Iterator
 
 
 _BACKEND = "given"
-_TOLERANCE = 1e-3  # of a length: half precision survives, a forgotten normalisation does not
+_TOLERANCE = 1e-3  # of a length: accepts half precision, rejects unnormalised vectors
 
 
 def given_identity(dimension: int) -> EncoderIdentity:
@@ -241,11 +240,7 @@ def is_given(store: Store) -> bool:
 
 
 def require_encoder(store: Store) -> None:
-    """Refuse to encode texts for a collection whose embeddings are given.
-
-    Raises:
-        EncoderMismatch: says what can be done instead.
-    """
+    """Raise EncoderMismatch for a collection with supplied embeddings; names the alternatives."""
     if is_given(store):
         raise EncoderMismatch(
             f"collection {store.name!r} has no encoder: its embeddings are given. Search it with vectors or "
@@ -256,11 +251,11 @@ def require_encoder(store: Store) -> None:
 def checked_embeddings(
     store: Store, documents: Sequence[Document], embeddings: Float[np.ndarray, "documents encoder_dim"]
 ) -> Float32[np.ndarray, "documents encoder_dim"]:
-    """The embeddings as they are stored.
+    """Check supplied embeddings and return them as stored.
 
     Raises:
-        DimensionMismatch: not one a document, or of another dimension than the collection's.
-        InvalidRequest: a length that is not 1, or another embedding for a text that is stored already.
+        DimensionMismatch: not one a document, or not of the collection's dimension.
+        InvalidRequest: length other than 1, or another embedding for a stored text.
     """
     array = np.asarray(embeddings, np.float32)
     if array.shape != (len(documents), store.dimension):
@@ -269,7 +264,7 @@ def checked_embeddings(
             f"use [{len(documents)}, {store.dimension}]"
         )
     lengths = np.linalg.norm(array, axis=1)
-    wrong = ~(np.abs(lengths - 1) <= _TOLERANCE)  # NaN is wrong too
+    wrong = ~(np.abs(lengths - 1) <= _TOLERANCE)  # NaN too
     if wrong.any():
         first = int(np.argmax(wrong))
         raise InvalidRequest(
@@ -283,12 +278,12 @@ def checked_embeddings(
 def _refuse_changed(
     store: Store, documents: Sequence[Document], embeddings: Float32[np.ndarray, "documents encoder_dim"]
 ) -> None:
-    """The store keeps the embedding of an unchanged text, so another one would be dropped without a word."""
+    """Refuse new embeddings of unchanged texts, which the store would silently ignore."""
     new = set(store.needs_encoding(documents))
-    kept = [i for i in range(len(documents)) if i not in new]
-    rows = store.rows_of([documents[i].id for i in kept])
-    stored = store.embeddings([rows[documents[i].id] for i in kept])
-    for i, before in zip(kept, stored, strict=True):
+    unchanged = [i for i in range(len(documents)) if i not in new]
+    rows = store.rows_of([documents[i].id for i in unchanged])
+    stored = store.embeddings([rows[documents[i].id] for i in unchanged])
+    for i, before in zip(unchanged, stored, strict=True):
         if not np.array_equal(before, embeddings[i]):
             raise InvalidRequest(
                 f"document {i} (id {documents[i].id[:80]!r}) has the title and text that are stored, but "

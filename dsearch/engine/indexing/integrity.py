@@ -1,7 +1,7 @@
 """`IntegrityProof`: background verification of the live generation's files against their digests.
 
-After a clean closing (clean_close.py) an index is opened before all of it was read. The files are then
-verified in the background. Once damage is found, nothing is answered from the index any more.
+After a clean closing (clean_close.py) an index opens before its files are verified; that happens in the
+background. Once damage is found, the index answers no more requests.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 
 class IntegrityProof:
-    """The proof of one open generation; starts at once where something is unproven.
+    """Verification of an open generation; starts at once if files are unverified.
 
     Args:
-        generation: what is proven.
-        proven_at: when its unproven files were last held against their digests, in seconds since 1970.
-        remedy: command that builds the generation again, the hint of the error of damage.
+        generation: generation to verify.
+        proven_at: time of the last verification of its unverified files, in seconds since 1970.
+        remedy: command that rebuilds the generation, the hint of the damage error.
     """
 
     def __init__(self, generation: Generation, proven_at: float | None = None, remedy: Command | None = None):
@@ -44,13 +44,13 @@ class IntegrityProof:
         self._inherited = proven_at
         if generation.unproven:
             self._proven_at = None
-            self._lease = Lease(generation.folder)  # beside the generation's own, which may end before
+            self._lease = Lease(generation.folder)  # the generation's own lease may end earlier
             self._thread = threading.Thread(target=self._run, args=(generation,), name="proof", daemon=True)
             self._thread.start()
 
     @property
     def problem(self) -> str | None:
-        """Damage in words; None as long as none was found."""
+        """Description of the damage; None without."""
         return None if self._damage is None else str(self._damage)
 
     @property
@@ -68,25 +68,21 @@ class IntegrityProof:
         return self._inherited if self._proven_at is None else self._proven_at
 
     def require(self) -> None:
-        """Return if no damage is known.
-
-        Raises:
-            CorruptData: a file is not what was written; the message names it and the way out.
-        """
+        """Raise CorruptData if a file is known to be damaged; the message names it and the remedy."""
         if self._damage is not None:
             raise CorruptData(self._damage.message, hint=self._damage.hint)
 
     def wait(self) -> None:
-        """Wait for its end."""
+        """Wait for the verification to end."""
         if self._thread is not None:
             self._thread.join()
 
     def cancel(self) -> None:
-        """Stop it early, with the files unproven; safe to call twice."""
+        """Stop early, with files left unverified; safe to call twice."""
         self._cancelled.set()
 
     def _run(self, generation: Generation) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # where threads have priorities of their own
+        with contextlib.suppress(OSError, AttributeError):  # if threads have priorities
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         folder = generation.folder
         try:

@@ -4,8 +4,7 @@ Readers hold a shared flock on the folder; deletion takes an exclusive one and s
 The operating system releases the lock when a process dies, whatever the cause. The lock is on the folder
 itself and needs no file, so a home on a read-only disk can be read too.
 
-A lease ends when its collection is closed, or earlier, with the last reference to a generation that was
-replaced.
+A lease ends when its collection is closed, or with the last reference to a replaced generation.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from dsearch.store import GenerationRecord, Store
 
 _ATTEMPTS = 20
 
-_held: WeakKeyDictionary[Generation, finalize[..., Generation]] = WeakKeyDictionary()
+_leases: WeakKeyDictionary[Generation, finalize[..., Generation]] = WeakKeyDictionary()
 
 
 class Lease:
-    """A hold on a generation's folder, until `release`.
+    """Lock on a generation's folder, until `release`.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: the folder is missing.
     """
 
     def __init__(self, folder: Path):
         self._file: int | None = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._file, fcntl.LOCK_SH)  # waits for a collector, which has it only while it deletes
+        fcntl.flock(self._file, fcntl.LOCK_SH)  # blocks only while another process deletes
 
     def release(self) -> None:
         """Release the lock; safe to call twice."""
@@ -68,11 +67,12 @@ def open_live(store: Store, closed: CleanClose | None = None) -> Generation | No
     """Open the live generation, leased for the life of the object; None before the first.
 
     Args:
-        store: whose it is.
-        closed: what the last writer left; what it says of large files is relied on (`Generation.unproven`).
+        store: store of the collection.
+        closed: record of the last clean close; large files that it covers are not verified at once
+            (`Generation.unproven`).
 
     Raises:
-        CorruptData: it is missing or not what was written.
+        CorruptData: it is missing or damaged.
     """
     for _ in range(_ATTEMPTS):
         live = store.live_generation()
@@ -81,7 +81,7 @@ def open_live(store: Store, closed: CleanClose | None = None) -> Generation | No
         generation = open_registered(store, live, None if closed is None else closed.files_of(live))
         if generation is not None:
             return generation
-        # It was retired between the two looks: then another one is live.
+        # It was retired meanwhile, so another one is live.
     raise Unavailable(f"{store.path}: generations change faster than they can be opened; try again")
 
 
@@ -91,7 +91,7 @@ def open_registered(
     """Open a generation, leased for the life of the object; None if it is no longer registered.
 
     Raises:
-        CorruptData: it is registered, but missing or not what was written.
+        CorruptData: it is registered, but missing or damaged.
     """
     lease = lease_registered(store, record)
     if lease is None:
@@ -107,7 +107,7 @@ def open_registered(
 
 
 def how_to_build(collection: str) -> Command:
-    """The hint of an error that tells to build the generation again."""
+    """Hint that rebuilds the generation."""
     return Command("refresh", ("-c", collection))
 
 
@@ -129,7 +129,7 @@ def lease_registered(store: Store, record: GenerationRecord) -> Lease | None:
             hint=how_to_build(store.name),
         ) from error
     try:
-        # Only now: what is registered while it is leased stays. Before, it could have been retired.
+        # Checked after leasing: a leased generation stays, an unleased one could be retired at any time.
         if _registered(store, record):
             return lease
     except BaseException:
@@ -157,19 +157,19 @@ def _open(
     proven: Mapping[str, FileIdentity] | None = None,
 ) -> Generation:
     generation = Generation.open(folder, digest=digest, texts=texts, proven=proven)
-    _held[generation] = finalize(generation, lease.release)
+    _leases[generation] = finalize(generation, lease.release)
     return generation
 
 
 def release(generation: Generation) -> None:
     """End the lease of an open generation now, before the object is gone; safe to call twice."""
-    held = _held.get(generation.original)
-    if held is not None:
-        held()
+    lease = _leases.get(generation.original)
+    if lease is not None:
+        lease()
 
 
 def _registered(store: Store, record: GenerationRecord) -> bool:
     return any(
-        (known.number, known.manifest_digest) == (record.number, record.manifest_digest)
-        for known in store.generations()
+        (candidate.number, candidate.manifest_digest) == (record.number, record.manifest_digest)
+        for candidate in store.generations()
     )

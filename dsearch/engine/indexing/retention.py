@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"[0-9]{6,9}")
 def retire(store: Store, keep: int = KEEP) -> list[int]:
     """Retire all but the live generation and the `keep` newest; return the numbers of the retired ones.
 
-    One that a reader in any process holds stays until the next call.
+    A generation that any process reads stays until the next call.
     """
     return [number for number in store.retirable_generations(keep) if retire_one(store, number)]
 
@@ -29,7 +29,7 @@ def retire(store: Store, keep: int = KEEP) -> list[int]:
 def retire_one(store: Store, number: int) -> bool:
     """Retire a generation that is not live, unless a reader holds it; return True if it was retired.
 
-    It is struck off the register first: a crash between leaves a folder that `clear` removes.
+    It is unregistered first; a crash after that leaves a folder that `clear` removes.
     """
     folder = generation_folder(store, number)
     if not folder.is_dir():
@@ -46,9 +46,9 @@ def strike_missing(store: Store) -> list[int]:
     """Unregister generations without a folder, except the live one; return their numbers."""
     live = store.live_generation()
     gone = [
-        one.number
-        for one in store.generations()
-        if (live is None or one.number != live.number) and not generation_folder(store, one.number).is_dir()
+        old.number
+        for old in store.generations()
+        if (live is None or old.number != live.number) and not generation_folder(store, old.number).is_dir()
     ]
     for number in gone:
         store.retire_generation(number)
@@ -68,14 +68,14 @@ def tidy(store: Store) -> None:
 def clear(store: Store) -> list[str]:
     """Remove folders that no register entry names: unfinished builds, unregistered generations; return them.
 
-    For the one writer, and not while it builds. Trained models that are not registered stay: they cannot be
-    computed again.
+    Called by the writer only, and not during a build. Unregistered trained models stay, since they cannot be
+    recomputed.
     """
     generations = store.path / "generations"
     if not generations.is_dir():
         return []
     gone = remove_unfinished(generations)
-    registered = {generation_folder(store, one.number).name for one in store.generations()}
+    registered = {generation_folder(store, generation.number).name for generation in store.generations()}
     for folder in sorted(generations.iterdir()):
         if _NUMBER.fullmatch(folder.name) and folder.name not in registered and folder.is_dir():
             with alone_with(folder) as alone:

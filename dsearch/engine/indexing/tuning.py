@@ -55,10 +55,10 @@ def retune(
     """Measure the live index with folded queries, and find new parameters where it is below the target.
 
     Args:
-        store: only read.
-        model: whose queries they are.
-        queries: folded: to be compared with stored embeddings.
-        target: recall@10 wanted.
+        store: read only.
+        model: version whose queries these are.
+        queries: folded queries, to compare with stored embeddings.
+        target: required recall@10.
 
     Returns:
         None for an index that compares every key.
@@ -67,25 +67,25 @@ def retune(
     if generation is None or not generation.dense.parameters or len(queries) == 0:
         return None
     dense, projection = generation.dense, generation.key_projection
-    asked = key_queries(queries, projection)
-    truth = exact_neighbours(generation.vectors, asked, projection)
-    before = round(recall(dense, asked, truth), 4)
+    folded = key_queries(queries, projection)
+    truth = exact_neighbours(generation.vectors, folded, projection)
+    before = round(recall(dense, folded, truth), 4)
     if before < target:
         dense, measured = tuned(
-            dense, generation.vectors, projection=projection, queries=asked, target=target
+            dense, generation.vectors, projection=projection, queries=folded, target=target
         )
         assert measured is not None
-        found = measured.to_dict()
+        record = measured.to_dict()
     else:
-        kept: dict[str, Any] = generation.manifest.dense["measured"] or {}
-        found = {**kept, "recall_at_10": before}
-    return TunedKeys(generation.number, model, before, dict(dense.parameters), found)
+        built: dict[str, Any] = generation.manifest.dense["measured"] or {}
+        record = {**built, "recall_at_10": before}
+    return TunedKeys(generation.number, model, before, dict(dense.parameters), record)
 
 
 def retune_in_child(
     report: Report, path: Path, model: str, queries: np.ndarray, target: float
 ) -> TunedKeys | None:
-    """`retune`, as `run_spawned` runs it."""
+    """Run `retune` in a child process, for `run_spawned`."""
     os.nice(5)
     with Store.open(path, readonly=True) as store:
         return retune(store, model, queries, target)
@@ -95,18 +95,18 @@ def key_queries(
     folded: Float32[np.ndarray, "queries encoder_dim"],
     projection: Float32[np.ndarray, "key_dim encoder_dim"] | None,
 ) -> Float32[np.ndarray, "queries key_dim"]:
-    """Folded queries against the keys of a generation that is projected by W_g: times W_g⁻¹."""
+    """Multiply folded queries by W_g⁻¹, to compare them with keys projected by W_g."""
     if projection is None:
         return folded
     return np.ascontiguousarray(folded @ np.linalg.inv(projection.astype(np.float64)), np.float32)
 
 
-def keep_tuned(store: Store, found: TunedKeys) -> None:
-    """Keep the parameters for the next opening."""
+def keep_tuned(store: Store, tuned: TunedKeys) -> None:
+    """Store the parameters for the next opening."""
     path = store.path / FILE_NAME
     unfinished = path.with_name(f".{FILE_NAME}.writing")
-    content = {"generation": found.generation, "model": found.model, "parameters": found.parameters}
-    unfinished.write_text(json.dumps({**content, "measured": found.measured}, indent=1))
+    content = {"generation": tuned.generation, "model": tuned.model, "parameters": tuned.parameters}
+    unfinished.write_text(json.dumps({**content, "measured": tuned.measured}, indent=1))
     sync_file(unfinished)
     unfinished.rename(path)
     sync_folder(store.path)
@@ -115,19 +115,19 @@ def keep_tuned(store: Store, found: TunedKeys) -> None:
 def kept_tuned(store: Store, generation: int) -> Mapping[str, Any] | None:
     """Return the record that `keep_tuned` stored for this generation, or None."""
     try:
-        kept: dict[str, Any] = json.loads((store.path / FILE_NAME).read_text())
-        return kept if kept["generation"] == generation else None
+        content: dict[str, Any] = json.loads((store.path / FILE_NAME).read_text())
+        return content if content["generation"] == generation else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
 def with_tuned_parameters(store: Store, generation: Generation) -> Generation:
-    """The generation, searched with the parameters that were kept for it."""
-    kept = kept_tuned(store, generation.number)
-    if kept is None:
+    """Return the generation with its stored search parameters."""
+    stored = kept_tuned(store, generation.number)
+    if stored is None:
         return generation
     try:
-        return generation.searched_with(kept["parameters"])
+        return generation.searched_with(stored["parameters"])
     except (InvalidRequest, KeyError, AttributeError, TypeError):
         return generation  # not parameters of this kind
 

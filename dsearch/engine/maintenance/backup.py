@@ -35,15 +35,14 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup that stands.
+    """A complete backup.
 
     Attributes:
-        sequence: the operation that it is as of.
-        documents: live ones.
-        size_bytes: of all its files.
-        generation: the number of the one in it; None where its files were not whole, so that a restoration
-            will build one.
-        models: the versions in it.
+        sequence: last operation that it contains.
+        documents: number of live documents.
+        size_bytes: size of all its files.
+        generation: number of its generation; None if the files were incomplete, and a restore rebuilds it.
+        models: its versions.
     """
 
     sequence: int
@@ -54,12 +53,12 @@ class Backup:
 
 
 def back_up(store: Store, path: Path) -> Backup:
-    """Copy a collection into the new folder `path`, whole or not at all; others may write meanwhile.
+    """Copy a collection into the new folder `path`; atomic, and others may write meanwhile.
 
     Raises:
-        Conflict: something lies at `path`.
-        CorruptData: the files of a model are not what was registered.
-        InsufficientStorage: there is no room.
+        Conflict: `path` exists.
+        CorruptData: the files of a model differ from the register.
+        InsufficientStorage: the disk is full.
     """
     copied: list[int] = []
     versions: list[str] = []
@@ -72,7 +71,7 @@ def back_up(store: Store, path: Path) -> Backup:
             versions.append(model.version)
         if live is not None and _copy_generation(store, live, folder):
             copied.append(live.number)
-        copy_feedback(store.path, folder)  # it may have got events since; they are no documents
+        copy_feedback(store.path, folder)  # it may have later events, which no document depends on
 
     report = store.backup(path, add_files)
     return Backup(
@@ -81,14 +80,14 @@ def back_up(store: Store, path: Path) -> Backup:
 
 
 def restore(path: Path, backup: Path) -> None:
-    """Make a collection in the new folder `path` of a backup, after every digest in it was held against it.
+    """Restore a backup into the new folder `path`, after verifying every digest.
 
-    Its live generation may be missing: `Collection.restore_derived` sees to that.
+    The live generation may be missing; `Collection.restore_derived` rebuilds it.
 
     Raises:
         CollectionNotFound: no backup in that folder.
-        CollectionExists: something lies at `path`.
-        CorruptData: documents or models are not what was written; nothing was restored.
+        CollectionExists: `path` exists.
+        CorruptData: documents or models are damaged; nothing was restored.
     """
     if backup.is_dir():
         _, models = registered_in(backup)
@@ -109,7 +108,7 @@ def _refuse_damaged(folder: Path, models: Iterable[ModelRecord], consequence: st
 
 
 def _copy_model(source: Path, target: Path) -> None:
-    """Copy a model's files; a newer index that it was given of its own may take the place of an older one."""
+    """Copy a model's files; a newer document index of the model may replace an older one."""
     for attempt in range(_ATTEMPTS):
         try:
             shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".*"))
@@ -128,7 +127,7 @@ def _copy_generation(store: Store, live: GenerationRecord, folder: Path) -> bool
     except CorruptData:
         return False
     if lease is None:
-        return False  # retired since: there were four builds in the time of this backup
+        return False  # retired: there were four builds during this backup
     source = generation_folder(store, live.number)
     copy = folder / source.relative_to(store.path)
     try:
@@ -149,9 +148,9 @@ def export_lines(store: Store, write: Callable[[bytes], object], filter: object 
     """Write every live document as a line of JSON, by id, in one state; return their number.
 
     Args:
-        store: whose documents.
-        write: of the file that they go to.
-        filter: only those that match; see the store's filters.py.
+        store: store of the documents.
+        write: receives each line.
+        filter: condition on documents; see store/filters.
 
     Raises:
         InvalidRequest: not a filter.
@@ -164,14 +163,14 @@ def export_lines(store: Store, write: Callable[[bytes], object], filter: object 
 
 
 def export_beir(store: Store, folder: Path, filter: object = None) -> int:
-    """Write every live document into a BEIR folder, which gets no queries and no judgements; their number."""
+    """Write every live document into a BEIR folder without queries and judgements; return their number."""
     counted = _Counted(store.export(filter))
     write_beir(folder, counted, [], {})
     return counted.count
 
 
 class _Counted:
-    """Documents as they are, and how many there were."""
+    """Iterator over documents that counts them."""
 
     def __init__(self, documents: Iterable[Document]):
         self._documents = documents

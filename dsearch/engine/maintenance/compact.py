@@ -75,27 +75,27 @@ def compact(
 
     Args:
         collection: open for writing.
-        on_progress: told of the build.
-        rebuild: whether to build even if the live generation lacks nothing and has nothing too much.
+        on_progress: receives the progress of the build.
+        rebuild: True to build even if the live generation is up to date.
         spawned: as for `Collection.refresh`.
-        patience_s: how long readers that are at work are waited for, as those of a server's searches.
-        cancelled: asked now and then.
+        patience_s: time to wait for active readers, such as a server's searches.
+        cancelled: polled; True stops the work.
 
     Raises:
-        InsufficientStorage: it takes twice the space for a while.
-        Cancelled: what was deleted may be there as before.
+        InsufficientStorage: it needs twice the space temporarily.
+        Cancelled: deleted data may remain in files.
     """
     store = collection.store
-    asked, before = store.sequence, folder_bytes(store.path)
+    requested, before = store.sequence, folder_bytes(store.path)
     if rebuild or collection.stale or store.count().tombstones:
         collection.refresh(on_progress, spawned=spawned, cancelled=cancelled)
     until = time.monotonic() + patience_s
-    with collection.rebuilder.alone():  # a build that runs would be of rows that go, or be cleared away
+    with collection.rebuilder.alone():  # a concurrent build would contain removed rows
         while True:
             collection.forget_states()
             retire(store, keep=1)
-            held = tuple(store.retirable_generations(1))
-            if not held or time.monotonic() >= until:
+            unreleased = tuple(store.retirable_generations(1))
+            if not unreleased or time.monotonic() >= until:
                 break
             _wait(cancelled)
         clear(store)
@@ -110,14 +110,14 @@ def compact(
             rows += report.rows
         if on_progress is not None:
             on_progress(Progress("purge", 1, 1, time.monotonic() - started))
-    later = min(one.snapshot for one in store.generations()) >= asked
+    later = min(generation.snapshot for generation in store.generations()) >= requested
     return Compacted(
         before,
         folder_bytes(store.path),
         collection.snapshot.generation.number,
         rows,
         0 if later else report.kept,
-        held,
+        unreleased,
         tuple(models_holding_deleted(store)),
         report.overwritten,
     )
@@ -125,15 +125,15 @@ def compact(
 
 def models_holding_deleted(store: Store) -> list[str]:
     """Return versions whose own index (models/documents.py) contains rows that are not live."""
-    there = store.rows()
-    found: list[str] = []
+    present = store.rows()
+    versions: list[str] = []
     for model in store.models():
         of_model = store.path / "models" / model.version / FOLDER
         for path in sorted(of_model.glob("*/rows.npy")):
-            if len(np.setdiff1d(np.load(path, allow_pickle=False), there)):
-                found.append(model.version)
+            if len(np.setdiff1d(np.load(path, allow_pickle=False), present)):
+                versions.append(model.version)
                 break
-    return found
+    return versions
 
 
 def folder_bytes(folder: Path) -> int:
@@ -143,7 +143,7 @@ def folder_bytes(folder: Path) -> int:
         try:
             total += path.stat().st_size if path.is_file() else 0
         except FileNotFoundError:
-            continue  # went meanwhile
+            continue  # deleted meanwhile
     return total
 
 

@@ -35,7 +35,7 @@ from dsearch.types import Document, Progress
 
 _AT_A_TIME = 1000
 _SUPERSEDED = ".superseded"
-_FEW = 1000  # changes that are left for the time in which writers wait
+_FEW = 1000  # changes that are copied while writers wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Migrated:
     elapsed_s: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; of the folder its name alone."""
+        """As JSON, with the folder's name in place of its path."""
         return {
             "documents": self.documents,
             "encoded": self.encoded,
@@ -72,12 +72,12 @@ class Migrated:
 
 @dataclass(frozen=True, slots=True)
 class PreparedMigration:
-    """A next edition that waits for the switch.
+    """A next edition ready for the switch.
 
     Attributes:
-        sequence: the source's operation up to which it has everything.
-        encoded: documents, by this call and those that went before it.
-        started: when, by the monotonic clock.
+        sequence: last operation of the source that it contains.
+        encoded: number of documents encoded, by this call and earlier ones.
+        started: start time by the monotonic clock.
     """
 
     sequence: int
@@ -119,9 +119,9 @@ def prepare(
     on_progress: OnProgress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> PreparedMigration:
-    """Make the next edition, as far as is possible beside the writers of the present one.
+    """Prepare the next edition while writers of the present one continue.
 
-    The source is only read, so a process can do this for the one that has the home's lock.
+    The source is only read, so another process than the writer can do this.
     """
     require_encoder(source)
     if source.encoder == encoder.identity.to_dict():
@@ -159,11 +159,11 @@ def switch(
 ) -> Migrated | None:
     """Replace the present edition by the prepared one; writers wait for the last changes.
 
-    None when there were too many since: nothing was done, prepare it again.
+    Returns None if there are too many of them; nothing was changed, and it must be prepared again.
     """
     with _target(migrating_folder(home, source.name), source.store, encoder, passages) as target:
         if target.live_generation() is None:
-            return None  # what was prepared was not whole, and is begun anew
+            return None  # the prepared edition was incomplete; start again
         seen = _copy_changes(source.store, target, prepared.sequence, most=_FEW)
         if seen is None:
             return None
@@ -171,10 +171,10 @@ def switch(
         with source.writing_stopped():
             _copy_changes(source.store, target, seen)
             if target.count().documents != source.store.count().documents:
-                _copy_all(source.store, target, None)  # a document came and went without being encoded
+                _copy_all(source.store, target, None)  # a document was added and deleted meanwhile
             encoded += encode_pending(target, encoder)
             documents = target.count().documents
-            source.feedback.stop_writing()  # what comes from now on is refused, not lost
+            source.feedback.stop_writing()  # later events are refused, not lost
             copy_feedback(source.store.path, target.path)
             target.close()
             folder = _publish(home, source.name, target.path)
@@ -192,7 +192,7 @@ def clear_superseded(home: Home) -> list[Path]:
     for name in home.names():
         for folder in home.editions(name)[:-1]:
             if _unread(folder):
-                # Renamed first: half of an edition would not be known for one, and stay.
+                # Renamed first, so that a partly deleted edition is recognised and removed later.
                 doomed = folder.rename(folder.with_name(f".{folder.name}{_SUPERSEDED}"))
                 shutil.rmtree(doomed, ignore_errors=True)
                 gone.append(folder)
@@ -200,7 +200,7 @@ def clear_superseded(home: Home) -> list[Path]:
 
 
 def _target(folder: Path, source: Store, encoder: TextEncoder, passages: PassageOptions | None) -> Store:
-    """The unfinished edition, where an earlier call for this encoder left it, or a new one."""
+    """Open the unfinished edition of an earlier call for this encoder, or create one."""
     identity, cutting = encoder.identity, (passages or PassageOptions()).cutting(encoder)
     if folder.exists():
         try:
@@ -210,7 +210,7 @@ def _target(folder: Path, source: Store, encoder: TextEncoder, passages: Passage
                 return target
             target.close()
         except DsearchError:
-            pass  # not whole: it holds nothing that is not in the source
+            pass  # incomplete; everything in it is also in the source
         shutil.rmtree(folder)
     return Store.create(
         folder,
@@ -247,7 +247,7 @@ def _copy_all(source: Store, target: Store, on_progress: OnProgress | None) -> i
 def _copy_changes(source: Store, target: Store, since: int, most: int | None = None) -> int | None:
     """Copy the changes after an operation to the target; return the source's operation after that.
 
-    None when they are more than `most`: nothing is done then.
+    Returns None, without any change, if there are more than `most`.
     """
     changes, pending = source.changes_since(since), source.pending().rows
     if most is not None and len(changes.added) + len(changes.removed) + len(pending) > most:
@@ -267,8 +267,8 @@ def _pages(store: Store) -> Iterator[list[Document]]:
 
 
 def _delete_those_gone(source: Store, target: Store, ids: Sequence[str]) -> None:
-    there = source.rows_of(ids)
-    if gone := [id for id in ids if id not in there]:
+    present = source.rows_of(ids)
+    if gone := [id for id in ids if id not in present]:
         target.delete(gone)
 
 

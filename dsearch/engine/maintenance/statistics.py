@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsearch.engine.collection import Collection
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.maintenance.compact import folder_bytes
 from dsearch.engine.models.retired import live_problem
+from dsearch.engine.searchable import Searchable
 
 
-def statistics(collection: Collection) -> dict[str, Any]:
+def statistics(collection: Searchable) -> dict[str, Any]:
     """Return documents, delta, generations, keys with their measured recall, models and bytes, as JSON.
 
-    `delta` counts what was written or deleted since the live generation was built, and its share of the
-    documents of that. Reads no file of the index, so that a damaged one does not hide the rest.
+    `delta` counts documents written or deleted since the live build, and their share of its documents. No
+    file of the index is read, so a damaged index does not prevent the rest.
     """
     store = collection.store
     counts, live = store.count(), store.live_generation()
@@ -25,13 +25,13 @@ def statistics(collection: Collection) -> dict[str, Any]:
         changed = len(changes.added) + len(changes.removed)
     generations = [
         {
-            "number": one.number,
-            "live": live is not None and one.number == live.number,
-            "documents": one.rows,
-            "sequence": one.snapshot,
-            "bytes": folder_bytes(generation_folder(store, one.number)),
+            "number": generation.number,
+            "live": live is not None and generation.number == live.number,
+            "documents": generation.rows,
+            "sequence": generation.snapshot,
+            "bytes": folder_bytes(generation_folder(store, generation.number)),
         }
-        for one in store.generations()
+        for generation in store.generations()
     ]
     total = folder_bytes(store.path)
     return {
@@ -48,6 +48,6 @@ def statistics(collection: Collection) -> dict[str, Any]:
         "generations": generations,
         "bytes": total,
         "bytes_per_document": round(total / counts.documents, 1) if counts.documents else None,
-        "rebuild": collection.rebuilder.status(),
+        "rebuild": collection.rebuild_status(),
         "verification": collection.verification,
     }

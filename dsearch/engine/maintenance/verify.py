@@ -45,7 +45,7 @@ class Verified:
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """The problems in words."""
+        """Texts of the problems."""
         return tuple(map(str, self.problems))
 
     @property
@@ -107,8 +107,8 @@ def verify_collection(path: Path) -> Verified:
             store.name,
             report.documents,
             report.embeddings,
-            tuple(one.number for one in generations),
-            tuple(one.version for one in models),
+            tuple(record.number for record in generations),
+            tuple(record.version for record in models),
             tuple(problems),
         )
 
@@ -170,7 +170,7 @@ def _passages(store: Store, generation: Generation, start: int, rows: np.ndarray
     stored = store.passages(rows)
     spans = [parts.spans[1:] for parts in stored.values()]
     vectors = [parts.embeddings for parts in stored.values()]
-    owners = np.repeat(list(stored), [len(one) for one in spans]) if stored else np.zeros(0, np.int64)
+    owners = np.repeat(list(stored), [*map(len, spans)]) if stored else np.zeros(0, np.int64)
     same = (
         np.array_equal(rows[table.owners[first:last] - start], owners)
         and np.array_equal(table.spans[first:last], np.concatenate(spans) if spans else table.spans[:0])
@@ -215,11 +215,11 @@ class Recovered:
 def accept_loss(path: Path) -> str | None:
     """Make the collection in folder `path` continue with its remaining data; describe the lost data.
 
-    Numbers of operations that were lost are not used again. None: nothing is missing, and nothing was done.
+    Numbers of lost operations are not used again. Returns None if nothing is missing.
 
     Raises:
         CollectionNotFound, HomeLocked, UnsupportedFormat.
-        CorruptData: the database itself cannot be read, so that there is nothing to go on with.
+        CorruptData: the database itself cannot be read.
     """
     try:
         with Store.open(path):

@@ -38,18 +38,18 @@ def matching(tree: Filter, fields: Fields) -> Bool[np.ndarray, " documents"] | N
     """
     match tree:
         case All(parts) | Some(parts):
-            found = [matching(part, fields) for part in parts]
-            known = [one for one in found if one is not None]
-            if len(known) < len(found):
+            masks = [matching(part, fields) for part in parts]
+            exact = [mask for mask in masks if mask is not None]
+            if len(exact) < len(masks):
                 return None
             join = np.logical_and if isinstance(tree, All) else np.logical_or
-            return join.reduce(known)
+            return join.reduce(exact)
         case Not(part):
-            held = matching(part, fields)
-            return None if held is None else ~held
+            mask = matching(part, fields)
+            return None if mask is None else ~mask
         case Exists(keys):
             column = fields.column(keys)
-            return None if column is None else column.there()
+            return None if column is None else column.present()
         case Equals(keys, operands):
             return _having(fields.column(keys), _one_of(operands))
         case Compares(keys, order, operand):
@@ -63,7 +63,7 @@ def _having(column: FieldColumn | None, test: Callable[[Any], bool]) -> Bool[np.
 
 
 def _one_of(operands: tuple[Scalar, ...]) -> Callable[[Any], bool]:
-    """By type as well: 1 is not true, but it is 1.0."""
+    """Compare type and value: 1 is not true, but it is 1.0."""
     wanted = {(_type(operand), operand) for operand in operands}
     return lambda value: not isinstance(value, list) and (_type(value), value) in wanted
 
@@ -74,32 +74,32 @@ def _ordered(order: Callable[[Any, Any], bool], operand: str | int | float) -> C
 
 
 def _type(value: Scalar) -> type:
-    """float for every number: texts, numbers, booleans and null never meet each other's conditions."""
+    """Map numbers to float: text, numbers, booleans and null never match each other's conditions."""
     return float if type(value) is int else type(value)
 
 
-_RECENT = 8  # of one byte a document each
+_RECENT = 8  # masks of one byte a document
 
 
 class NarrowedStates:
     """Narrows snapshots of one store to filters; for many threads.
 
-    A row is one version of a document, so a filter holds for a snapshot whatever was written since: equal
-    stamps give equal answers.
+    A row is one version of a document, so later writes do not change the mask of a snapshot: equal stamps
+    give equal answers.
     """
 
     def __init__(self, store: Store):
         self._store = store
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[int, int, str], Snapshot] = OrderedDict()
+        self._recent: OrderedDict[tuple[int, int, str], Snapshot] = OrderedDict()
 
     def forget(self) -> None:
         """Release all states, so that their generations can be deleted."""
         with self._lock:
-            self._known.clear()
+            self._recent.clear()
 
     def narrowed(self, state: Snapshot, filter: object | None) -> Snapshot:
-        """`state` with nothing to be found but what `filter` lets through: JSON, or a tree that was parsed.
+        """Return `state` restricted to the documents that match a filter, given as JSON or parsed.
 
         Raises:
             InvalidRequest: not a filter.
@@ -110,20 +110,20 @@ class NarrowedStates:
         generation = state.generation.number
         key = (generation, state.sequence, repr(tree))  # by repr: 1 and True are equal in Python
         with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-                return self._known[key]
-        found = self._narrowed(state, tree)
+            if key in self._recent:
+                self._recent.move_to_end(key)
+                return self._recent[key]
+        result = self._narrowed(state, tree)
         with self._lock:
-            for other in [other for other in self._known if other[0] != generation]:
-                del self._known[other]  # an index that was replaced is not kept in memory for its sake
-            self._known[key] = found
-            while len(self._known) > _RECENT:
-                self._known.popitem(last=False)
-        return found
+            for other in [other for other in self._recent if other[0] != generation]:
+                del self._recent[other]  # it would keep a replaced index in memory
+            self._recent[key] = result
+            while len(self._recent) > _RECENT:
+                self._recent.popitem(last=False)
+        return result
 
     def _narrowed(self, state: Snapshot, tree: Filter) -> Snapshot:
-        """By the fields that the generation keeps, and of fresh rows by the store; of all, without fields."""
+        """Use the generation's fields, and the store for fresh rows or for fields that are not indexed."""
         fields = state.generation.fields
         built = None if fields is None else matching(tree, fields)
         if built is None:

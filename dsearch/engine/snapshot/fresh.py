@@ -1,4 +1,4 @@
-"""`Fresh`: documents written after a generation was built; they are searched exactly beside it.
+"""`Fresh`: documents written after a generation was built, searched exactly beside it.
 
 `GrowingMatrix`: rows that grow at the cost of the new rows only, while readers keep their earlier view.
 """
@@ -16,7 +16,7 @@ from dsearch.index import KeywordIndex, PassageTable, TokenizedTexts
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Documents that are not in the generation; of passages, owners are counted from 0 here."""
+    """Documents that are not in the generation; owners of passages count from 0."""
 
     rows: Int64[np.ndarray, " fresh"]
     embeddings: Float32[np.ndarray, "fresh encoder_dim"]
@@ -32,7 +32,7 @@ class Fresh:
         keyword: KeywordIndex,
         passages: PassageTable | None = None,
     ) -> Fresh:
-        """Cut the texts as the generation's were cut."""
+        """Tokenise texts like those of the generation."""
         if passages is None:
             passages = PassageTable.empty(embeddings.shape[1])
         return cls(rows, embeddings, TokenizedTexts.of(keyword.tokenizer, texts), passages)
@@ -44,21 +44,21 @@ class Fresh:
         texts: Sequence[str],
         passages: PassageTable,
     ) -> Fresh:
-        """Return these documents with further ones behind them.
+        """Return these documents with new ones appended.
 
         Args:
-            rows: of the further ones, above those that are here.
-            embeddings: of these and the further ones.
-            texts: of the further ones.
-            passages: of the further ones, owners counted from 0 there.
+            rows: rows of the new documents, above the present ones.
+            embeddings: embeddings of present and new documents.
+            texts: texts of the new documents.
+            passages: passages of the new documents, owners counted from 0.
         """
         if len(passages):
             both, owners = (self.passages, passages), passages.owners + len(self)
             passages = PassageTable(
                 np.concatenate([self.passages.owners, owners]),
-                np.concatenate([one.spans for one in both]),
-                np.concatenate([one.first_spans for one in both]),
-                np.concatenate([one.embeddings for one in both]),
+                np.concatenate([table.spans for table in both]),
+                np.concatenate([table.first_spans for table in both]),
+                np.concatenate([table.embeddings for table in both]),
             )
         else:
             passages = self.passages
@@ -69,13 +69,12 @@ class Fresh:
 
 
 class GrowingMatrix:
-    """Rows of numbers with room for more behind them.
+    """Rows of numbers with spare capacity.
 
-    Every array that was given out is a view of the first rows, which do not change any more. One thread at a
-    time may append.
+    Each returned array is a view of the first rows, which never change. One thread at a time may append.
 
     Args:
-        rows: the first ones.
+        rows: initial rows.
     """
 
     def __init__(self, rows: Float32[np.ndarray, "rows dim"]):
@@ -85,10 +84,10 @@ class GrowingMatrix:
         return self._used
 
     def appended(self, more: Float32[np.ndarray, "more dim"]) -> Float32[np.ndarray, "all dim"]:
-        """All rows, `more` at the end."""
+        """Append `more` and return all rows."""
         used = self._used + len(more)
         if used > len(self._array):
-            # Half as much again: each row is copied three times at most, on average.
+            # Growth by half: each row is copied at most three times on average.
             room = np.empty((max(used, used + used // 2), more.shape[1]), np.float32)
             room[: self._used] = self._array[: self._used]
             self._array = room

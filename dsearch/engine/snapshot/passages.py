@@ -2,8 +2,8 @@
 
 The key of a document for a query and a head is that of its best passage
 (`dsearch.attention.retrieval.maxp`). All keys of a snapshot are numbered consecutively: key p is the first
-passage of the document at position p (the whole of a short document); then come the further passages of the
-generation, then those of fresh documents.
+passage of the document at position p (a short document has only this one). The further passages of the
+generation follow, then those of fresh documents.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class SnapshotPassages:
     """The further passages of the documents of one state.
 
     Args:
-        positions: of documents; what keys of further passages are numbered behind.
-        tables: of the generation and of the fresh documents, owners by the position in the state, ascending
-            from the first table to the second.
+        positions: number of positions; keys of further passages are numbered from there.
+        tables: passages of the generation and of the fresh documents; owners are positions of the state,
+            ascending from the first table to the second.
 
     Attributes:
-        owners: the position of each further passage's document, ascending.
-        long: the positions of documents that have further passages, ascending.
+        owners: position of each further passage's document, ascending.
+        long: positions of documents that have further passages, ascending.
     """
 
     def __init__(self, positions: int, *tables: PassageTable):
@@ -44,7 +44,7 @@ class SnapshotPassages:
         return len(self.owners)
 
     def embeddings(self, further: Int64[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape encoder_dim"]:
-        """The embeddings of further passages, counted from 0; zeros at −1."""
+        """Return embeddings of further passages by number; zeros at −1."""
         flat = further.ravel()
         gathered = np.zeros((len(flat), self._parts[0].shape[1]), np.float32)
         start = 0
@@ -57,17 +57,17 @@ class SnapshotPassages:
     def scores(
         self, queries: Float32[np.ndarray, "batch encoder_dim"]
     ) -> Float32[np.ndarray, "batch further"]:
-        """The inner product of each query with every further passage."""
+        """Compute the inner product of each query with every further passage."""
         return np.concatenate([queries @ part.T for part in self._parts], axis=1)
 
     def beside(
         self, positions: Int64[np.ndarray, "batch candidates"]
     ) -> tuple[Int64[np.ndarray, "batch extra"], Int64[np.ndarray, "batch extra"]] | None:
-        """The further passages of these candidates, None when there are none.
+        """Return the further passages of these candidates; None if there are none.
 
         Returns:
-            (columns, further): the candidate that each is of, and its number from 0; padded behind with the
-            number of candidates and −1.
+            (columns, further): candidate of each passage, and number of the passage; padded with the number
+            of candidates and −1.
         """
         first: Int64[np.ndarray, "batch candidates"] = np.searchsorted(self.owners, positions, side="left")
         counts: Int64[np.ndarray, "batch candidates"] = (
@@ -79,8 +79,8 @@ class SnapshotPassages:
         if longest == 0:
             return None
         flat = counts.ravel()
-        starts = np.cumsum(flat) - flat  # of each candidate's passages among all of them
-        place = np.arange(int(flat.sum())) - np.repeat(starts, flat)  # of a passage among its document's
+        starts = np.cumsum(flat) - flat  # of each candidate's passages
+        place = np.arange(int(flat.sum())) - np.repeat(starts, flat)  # within the document
         further = np.repeat(first.ravel(), flat) + place
         batch, candidates = positions.shape
         every = np.arange(candidates, dtype=np.int64)
@@ -90,11 +90,6 @@ class SnapshotPassages:
         columns[used] = np.repeat(np.tile(every, batch), flat)
         padded[used] = further
         return columns, padded
-
-    def owner_of(self, keys: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
-        """Return the position of each key's document, −1 at −1."""
-        at: Int64[np.ndarray, "*shape"] = np.clip(keys - self.positions, 0, len(self) - 1)
-        return np.where(keys >= self.positions, self.owners[at], keys)
 
     def span_of(self, key: int) -> tuple[int, int, int] | None:
         """(ordinal, start, end) of a key's passage in its document's text; None for a short document."""
@@ -112,7 +107,7 @@ class SnapshotPassages:
     def blocks(
         self, size: int = 8192
     ) -> Iterator[tuple[Int64[np.ndarray, " long"], Int64[np.ndarray, " further"]]]:
-        """Long documents with all their further passages (numbers from 0), some `size` passages at a time."""
+        """Yield long documents with the numbers of their further passages, about `size` at a time."""
         starts = np.searchsorted(self.owners, self.long)
         stops = np.append(starts[1:], len(self))
         begin = 0
@@ -132,9 +127,9 @@ def best_of_documents(
     """MaxP without gradients: scores of first passages, raised to those of further ones.
 
     Args:
-        scores: of first passages.
-        further: of further ones.
-        owners: the document of each, ascending.
+        scores: scores of first passages.
+        further: scores of further passages.
+        owners: document of each further passage, ascending.
     """
     best = scores.copy()
     if len(owners):

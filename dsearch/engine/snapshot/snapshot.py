@@ -1,9 +1,9 @@
 """`Snapshot`: an immutable state of a collection's documents, with the operations that search needs.
 
-A state consists of a generation (built, immutable), the rows written after it (fresh: searched exactly beside
-it) and the rows deleted since (excluded). Positions number both parts: 0 to n − 1 belong to the generation, n
-and above to the fresh rows. A position is a document; a long one has several embeddings (passages.py). A
-request holds one snapshot from beginning to end; a write makes a new one.
+A state consists of a generation (built, immutable), the rows written after it (fresh, searched exactly) and
+the rows deleted since (excluded). Positions 0 to n − 1 belong to the generation, n and above to the fresh
+rows. A position is a document; a long one has several embeddings (passages.py). A request holds one snapshot
+from beginning to end; a write makes a new one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dsearch.errors import DimensionMismatch
 from dsearch.index import Generation, KeywordIndex, ParsedQuery
 from dsearch.index.exact import best_above
 
-__all__ = ["NONE", "Snapshot"]  # NONE: the position and the row of "nothing"
+__all__ = ["NONE", "Snapshot"]  # NONE: position and row of a missing document
 
 _lengths: WeakKeyDictionary[Generation, tuple[float, float]] = WeakKeyDictionary()
 
@@ -36,13 +36,13 @@ class Snapshot:
         keyword: BM25 index of the generation.
         fresh: rows written since.
         excluded: positions of the generation and of `fresh` that are deleted or replaced, or None.
-        unfold: W_g⁻¹: a query (as a row) against embeddings times this is one against the generation's keys.
+        unfold: W_g⁻¹, which maps a query against embeddings (as a row) to one against the generation's keys.
             None for a generation whose keys are its embeddings.
         sequence: last operation of the store that this state contains.
         passages: further embeddings of long documents; None if no document is long.
         built: number of documents in the generation, deleted ones included.
         positions: number of all positions, deleted ones included.
-        documents: number of documents that can be found.
+        documents: number of visible documents.
     """
 
     generation: Generation
@@ -52,7 +52,7 @@ class Snapshot:
     unfold: Float32[np.ndarray, "encoder_dim key_dim"] | None
     sequence: int
     passages: SnapshotPassages | None = None
-    # Counted once: a search asks for them some thirty times.
+    # Counted once: a search reads them some thirty times.
     built: int = field(init=False, repr=False, compare=False)
     positions: int = field(init=False, repr=False, compare=False)
     documents: int = field(init=False, repr=False, compare=False)
@@ -70,7 +70,7 @@ class Snapshot:
         """Return the state with `fresh` beside `generation` and without the rows `removed`.
 
         Raises:
-            DimensionMismatch: the generation's keys are shorter than its embeddings: those do not unfold.
+            DimensionMismatch: the generation's keys are shorter than its embeddings, so W_g has no inverse.
         """
         keyword = generation.keyword or KeywordIndex.build([])
         unfold = None
@@ -106,11 +106,11 @@ class Snapshot:
         return replace(self, excluded=excluded if excluded.any() else None, sequence=sequence)
 
     def narrowed(self, rows: Int64[np.ndarray, " rows"]) -> Snapshot:
-        """Return this state restricted to `rows`, as far as it has them; positions stay."""
-        found = np.zeros(self.positions, bool)
+        """Return this state restricted to those of `rows` that it contains; positions stay."""
+        mask = np.zeros(self.positions, bool)
         at = self.positions_of(rows)
-        found[at[at != NONE]] = True
-        return self.among(found)
+        mask[at[at != NONE]] = True
+        return self.among(mask)
 
     def holding(self, query: ParsedQuery) -> Snapshot:
         """Return this state restricted to the documents that match the phrases of `query`."""
@@ -120,23 +120,23 @@ class Snapshot:
         fresh = self.keyword.matching_texts(query, self.fresh.texts)
         return self.among(built if fresh is None else np.concatenate([built, fresh]))
 
-    def among(self, found: Bool[np.ndarray, " positions"]) -> Snapshot:
-        """Return this state restricted to the positions that are True in `found`."""
-        excluded = ~found if self.excluded is None else self.excluded | ~found
+    def among(self, mask: Bool[np.ndarray, " positions"]) -> Snapshot:
+        """Return this state restricted to the positions that are True in `mask`."""
+        excluded = ~mask if self.excluded is None else self.excluded | ~mask
         return replace(self, excluded=excluded if excluded.any() else None)
 
     def visible(self) -> Int64[np.ndarray, " documents"]:
-        """Return every position that can be found, ascending."""
+        """Return every visible position, ascending."""
         everything = np.arange(self.positions)
         return everything if self.excluded is None else everything[~self.excluded]
 
     def positions_of(self, rows: Int64[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
         """Return the position of each row, −1 if it is not in this state; deleted rows have one too."""
-        found = self.generation.positions_of(rows)
+        positions = self.generation.positions_of(rows)
         if len(self.fresh) == 0:
-            return found
+            return positions
         at = np.minimum(np.searchsorted(self.fresh.rows, rows), len(self.fresh) - 1)
-        return np.where(self.fresh.rows[at] == rows, self.built + at, found)
+        return np.where(self.fresh.rows[at] == rows, self.built + at, positions)
 
     def rows(self, positions: Int64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
         """Return the store's row at each position, −1 at −1."""
@@ -172,7 +172,7 @@ class Snapshot:
 
     @property
     def dense_rounding(self) -> float | None:
-        """Relative error of the inner products that the dense search ranks by; None where it is not exact."""
+        """Relative error of the inner products of the dense search; None for an approximate one."""
         if self.built and self.generation.dense.kind != "Flat":
             return None
         return 1e-5 if self.unfold is None else 1e-3  # W_g has a condition number of at most 1e3
@@ -190,7 +190,7 @@ class Snapshot:
         return (shortest, longest) if self.positions else (1.0, 1.0)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Snapshot:
-        """Itself: it never changes, and a copied layer is over the same documents."""
+        """Return itself: it is immutable, and a copied layer uses the same documents."""
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -202,26 +202,26 @@ class Snapshot:
     def dense_candidates(
         self, folded: Float[np.ndarray, "batch encoder_dim"], k: int
     ) -> Int64[np.ndarray, "batch found"]:
-        """The positions of highest inner product of each folded query with the embeddings, −1 where none.
+        """Return the positions of highest inner product with each folded query, padded with −1.
 
-        Of long documents with their best passage.
+        A long document has the inner product of its best passage.
         """
         queries = np.ascontiguousarray(folded, np.float32)
         turned = queries if self.unfold is None else queries @ self.unfold
         if len(self.generation.passages):
-            found = self._best_built(turned, k)
+            proposed = self._best_built(turned, k)
         else:
-            _, found = self.generation.dense.search(turned, k, self._excluded_of_generation())
+            _, proposed = self.generation.dense.search(turned, k, self._excluded_of_generation())
         if len(self.fresh) == 0:
-            return found
-        return np.concatenate([found, self._best_fresh(self._fresh_scores(queries), k)], axis=1)
+            return proposed
+        return np.concatenate([proposed, self._best_fresh(self._fresh_scores(queries), k)], axis=1)
 
     def dense_scores(
         self, folded: Float[np.ndarray, "batch encoder_dim"]
     ) -> Float32[np.ndarray, "batch positions"] | None:
-        """The inner product of each query with every embedding, of long documents with their best passage's.
+        """Compute inner products of each query with every document; of the best passage for long documents.
 
-        As the index ranks by it: equal embeddings tie. None where its keys are others, or rounded.
+        They equal those of the index, so equal embeddings tie. None if its keys are projected or rounded.
         """
         if self.unfold is not None:
             return None
@@ -239,7 +239,7 @@ class Snapshot:
     def best_of(
         self, scores: Float32[np.ndarray, "batch positions"], k: int
     ) -> Int64[np.ndarray, "batch found"]:
-        """As `dense_candidates`, of what every position scores."""
+        """Return the candidates of `dense_candidates` from the scores of all positions."""
         built = self._best_by_row(scores[:, : self.built], k, 0, -np.inf)
         if len(self.fresh) == 0:
             return built
@@ -248,27 +248,27 @@ class Snapshot:
     def best_by_keywords(
         self, scores: Float32[np.ndarray, "batch positions"], k: int
     ) -> Int64[np.ndarray, "batch found"]:
-        """As `keyword_candidates`, of what every position scores."""
+        """Return the candidates of `keyword_candidates` from the scores of all positions."""
         return self._best_by_row(scores, k, 0, 0.0)
 
     def keyword_candidates(self, queries: Sequence[str], k: int) -> Int64[np.ndarray, "batch found"]:
-        """The k positions of highest keyword score above 0 for each query, −1 where there are fewer."""
-        scores, found = self.keyword.search(queries, k, self._excluded_of_generation())
+        """Return the k positions of highest keyword score above 0 of each query, padded with −1."""
+        scores, proposed = self.keyword.search(queries, k, self._excluded_of_generation())
         if len(self.fresh) == 0:
-            return found
+            return proposed
         fresh = np.stack([self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries])
         best = self._best_fresh(np.where(fresh > 0, fresh, -np.inf), k)
-        # Both are scored alike, so they are k together: what is proposed is looked at again.
+        # Both have the same scores, so the best k of both are proposed.
         at = np.where(best == NONE, 0, best - self.built)
         of_best = np.where(best == NONE, 0, np.take_along_axis(fresh, at, 1))
-        both, positions = np.concatenate([scores, of_best], 1), np.concatenate([found, best], 1)
+        both, positions = np.concatenate([scores, of_best], 1), np.concatenate([proposed, best], 1)
         order = np.argsort(-both, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(positions, order, 1)
 
     def keyword_scores(
         self, queries: Sequence[str], positions: Int64[np.ndarray, "batch candidates"]
     ) -> Float32[np.ndarray, "batch candidates"]:
-        """b(q, d) of each query for the documents at its row of positions, 0 at −1."""
+        """Compute b(q, d) of each query for its row of positions; 0 at −1."""
         scores = np.zeros(positions.shape, np.float32)
         for row, query in enumerate(queries):
             built = positions[row] < self.built
@@ -279,7 +279,7 @@ class Snapshot:
         return scores
 
     def all_keyword_scores(self, queries: Sequence[str]) -> Float32[np.ndarray, "batch positions"]:
-        """b(q, d) for every position; memory is batch × positions × 4 bytes."""
+        """Compute b(q, d) for every position; memory is batch × positions × 4 bytes."""
         built = self.keyword.scores(queries)
         if len(self.fresh) == 0:
             return built
@@ -287,7 +287,7 @@ class Snapshot:
         return np.concatenate([built, np.array(fresh, np.float32).reshape(len(queries), -1)], axis=1)
 
     def keyword_terms(self, query: str, position: int) -> dict[str, float]:
-        """The share of each term in b(q, d) of the document at `position`; they sum to it."""
+        """Return the part of each term in b(q, d) of the document at `position`; the parts sum to it."""
         if position < self.built:
             return self.keyword.explain(query, position)
         return self.keyword.explain_text(query, self.fresh.texts, position - self.built)
@@ -298,14 +298,14 @@ class Snapshot:
     def _best_built(
         self, turned: Float32[np.ndarray, "batch key_dim"], k: int
     ) -> Int64[np.ndarray, "batch k"]:
-        """The k documents whose best keys are nearest: more and more keys, until k documents have them."""
+        """Return the k documents with the nearest keys: search more keys until they belong to k documents."""
         dense, owners = self.generation.dense, self.generation.passages.owners
         excluded = self._excluded_of_generation()
         if excluded is not None:
             excluded = np.concatenate([excluded, excluded[owners]])
         keys = len(dense) - (0 if excluded is None else int(excluded.sum()))
         wanted = min(k, self.built - (0 if excluded is None else int(excluded[: self.built].sum())))
-        found = np.full((len(turned), k), NONE, np.int64)
+        best = np.full((len(turned), k), NONE, np.int64)
         left, fetch = np.arange(len(turned)), min(2 * k, keys)
         while len(left) and wanted:
             _, nearest = dense.search(turned[left], fetch, excluded)
@@ -314,13 +314,13 @@ class Snapshot:
             documents = np.where(nearest >= self.built, owners[further], nearest)
             for row, line in zip(left.tolist(), documents.tolist(), strict=True):
                 distinct = [document for document in dict.fromkeys(line) if document != NONE][:k]
-                found[row, : len(distinct)] = distinct
+                best[row, : len(distinct)] = distinct
                 if len(distinct) < wanted:
                     short.append(row)
             if fetch == keys:
                 break
             left, fetch = np.array(short, np.int64), min(2 * fetch, keys)
-        return found
+        return best
 
     def _all_built(self, positions: Int64[np.ndarray, " positions"]) -> bool:
         """Return True if all of these positions (at least one) belong to the generation, as nearly always."""
@@ -342,16 +342,16 @@ class Snapshot:
     def _best_by_row(
         self, scores: Float32[np.ndarray, "batch some"], k: int, start: int, least: float
     ) -> Int64[np.ndarray, "batch found"]:
-        """The k best of each row above `least` that can be found; the first score is that of `start`."""
+        """Return the k best visible positions of each row above `least`; scores begin at `start`."""
         count = scores.shape[1]
         if self.excluded is not None:
             scores = np.where(self.excluded[start : start + count], -np.inf, scores)
         width = min(k, count)
         best = np.full((len(scores), width), NONE, np.int64)
         for row, line in enumerate(scores if width else ()):
-            found = best_above(line, width, least)
-            best[row, : len(found)] = found
-            best[row, : len(found)] += start
+            positions = best_above(line, width, least)
+            best[row, : len(positions)] = positions
+            best[row, : len(positions)] += start
         return best
 
 

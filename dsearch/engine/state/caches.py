@@ -29,69 +29,69 @@ from dsearch.store import Store
 from dsearch.types import Document
 
 MAX_BYTES = 8 * 1024 * 1024
-_ENTRY_BYTES = 512  # of a document without what it holds, with its place in the table
+_ENTRY_BYTES = 512  # overhead of a document and its table entry
 
 
 class KeptDocuments:
     """The documents of one store, by row; for many threads.
 
     Args:
-        store: where they are read.
-        max_bytes: of what is kept, about; 0 keeps nothing.
+        store: store of the documents.
+        max_bytes: approximate size limit; 0 caches nothing.
     """
 
     def __init__(self, store: Store, max_bytes: int = MAX_BYTES):
         self._store = store
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[int, tuple[Document, int]] = OrderedDict()
+        self._documents: OrderedDict[int, tuple[Document, int]] = OrderedDict()
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._documents)
 
     def of(self, rows: Int64[np.ndarray, " rows"]) -> dict[int, Document]:
         """Return the document of each row but −1; shared with others: hand out its metadata with `owned`.
 
         Raises:
-            NotFound: a row that is not there any more.
-            CorruptData: one that is not what was written.
+            NotFound: a row was removed.
+            CorruptData: a row is damaged.
         """
         wanted = set(rows.tolist())
         wanted.discard(NONE)
-        found: dict[int, Document] = {}
+        documents: dict[int, Document] = {}
         with self._lock:
             for row in wanted:
-                if row in self._kept:
-                    self._kept.move_to_end(row)
-                    found[row] = self._kept[row][0]
-        missing = sorted(wanted.difference(found))
+                if row in self._documents:
+                    self._documents.move_to_end(row)
+                    documents[row] = self._documents[row][0]
+        missing = sorted(wanted.difference(documents))
         if missing:
             read = self._store.documents(missing)
-            found.update(zip(missing, read, strict=True))
+            documents.update(zip(missing, read, strict=True))
             self._keep(missing, read)
-        return found
+        return documents
 
     def forget(self) -> None:
         """Empty the cache."""
         with self._lock:
-            self._kept.clear()
+            self._documents.clear()
             self.bytes = 0
 
     def _keep(self, rows: Sequence[int], documents: Sequence[Document]) -> None:
         sizes = [_size(document) for document in documents]
         with self._lock:
             for row, document, size in zip(rows, documents, sizes, strict=True):
-                if row not in self._kept and size <= self._max_bytes:
-                    self._kept[row] = document, size
+                if row not in self._documents and size <= self._max_bytes:
+                    self._documents[row] = document, size
                     self.bytes += size
             while self.bytes > self._max_bytes:
-                _, (_, size) = self._kept.popitem(last=False)
+                _, (_, size) = self._documents.popitem(last=False)
                 self.bytes -= size
 
 
 def owned(metadata: dict[str, Any]) -> dict[str, Any]:
-    """A copy that its reader may change."""
+    """Copy metadata, so that the caller may change it."""
     return {name: _copied(value) for name, value in metadata.items()}
 
 
@@ -99,7 +99,7 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return owned(cast("dict[str, Any]", value))
     if isinstance(value, list):
-        return [_copied(one) for one in cast("list[Any]", value)]
+        return [_copied(item) for item in cast("list[Any]", value)]
     return value
 
 
@@ -115,13 +115,13 @@ def _size_of(value: Any) -> int:
     own = sys.getsizeof(value)
     if isinstance(value, dict):
         inner = cast("dict[str, Any]", value)
-        return own + sum(sys.getsizeof(name) + _size_of(one) for name, one in inner.items())
+        return own + sum(sys.getsizeof(name) + _size_of(item) for name, item in inner.items())
     if isinstance(value, list):
         return own + sum(map(_size_of, cast("list[Any]", value)))
     return own
 
 
-_MOST = 16  # kinds of searches, of some kilobytes each
+_MOST = 16  # layers of a few kilobytes each
 
 
 class KeptLayers:
@@ -146,9 +146,9 @@ class KeptLayers:
         Raises:
             InvalidRequest: options out of range.
         """
-        if not isinstance(options.get("score", "dot"), str):  # a caller's own score, which may learn
+        if not isinstance(options.get("score", "dot"), str):  # a caller's score module may be trained
             return SearchLayer(state, head, **options)
-        key = (id(head), *options.items())  # a layer that is kept keeps its head: ids stay theirs
+        key = (id(head), *options.items())  # a cached layer references its head, so the id stays unique
         with self._lock:
             if state is not self._state:
                 self._state, self._layers = state, {}

@@ -30,7 +30,7 @@ from dsearch.errors import Conflict, DsearchError, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
 
-_DEAD = 256  # fresh rows that were replaced: so many may stay before the fresh ones are gathered anew
+_DEAD = 256  # replaced fresh rows that may remain before the fresh rows are rebuilt
 RECENT = 8  # states that gradient calls and cursors can still name after a write
 
 
@@ -38,8 +38,8 @@ class LiveState:
     """The present snapshot of a store. Only one thread at a time may call what changes it.
 
     Args:
-        store: what is shown.
-        closed: what the last writer left.
+        store: store of the documents.
+        closed: record of the last clean close.
     """
 
     def __init__(self, store: Store, closed: CleanClose | None = None):
@@ -57,12 +57,12 @@ class LiveState:
         Raises:
             CorruptData: the live generation is damaged; the message names the way out.
         """
-        present = self.shown
+        present = self.unverified
         self.require_sound()
         return present
 
     @property
-    def shown(self) -> Snapshot:
+    def unverified(self) -> Snapshot:
         """Present state, even if it is known to be damaged; not for answering."""
         present = self._snapshot
         if present is None:
@@ -75,11 +75,7 @@ class LiveState:
         return self._proof
 
     def require_sound(self) -> None:
-        """Return if no damage of the generation that answers is known.
-
-        Raises:
-            CorruptData: it is damaged; the message names the way out.
-        """
+        """Raise CorruptData if the live generation is known to be damaged; names the remedy."""
         if self._proof is not None:
             self._proof.require()
 
@@ -103,12 +99,12 @@ class LiveState:
     @property
     def delta(self) -> int:
         """Number of documents written or deleted since the build, which make searches slower."""
-        present = self.shown
+        present = self.unverified
         gone = 0 if present.excluded is None else int(present.excluded[: present.built].sum())
         return len(present.fresh) + gone
 
     def close(self) -> CleanClose | None:
-        """Release all states and their generations; return what the next opening may rely on."""
+        """Release all states and their generations; return the record for the next opening."""
         closed = None
         if self._proof is not None:
             self._proof.cancel()
@@ -151,7 +147,7 @@ class LiveState:
         """Make a built generation live for every process, and release old ones.
 
         Raises:
-            Conflict: deletions that it does not know of were purged while it was built; its files are gone.
+            Conflict: later deletions were purged during the build; its files are removed.
         """
         try:
             publish(self._store, built)
@@ -163,22 +159,22 @@ class LiveState:
 
     def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:
         """Search the keys of generation `number` with other parameters, if it is the present one."""
-        present = self.shown
+        present = self.unverified
         if present.generation.number == number:
             self._show(replace(present, generation=present.generation.searched_with(parameters)))
 
     def _show(self, state: Snapshot) -> Snapshot:
-        """Let `state` be the present one. Of those before it the last few stay, of the same generation.
+        """Make `state` the present one. The last few earlier states of the same generation stay cached.
 
-        An index that was replaced is not kept in memory for their sake.
+        States of a replaced generation are released, so that its index does not stay in memory.
         """
         if self._snapshot is not None:
             before = (self._snapshot, *self._recent)
-            self._recent = tuple(one for one in before if one.generation is state.generation)[:RECENT]
+            self._recent = tuple(old for old in before if old.generation is state.generation)[:RECENT]
         self._snapshot = state
         if self._proof is None or self._proof.number != state.generation.number:
             if self._proof is not None:
-                self._proof.cancel()  # of one that answers no more
+                self._proof.cancel()  # its generation was replaced
             proven_at = None if self._closed is None else self._closed.proven_at
             self._proof = IntegrityProof(state.generation, proven_at, how_to_build(self._store.name))
         return state
@@ -199,15 +195,15 @@ class LiveState:
         return self._beside(with_tuned_parameters(self._store, generation))
 
     def _beside(self, generation: Generation) -> Snapshot:
-        """The state that `generation` makes with what was written and deleted since."""
+        """Build the state of `generation` with later writes and deletions."""
         changes = self._store.changes_since(generation.manifest.sequence)
         fresh = self._fresh(changes.added, generation.keyword)
         return Snapshot.of(generation, fresh, changes.removed, changes.sequence)
 
     def _after(self, present: Snapshot) -> Snapshot:
-        """The state after `present`, made of it and what was written and deleted since then.
+        """Build the state after `present` from later writes and deletions.
 
-        Each write costs what it brings, however much was written since the last build.
+        The cost depends on these alone, not on the number of writes since the last build.
         """
         changes, before = self._store.changes_since(present.sequence), present.fresh
         added, dead = changes.added, 0
@@ -231,6 +227,6 @@ class LiveState:
 
 
 def _foldable(projection: np.ndarray) -> np.ndarray | None:
-    """W_K as the generation's W_g, or None (the identity) where it could not be undone precisely."""
+    """Return W_K as the generation's W_g, or None (the identity) if its inverse is not precise enough."""
     well_conditioned = np.linalg.cond(projection.astype(np.float64)) < 1e3
     return projection if well_conditioned else None

@@ -71,7 +71,7 @@ class CollectionState:
         self._live = LiveState(store, closed)
         self._heads: dict[str, Head] = {}
         self._lessons: tuple[str, Lessons | None] | None = None
-        self._served = ("", "")  # the version that was promoted, and the one that answers
+        self._served = ("", "")  # promoted version, and version that answers
         self._narrowed = NarrowedStates(store)
         self.kept_documents = KeptDocuments(store)
         self.layers = KeptLayers()
@@ -79,7 +79,7 @@ class CollectionState:
         self._encoders = ModelEncoders(store, lambda: self.encoder)
         self._documents = ModelDocuments(store, self._encoders, lambda: self.snapshot)
 
-    # ---- what it is
+    # ---- properties
 
     @property
     def name(self) -> str:
@@ -91,11 +91,11 @@ class CollectionState:
         """Encoder of this collection.
 
         Raises:
-            EncoderMismatch: the one at hand is another, or the collection's embeddings were given.
+            EncoderMismatch: the available encoder is another one, or the caller supplies embeddings.
         """
         require_encoder(self.store)
         encoder = self._give_encoder()
-        if encoder is not self._compared:  # once for each: every search asks for it
+        if encoder is not self._compared:  # compared once, since every search gets it
             EncoderIdentity.from_dict(self.store.encoder).require_same(encoder.identity, self.name)
             self._compared = encoder
         return encoder
@@ -107,10 +107,10 @@ class CollectionState:
 
     @property
     def snapshot(self) -> Snapshot:
-        """Present state; hold it for as long as answers must belong together.
+        """Present state; hold it as long as answers must be consistent.
 
         Raises:
-            CorruptData: the live generation is damaged; the message names the way out.
+            CorruptData: the live generation is damaged; the message names the remedy.
         """
         return self._live.snapshot
 
@@ -134,15 +134,15 @@ class CollectionState:
 
     @property
     def feedback(self) -> FeedbackStore:
-        """Feedback about the collection's hits, in a file of its own beside the documents."""
+        """Feedback about the collection's hits, in a separate file beside the documents."""
         return self._feedback
 
     @property
     def verification(self) -> dict[str, Any]:
         """Verification of the live generation's files, as JSON.
 
-        `state` is "unopened", "running" (it answers meanwhile), "proven", or "damaged": then everything that
-        would be answered from it raises CorruptData, whose message is `problem`.
+        `state` is "unopened", "running" (it answers meanwhile), "proven" or "damaged". A damaged one raises
+        CorruptData with the message `problem` on every use.
         """
         proof = self._live.proof
         if proof is None:
@@ -185,7 +185,7 @@ class CollectionState:
     def narrowed(self, snapshot: Snapshot, filter: object | None) -> Snapshot:
         """Return the state of the documents that match a filter; `snapshot` itself for None.
 
-        Positions stay; metadata count as they were in that state.
+        Positions stay; metadata are those of that state.
 
         Raises:
             InvalidRequest: not a filter.
@@ -196,15 +196,15 @@ class CollectionState:
         """Return the state that a stamp names: the present one, or one of the last few of its generation.
 
         Raises:
-            Gone: it was replaced since.
-            Conflict: this collection never was in that state.
+            Gone: the state was replaced.
+            Conflict: the collection never had that state.
         """
         if self._documents.has(stamp.model):
-            found = self._documents.at(stamp.model, stamp.generation, stamp.sequence)
+            snapshot = self._documents.at(stamp.model, stamp.generation, stamp.sequence)
         else:
-            found = self._live.at(stamp.generation, stamp.sequence)
-        if found is not None:
-            return found
+            snapshot = self._live.at(stamp.generation, stamp.sequence)
+        if snapshot is not None:
+            return snapshot
         named = f"generation {stamp.generation}, sequence {stamp.sequence}"
         present = self.snapshot_for(stamp.model)
         live = f"generation {present.generation.number}, sequence {present.sequence}"
@@ -259,9 +259,13 @@ class CollectionState:
             ModelNotFound, CorruptData.
         """
         if version not in self._heads:
-            with torch.inference_mode(False):  # loaded by a search, it would have no gradients for ever
+            with torch.inference_mode(False):  # inference tensors would never get gradients
                 self._heads[version] = load_head(self.store, version).settle()
         return self._heads[version]
+
+    def has_documents_of(self, version: str) -> bool:
+        """Return True if a model has re-encoded documents (scope full)."""
+        return self._documents.has(version)
 
     def encoder_of(self, version: str) -> TextEncoder:
         """Return the encoder of a model's query states; the collection's own unless it was trained.
@@ -304,7 +308,7 @@ class CollectionState:
 
     @contextmanager
     def writing_stopped(self) -> Generator[None]:
-        """Block this process's writers for the time of the block."""
+        """Block this process's writers during the `with` block."""
         with self._writing:
             yield
 
@@ -322,7 +326,7 @@ class CollectionState:
             leave_clean_close(self.store.path, closed)
 
     def _damaged_generation(self) -> GenerationRecord | None:
-        """The live generation where it is missing or damaged."""
+        """Return the live generation if it is missing or damaged, else None."""
         live = self.store.live_generation()
         if live is None:
             return None
@@ -333,7 +337,7 @@ class CollectionState:
         return None
 
     def _forget_model(self, version: str) -> None:
-        """Drop what is cached of a deleted model."""
+        """Remove a deleted model from all caches."""
         self._heads.pop(version, None)
         self.layers.forget()
         self._encoders.forget(version)

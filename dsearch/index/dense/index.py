@@ -21,27 +21,27 @@ from dsearch.index.dense.kinds import BOUNDS, DENSE_KINDS, ROWS_PER_LIST, checke
 from dsearch.index.exact import best_of_blocks, by_score_then_position, longest_of
 from dsearch.index.validation import checked_exclude, checked_k, finite, projected
 
-_faiss: Any = faiss  # its keyword arguments are added at run time, where no type checker sees them
+_faiss: Any = faiss  # its keyword arguments are added at run time, unknown to type checkers
 
 _BLOCK = 8192  # rows that are projected, checked and added at a time
-_TRAINING_ROWS = 65_536  # quantizers learn nothing more from more rows; many lists do
+_TRAINING_ROWS = 65_536  # enough for quantizers; many lists need more
 _CHUNK = 1 << 20  # bytes
-# Queries from which on a Flat index is searched by matrix products; FAISS compares pair by pair, and from 20
-# on multiplies small blocks. Over 200,000 × 384 in one thread it took .8 of the products' time for 4 queries,
-# 1.5 for 8, 2.8 for 16 and 5.3 for 64 (`scripts/bench/exact.py`).
+# Number of queries from which a Flat index is searched by matrix products; FAISS compares pair by pair, and
+# from 20 queries multiplies small blocks. Over 200,000 × 384 in one thread it took .8 of the products' time
+# for 4 queries, 1.5 for 8, 2.8 for 16 and 5.3 for 64 (`scripts/bench/exact.py`).
 _PRODUCTS_FROM = 8
-# Keys from which on: what products choose is scored again, a cost that does not fall with the keys. Of 10,000
-# FAISS takes .5 of the time for 8 queries and for 64 as long, of 1,000 a sixth for both.
+# Number of keys from which products are used: rescoring their choice has a fixed cost. With 10,000 keys FAISS
+# takes .5 of the time for 8 queries and the same for 64, with 1,000 keys a sixth for both.
 _PRODUCTS_KEYS = 20_000
 _PRODUCTS = 1 << 20  # scores at a time
-_READ_BELOW = 1024  # allowed keys that are read back and compared: cheaper than a selector's look at each key
-# Share of allowed keys up to which all of them are compared, found by a selector. The nearest of fewer lie
-# beyond what a search sees of lists or graph: on 150,000 clustered keys recall@10 was .99 at a tenth, .98 at
-# a twentieth and .5 to .7 at a fiftieth; comparing all took 5, 2.5 and 1 ms.
+_READ_BELOW = 1024  # allowed keys up to which reading and comparing them is cheaper than a selector
+# Share of allowed keys up to which all of them are compared, by a selector. With fewer, the nearest lie
+# beyond the lists or the part of the graph that a search visits: on 150,000 clustered keys recall@10 was .99
+# at a tenth, .98 at a twentieth and .5 to .7 at a fiftieth; comparing all took 5, 2.5 and 1 ms.
 _SCANNED_SHARE = 0.1
-# A walk through the graph looks at about 32 keys (its links) for each unit of ef_search, out of order, which
-# takes twice as long: up to so many allowed keys, comparing all of them is quicker and misses none. On 50,000
-# keys of 384 numbers with a fifth allowed it was 184 queries/s to 54 (`scripts/bench/filters.py`).
+# A graph search reads about 32 keys (its links) for each unit of ef_search, in random order, which takes
+# twice as long. Up to that many allowed keys, comparing all of them is faster and exact. On 50,000 keys of
+# 384 numbers with a fifth allowed it was 184 queries/s to 54 (`scripts/bench/filters.py`).
 _COMPARED_PER_STEP = 64
 
 
@@ -57,13 +57,13 @@ class DenseIndex:
     """
 
     def __init__(self, index: faiss.Index, kind: str, parameters: Mapping[str, int] | None = None):
-        known = DENSE_KINDS[kind].parameters if kind in DENSE_KINDS else {}
+        defaults = DENSE_KINDS[kind].parameters if kind in DENSE_KINDS else {}
         self.kind = kind
         self.key_dim = int(index.d)
-        self.parameters = {**known, **checked_parameters(kind, parameters)}
-        self._owner = index  # downcast_index gives a pointer into it that keeps nothing alive
+        self.parameters = {**defaults, **checked_parameters(kind, parameters)}
+        self._owner = index  # downcast_index returns a pointer that does not own it
         self._index: Any = faiss.downcast_index(index)
-        # The keys alone, behind the graph; of two stages the second, whose keys are finer.
+        # The stored keys: behind a graph, or those of the second stage, which are more precise.
         self._stored: Any = self._index
         self._ivf: Any = self._index if isinstance(self._index, faiss.IndexIVF) else None
         if isinstance(self._index, faiss.IndexRefine):
@@ -71,7 +71,7 @@ class DenseIndex:
             self._ivf = faiss.downcast_index(self._index.base_index)
         elif isinstance(self._index, faiss.IndexHNSW):
             self._stored = faiss.downcast_index(self._index.storage)
-        self._longest: float | None = None  # length of the longest key, known once it was asked for
+        self._longest: float | None = None  # length of the longest key, computed on demand
 
     @classmethod
     def build(
@@ -89,7 +89,7 @@ class DenseIndex:
 
         Raises:
             InvalidRequest: unknown kind, keys that are not a matrix, NaN or infinity in the keys.
-            DimensionMismatch: the projection does not take vectors of the keys' length.
+            DimensionMismatch: the projection does not fit the keys.
         """
         if kind not in DENSE_KINDS:
             raise InvalidRequest(f"dense kind {kind!r}; use one of {', '.join(DENSE_KINDS)}")
@@ -101,7 +101,7 @@ class DenseIndex:
                 f"use [key_dim, {keys.shape[1]}]"
             )
         count, key_dim = len(keys), keys.shape[1] if projection is None else len(projection)
-        # Nothing can be learned from no keys: an empty index is a plain one, whatever it is called.
+        # Without keys there is nothing to train: an empty index is a plain one of any kind.
         factory = DENSE_KINDS[kind].factory(count, key_dim) if count else "Flat"
         index = faiss.index_factory(key_dim, factory, faiss.METRIC_INNER_PRODUCT)
         if count and not index.is_trained:
@@ -124,7 +124,7 @@ class DenseIndex:
 
     @property
     def exhaustive(self) -> bool:
-        """True if a search compares every stored key (Flat, SQ*), so that only rounding loses a neighbour."""
+        """True if a search compares every stored key (Flat, SQ*), so only rounding can miss a neighbour."""
         return isinstance(self._index, faiss.IndexFlat | faiss.IndexScalarQuantizer)
 
     def search(
@@ -134,12 +134,12 @@ class DenseIndex:
         exclude: Bool[np.ndarray, " documents"] | None = None,
         parameters: Mapping[str, int] | None = None,
     ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
-        """The k keys of highest inner product with each query: (scores, positions), best first.
+        """Return the k keys of highest inner product with each query: (scores, positions), best first.
 
-        Ties are broken by ascending position; an approximate kind may not have seen all of a tie that k cuts.
-        Where fewer than k keys are allowed, the rest of the row is score −inf, position −1. Positions where
-        `exclude` is true are not found: an approximate kind compares all allowed keys where they are few (up
-        to a tenth), and where they are many looks further and skips the others.
+        Ties are broken by ascending position; an approximate kind may miss part of a tie that k cuts. With
+        fewer than k allowed keys, the row is padded with score −inf, position −1. Positions where `exclude`
+        is True are omitted: an approximate kind compares all allowed keys if they are few (up to a tenth),
+        and otherwise searches further and skips the excluded ones.
 
         `parameters` (nprobe, ef_search, k_factor, as the kind supports) override those of the index for this
         call.
@@ -159,18 +159,18 @@ class DenseIndex:
         wanted = min(k, allowed)
         if wanted and len(queries):
             if self.exhaustive:
-                found = self._search_exhaustively(queries, wanted, allowed, exclude)
+                results = self._search_exhaustively(queries, wanted, allowed, exclude)
             else:
-                found = self._search_approximately(queries, wanted, allowed, exclude, parameters)
-            scores[:, :wanted], positions[:, :wanted] = found
+                results = self._search_approximately(queries, wanted, allowed, exclude, parameters)
+            scores[:, :wanted], positions[:, :wanted] = results
         return scores, positions
 
     def scores(
         self, queries: Float32[np.ndarray, "batch key_dim"]
     ) -> Float32[np.ndarray, "batch documents"] | None:
-        """Inner product of each query with every key, bit for bit as in `search`; allocates the whole matrix.
+        """Compute the inner product of each query with every key, bit for bit as in `search`.
 
-        None for a kind that stores its keys rounded, or in lists.
+        Allocates the whole matrix. Returns None for a kind with rounded keys, or with lists.
 
         Raises:
             InvalidRequest: NaN or infinity in the queries.
@@ -189,7 +189,7 @@ class DenseIndex:
         return scores
 
     def reconstruct(self, start: int, stop: int) -> Float32[np.ndarray, "range key_dim"]:
-        """The stored keys from `start` up to `stop`: exact for Flat, as they were rounded for other kinds."""
+        """Return the stored keys from `start` up to `stop`: exact for Flat, rounded for other kinds."""
         if not 0 <= start <= stop <= len(self):
             raise InvalidRequest(f"positions {start} to {stop}; use a range within 0 to {len(self)}")
         if start == stop:
@@ -198,7 +198,7 @@ class DenseIndex:
 
     @property
     def lists(self) -> int | None:
-        """Number of lists (the most that nprobe can use), None for a kind without lists."""
+        """Number of lists, the maximum of nprobe; None for a kind without lists."""
         return None if self._ivf is None else int(self._ivf.nlist)
 
     def stored_bytes(self) -> int:
@@ -212,7 +212,7 @@ class DenseIndex:
 
         writer = _faiss.PyCallbackIOWriter(count, _CHUNK)
         faiss.write_index(self._index, writer)
-        del writer  # hands on what it holds
+        del writer  # flushes its buffer
         return written
 
     def save(self, path: Path) -> None:
@@ -266,15 +266,16 @@ class DenseIndex:
     def _search_exhaustively(
         self, queries: np.ndarray, wanted: int, allowed: int, exclude: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compare all allowed keys. FAISS cuts a tie anywhere: look further until it ends."""
+        """Compare all allowed keys. FAISS cuts ties arbitrarily: fetch more until the tie ends."""
         if len(queries) >= _PRODUCTS_FROM and isinstance(self._stored, faiss.IndexFlat):
             if len(self) >= _PRODUCTS_KEYS:
                 return self._search_by_products(queries, wanted, exclude)
-            # A few at a time: of 20 FAISS makes a product, in which equal keys need not tie.
+            # In small batches: from 20 queries FAISS multiplies matrices, where equal keys need not tie.
             few = range(0, len(queries), _PRODUCTS_FROM - 1)
             parts = [queries[start : start + _PRODUCTS_FROM - 1] for start in few]
-            found = [self._search_exhaustively(part, wanted, allowed, exclude) for part in parts]
-            return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
+            results = (self._search_exhaustively(part, wanted, allowed, exclude) for part in parts)
+            all_scores, all_positions = zip(*results, strict=True)
+            return np.concatenate(all_scores), np.concatenate(all_positions)
         scores = np.empty((len(queries), wanted), np.float32)
         positions = np.empty((len(queries), wanted), np.int64)
         rows, fetch = np.arange(len(queries)), min(wanted + 1, allowed)
@@ -290,7 +291,7 @@ class DenseIndex:
     def _search_by_products(
         self, queries: np.ndarray, wanted: int, exclude: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same for many queries at once, over the keys where they lie."""
+        """Compare all allowed keys for many queries, without copying the keys."""
         keys = _faiss.rev_swig_ptr(self._stored.get_xb(), len(self) * self.key_dim).reshape(len(self), -1)
         if self._longest is None:
             self._longest = max(longest_of(keys[i : i + _BLOCK]) for i in range(0, len(self), _BLOCK))
@@ -315,7 +316,7 @@ class DenseIndex:
         exclude: np.ndarray | None,
         parameters: Mapping[str, int],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Walk the graph or the lists; where that finds fewer keys than there are, compare them all."""
+        """Search the graph or the lists; if that returns too few keys, compare all."""
         if allowed <= max(_READ_BELOW, 2 * wanted):
             return self._scan(queries, wanted, exclude)
         if exclude is not None:
@@ -331,7 +332,7 @@ class DenseIndex:
         return scores, positions
 
     def _widened(self, parameters: Mapping[str, int], allowed: int) -> dict[str, int]:
-        """Look further when few keys are allowed: their nearest are farther away than the nearest of all."""
+        """Search further if few keys are allowed: the nearest of them are farther away."""
         share = len(self) / allowed
         grown = {"nprobe": math.sqrt(share), "ef_search": share, "k_factor": 1.0}
         return {
@@ -342,25 +343,25 @@ class DenseIndex:
     def _faiss(
         self, queries: np.ndarray, k: int, exclude: np.ndarray | None, parameters: Mapping[str, int] | None
     ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
-        """FAISS' own search; without parameters one that compares every allowed key."""
+        """Run the search of FAISS; without parameters compare every allowed key."""
         selector = None
         if exclude is not None:
             selector = _faiss.IDSelectorBitmap(np.packbits(~exclude, bitorder="little"))
         if parameters is None:
             if isinstance(self._stored, faiss.IndexIVF):
-                given = _faiss.SearchParametersIVF(sel=selector, nprobe=self.lists)
+                settings = _faiss.SearchParametersIVF(sel=selector, nprobe=self.lists)
             else:
-                given = None if selector is None else _faiss.SearchParameters(sel=selector)
-            return self._stored.search(queries, k, params=given)
+                settings = None if selector is None else _faiss.SearchParameters(sel=selector)
+            return self._stored.search(queries, k, params=settings)
         if self._ivf is None:
-            given = _faiss.SearchParametersHNSW(sel=selector, efSearch=max(parameters["ef_search"], 2 * k))
+            settings = _faiss.SearchParametersHNSW(sel=selector, efSearch=max(parameters["ef_search"], 2 * k))
         else:
             nprobe = min(self._ivf.nlist, parameters["nprobe"])
-            given = _faiss.SearchParametersIVF(sel=selector, nprobe=nprobe)
-            if self._ivf is not self._index:  # the selector works where the candidates are found
+            settings = _faiss.SearchParametersIVF(sel=selector, nprobe=nprobe)
+            if self._ivf is not self._index:  # the selector applies to the first stage
                 k_factor = parameters["k_factor"]
-                given = _faiss.IndexRefineSearchParameters(k_factor=k_factor, base_index_params=given)
-        return self._index.search(queries, k, params=given)
+                settings = _faiss.IndexRefineSearchParameters(k_factor=k_factor, base_index_params=settings)
+        return self._index.search(queries, k, params=settings)
 
     def _scan(
         self, queries: np.ndarray, wanted: int, exclude: np.ndarray | None

@@ -13,7 +13,7 @@ EXHAUSTIVE_BELOW = (
     20_000  # keys below which comparing all of them takes a few milliseconds: no index is needed
 )
 
-# What a request may ask for. Above, a search costs more than comparing all keys would.
+# Limits of a request: above them, a search costs more than comparing all keys.
 BOUNDS = {"nprobe": (1, 65_536), "ef_search": (1, 4096), "k_factor": (1, 64)}
 
 
@@ -23,7 +23,7 @@ class DenseKind:
 
     Attributes:
         factory: (number of keys, their length) → FAISS factory string.
-        says: description of its cost and recall, for `--help` and errors.
+        says: cost and recall in words, for `--help` and errors.
         bytes_per_key: length of a key → approximate number of bytes.
         parameters: search parameters and their values before tuning.
     """
@@ -34,11 +34,11 @@ class DenseKind:
     parameters: Mapping[str, int] = field(default_factory=dict)
 
 
-ROWS_PER_LIST = 39  # FAISS asks for as many training points per centre, at least
+ROWS_PER_LIST = 39  # minimum number of training points per centre in FAISS
 
 
 def lists_of(count: int) -> int:
-    """Number of inverted lists for so many keys: √n, above 170,000 keys more, 6 √n from a million on.
+    """Number of inverted lists for `count` keys: √n, more above 170,000 keys, 6 √n from a million on.
 
     With a million clustered keys in √n lists, half of them had to be searched for a recall of .97. 6 √n lists
     answer nine times as many queries and take seven times as long to build (`scripts/bench/approximate.py`).

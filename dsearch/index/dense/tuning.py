@@ -27,11 +27,11 @@ RECALL_AT = 10
 RECALL_TARGET = 0.99
 
 _QUERIES = 400
-_QUERIES_OF_EXACT = 40  # of an index that compares every key as it is: its recall is known, its speed is not
+_QUERIES_OF_EXACT = 40  # for an index that compares every key, where only the speed is measured
 _TIMED_QUERIES = 100
 _TIMED_S = 1.0
-_MIXED = 5  # keys a made query
-_NEAR = 0.001  # of recall: not worth more of a search's time
+_MIXED = 5  # keys averaged to a query
+_NEAR = 0.001  # recall difference that is not worth a slower search
 _BLOCK = 8192
 
 
@@ -130,7 +130,7 @@ def build_tuned(
             return index, measured
         if best is None or best[1] is None or measured.recall_at_10 > best[1].recall_at_10:
             best = index, measured
-    assert best is not None  # there is at least one kind to try
+    assert best is not None  # at least one kind was tried
     return best
 
 
@@ -164,24 +164,24 @@ def recall(
     truth: Int64[np.ndarray, "queries found"],
     exclude: np.ndarray | None = None,
 ) -> float:
-    """Share of the true neighbours that the index finds among as many."""
-    found = index.search(queries, truth.shape[1], exclude)[1]
-    hits = (found[:, :, None] == truth[:, None, :]) & (truth[:, None, :] >= 0)
+    """Compute the share of the true neighbours among as many results of the index."""
+    positions = index.search(queries, truth.shape[1], exclude)[1]
+    hits = (positions[:, :, None] == truth[:, None, :]) & (truth[:, None, :] >= 0)
     return float(hits.sum() / (truth >= 0).sum())
 
 
 def queries_per_s(index: DenseIndex, queries: Float32[np.ndarray, "queries key_dim"]) -> float:
-    """Searches for ten neighbours, one after the other."""
-    index.search(queries[:1], RECALL_AT)  # what is done once is not counted
-    started, asked = time.perf_counter(), 0
-    while asked < _TIMED_QUERIES and time.perf_counter() - started < _TIMED_S:
-        index.search(queries[asked % len(queries)][None], RECALL_AT)
-        asked += 1
-    return asked / (time.perf_counter() - started)
+    """Measure sequential searches for ten neighbours."""
+    index.search(queries[:1], RECALL_AT)  # warm-up
+    started, count = time.perf_counter(), 0
+    while count < _TIMED_QUERIES and time.perf_counter() - started < _TIMED_S:
+        index.search(queries[count % len(queries)][None], RECALL_AT)
+        count += 1
+    return count / (time.perf_counter() - started)
 
 
 def _search(index: DenseIndex, queries: np.ndarray, truth: np.ndarray, target: float) -> dict[str, int]:
-    """Fastest parameters that reach the target, or those that come nearest to it.
+    """Find the fastest parameters that reach the target, or those with the best recall.
 
     The main parameter (nprobe or ef_search) is the smallest that reaches it: doubled until it does, then
     bisected. If the kind has a k_factor, a few values of it are tried and the fastest pair is kept.
@@ -209,8 +209,8 @@ def _search(index: DenseIndex, queries: np.ndarray, truth: np.ndarray, target: f
                 low = middle
         enough.append({main: high, **others})
     if not enough:
-        best = max(found for _, found in tried)
-        near = [parameters for parameters, found in tried if found >= best - _NEAR]
+        best = max(recall for _, recall in tried)
+        near = [parameters for parameters, recall in tried if recall >= best - _NEAR]
         return min(near, key=lambda parameters: parameters[main])
     if len(enough) == 1:
         return enough[0]

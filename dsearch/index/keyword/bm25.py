@@ -18,7 +18,7 @@ from jaxtyping import Float32, Float64, Int32, Int64
 
 
 def idf_of(document_frequency: int, documents: int) -> float:
-    """idf of a term that `document_frequency` of `documents` documents hold; above 0 always."""
+    """Compute the idf of a term in `document_frequency` of `documents` documents; always above 0."""
     return math.log(1 + (documents - document_frequency + 0.5) / (document_frequency + 0.5))
 
 
@@ -52,9 +52,9 @@ def columns_of_corpus(
         k1: saturation.
         b: weight of the length.
     """
-    if terms == 0:  # bm25s would take the mean of no lengths
+    if terms == 0:  # bm25s would average no lengths
         return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
-    # float64: with float32 the last bit would hang on the promotion rules of NumPy's version.
+    # float64: with float32 the last bit would depend on NumPy's promotion rules.
     scorer = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64", int_dtype="int32")
     matrix = scorer.build_index_from_ids(list(range(terms)), documents, show_progress=False)
     return (

@@ -64,7 +64,7 @@ class KeywordData:
 
     @classmethod
     def of(cls, texts: Iterable[str], tokenizer: Tokenizer, *, k1: float, b: float) -> KeywordData:
-        """Cut and count `texts`; equal texts give equal data.
+        """Tokenise and count `texts`; equal texts give equal data.
 
         Raises:
             InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
@@ -80,10 +80,10 @@ class KeywordData:
             total += len(terms)
             for word in words:
                 for leaf in word.leaves:
-                    known = term_ids.get(leaf)
-                    # Silent words are numbered from −1 down, as long as the number of terms is not known.
+                    term_id = term_ids.get(leaf)
+                    # Silent words are numbered from −1 down until the number of terms is known.
                     symbols.append(
-                        -1 - silent_ids.setdefault(leaf, len(silent_ids)) if known is None else known
+                        -1 - silent_ids.setdefault(leaf, len(silent_ids)) if term_id is None else term_id
                     )
             starts.append(len(symbols))
         offsets, positions, parts = columns_of_corpus(documents, len(term_ids), k1=k1, b=b)
@@ -105,9 +105,9 @@ class KeywordData:
         )
 
     def part(self, start: int, stop: int) -> KeywordData:
-        """The documents at positions `start` to `stop` − 1, with the vocabulary and the parts of all."""
+        """Return the documents at positions `start` to `stop` − 1, with the whole vocabulary."""
         before = np.zeros(len(self.offsets), np.int64)  # postings of the part that come before each column
-        kept: list[np.ndarray] = []
+        blocks: list[np.ndarray] = []
         done = 0
         for first in range(0, len(self.positions), _POSTINGS_AT_A_TIME):
             block = self.positions[first : first + _POSTINGS_AT_A_TIME]
@@ -116,9 +116,9 @@ class KeywordData:
             columns = slice(int(ends[0]), int(ends[1]) + 1)
             counted = np.concatenate([[0], np.cumsum(inside)])
             before[columns] = done + counted[np.minimum(self.offsets[columns] - first, len(block))]
-            kept.append(first + np.flatnonzero(inside))
+            blocks.append(first + np.flatnonzero(inside))
             done += int(counted[-1])
-        postings = np.concatenate([*kept, np.zeros(0, np.int64)])
+        postings = np.concatenate([*blocks, np.zeros(0, np.int64)])
         before[np.searchsorted(self.offsets, len(self.positions), side="left") :] = done
         starts = self.sequences.starts[start : stop + 1]
         return replace(
@@ -133,7 +133,7 @@ class KeywordData:
         )
 
     def settings(self) -> dict[str, Any]:
-        """All that is neither an array nor the vocabulary, as JSON."""
+        """Everything except arrays and vocabulary, as JSON."""
         return {
             "k1": self.k1,
             "b": self.b,
@@ -144,7 +144,7 @@ class KeywordData:
         }
 
     def save(self, folder: Path) -> None:
-        """Write the files named in `KEYWORD_FILES` into `folder`, which is made when it is not there."""
+        """Write the files named in `KEYWORD_FILES` into `folder`, created if missing."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "settings.json").write_text(
             json.dumps(self.settings(), ensure_ascii=False, indent=1), "utf-8"
@@ -161,8 +161,8 @@ class KeywordData:
         """Read what `save` wrote; with `mmap` postings and sequences stay on disk until they are used.
 
         Raises:
-            CorruptData: a file is missing or does not fit the others.
-            UnsupportedFormat: this release, or this PyStemmer, cuts texts differently.
+            CorruptData: a file is missing or inconsistent.
+            UnsupportedFormat: this release, or this PyStemmer, tokenises differently.
         """
         mode = "r" if mmap else None
         try:
@@ -187,7 +187,7 @@ class KeywordData:
         return data
 
     def _check(self) -> None:
-        """Slices of arrays that do not fit each other would silently give other scores."""
+        """Check that the arrays are consistent; slices of others would silently give wrong scores."""
         starts, symbols = self.sequences.starts, self.sequences.symbols
         fit = (
             len(set(self.vocabulary)) == len(self.vocabulary) >= self.terms
@@ -204,11 +204,7 @@ class KeywordData:
 
 
 def checked_weighting(k1: float, b: float) -> None:
-    """Reject k1 and b for which BM25 is not defined.
-
-    Raises:
-        InvalidRequest: k1 ≤ 0 or b outside 0 to 1.
-    """
+    """Raise InvalidRequest for k1 ≤ 0 or b outside 0 to 1."""
     if not (k1 > 0 and math.isfinite(k1)):
         raise InvalidRequest(f"k1={k1}; use a number above 0, usually 0.9 to 2")
     if not 0 <= b <= 1:
@@ -237,16 +233,16 @@ class Sequences:
     ) -> Bool[np.ndarray, " candidates"]:
         """Mask of the candidates (documents) that contain the symbols of `phrase` side by side."""
         candidates = np.asarray(candidates, np.int64)
-        found = np.zeros(len(candidates), bool)
+        mask = np.zeros(len(candidates), bool)
         lengths = self.starts[candidates + 1] - self.starts[candidates]
         ends = np.cumsum(lengths)
         begin = 0
         while begin < len(candidates):  # as many documents as fit in a block, one at least
             done = int(ends[begin - 1]) if begin else 0
             stop = max(begin + 1, int(np.searchsorted(ends, done + _SYMBOLS_AT_A_TIME)))
-            found[begin:stop] = self._holding(phrase, candidates[begin:stop], lengths[begin:stop])
+            mask[begin:stop] = self._holding(phrase, candidates[begin:stop], lengths[begin:stop])
             begin = stop
-        return found
+        return mask
 
     def _holding(
         self,
@@ -262,9 +258,9 @@ class Sequences:
         hit = owner[:places] == owner[len(phrase) - 1 :]  # a phrase does not run on into the next document
         for offset, symbol in enumerate(phrase):
             hit &= symbols[offset : offset + places] == symbol
-        found = np.zeros(len(candidates), bool)
-        found[owner[:places][hit]] = True
-        return found
+        mask = np.zeros(len(candidates), bool)
+        mask[owner[:places][hit]] = True
+        return mask
 
 
 def holds(text: Sequence[str], phrase: Sequence[str]) -> bool:

@@ -86,9 +86,9 @@ class TokenizedTexts:
         if at is None or len(holders) == 0:
             return holders, counts, self.lengths[holders]
         places = np.minimum(np.searchsorted(holders, at), len(holders) - 1)
-        found = np.flatnonzero(holders[places] == at)
-        held = places[found]
-        return found, counts[held], self.lengths[holders[held]]
+        matches = np.flatnonzero(holders[places] == at)
+        postings = places[matches]
+        return matches, counts[postings], self.lengths[holders[postings]]
 
     def holding(self, phrase: Phrase) -> Bool[np.ndarray, " texts"]:
         """Mask of the texts that contain `phrase`."""
@@ -140,15 +140,15 @@ class LayeredPostings(Mapping[str, Posting]):
         return LayeredPostings((*below, top))
 
     def __getitem__(self, term: str) -> Posting:
-        found = [(layer.postings[term], layer.start) for layer in self._layers if term in layer.postings]
-        if not found:
+        layers = [(layer.postings[term], layer.start) for layer in self._layers if term in layer.postings]
+        if not layers:
             raise KeyError(term)
-        if len(found) == 1:
-            (positions, counts), start = found[0]
+        if len(layers) == 1:
+            (positions, counts), start = layers[0]
             return positions + start, counts
         return (
-            np.concatenate([positions + start for (positions, _), start in found]),
-            np.concatenate([counts for (_, counts), _ in found]),
+            np.concatenate([positions + start for (positions, _), start in layers]),
+            np.concatenate([counts for (_, counts), _ in layers]),
         )
 
     def __contains__(self, term: object) -> bool:

@@ -30,16 +30,16 @@ def highlights(tokenizer: Tokenizer, query: str, text: str) -> list[tuple[int, i
         return []
     normal = normal_form(text)
     cutter = WordCutter(tokenizer)
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for match in SPLITTERS[tokenizer.splitter].words.finditer(normal):
         word = cutter[match.group()]
         for term, (start, end) in zip(word.terms, word.spans, strict=True):
             if term in wanted:
-                found.append((match.start() + start, match.start() + end))
+                spans.append((match.start() + start, match.start() + end))
     if normal is not text:
         starts, ends = _offsets(text)
-        found = [(starts[start], ends[end - 1]) for start, end in found]
-    return _merged(found)
+        spans = [(starts[start], ends[end - 1]) for start, end in spans]
+    return _merged(spans)
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

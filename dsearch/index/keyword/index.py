@@ -37,7 +37,7 @@ from dsearch.index.validation import checked_exclude, checked_k
 K1 = 1.5
 B = 0.75
 
-_WEIGHED = 2  # other weightings that are kept, one for each model in use
+_WEIGHED = 2  # cached weightings, one for each model in use
 
 
 class KeywordIndex:
@@ -63,7 +63,7 @@ class KeywordIndex:
         self.average_length = data.average_length
         self._data = data
         self._terms = QueryTerms(data) if terms is None else terms
-        self._built = self  # of an index that is another one's with other numbers, that one
+        self._built = self  # for a reweighed index, the original
         self._weighed: dict[tuple[float, float], KeywordIndex] = {}
 
     @classmethod
@@ -87,7 +87,7 @@ class KeywordIndex:
         return self._terms.statistics
 
     def part(self, start: int, stop: int) -> KeywordIndex:
-        """The documents at positions `start` to `stop` − 1 as an index of their own, with equal scores."""
+        """Return the documents at positions `start` to `stop` − 1 as a separate index with equal scores."""
         return KeywordIndex(self._data.part(start, stop), self._terms)
 
     def of_corpus(self, statistics: CorpusStatistics) -> KeywordIndex:
@@ -113,23 +113,23 @@ class KeywordIndex:
         built = self._built
         if weighting is None or weighting == (built.k1, built.b):
             return built
-        known = built._weighed.get(weighting)
-        if known is None:
+        index = built._weighed.get(weighting)
+        if index is None:
             corpus, (k1, b) = built.statistics, weighting
             data = reweighed(
                 built._data, k1=k1, b=b, documents=corpus.documents, frequencies=corpus.frequencies
             )
-            known = KeywordIndex(data, built._terms)  # idf and counts know no k1 and b
-            known._built = built
+            index = KeywordIndex(data, built._terms)  # idf and counts do not depend on k1 and b
+            index._built = built
             if len(built._weighed) >= _WEIGHED:
                 built._weighed.clear()
-            built._weighed[weighting] = known
-        return known
+            built._weighed[weighting] = index
+        return index
 
     def search(
         self, queries: Sequence[str], k: int, exclude: Bool[np.ndarray, " documents"] | None = None
     ) -> tuple[Float32[np.ndarray, "batch k"], Int64[np.ndarray, "batch k"]]:
-        """The k best documents of each query: (scores, positions), best first, ties by ascending position.
+        """Return the k best documents of each query: (scores, positions), ties by ascending position.
 
         Only documents that contain a query term are returned (score > 0); the rest of a row is score 0,
         position −1. k may exceed the number of documents. Documents where `exclude` is true are skipped.
@@ -176,7 +176,7 @@ class KeywordIndex:
             holders, parts = self._column(term.term_id)
             if len(holders) == 0:
                 continue
-            # Of the column's own type: a mixed search would copy the whole column first.
+            # In the column's type: a mixed search would copy the whole column.
             at = np.minimum(np.searchsorted(holders, positions.astype(holders.dtype)), len(holders) - 1)
             scores += np.where(holders[at] == positions, parts[at] * term.factor, np.float32(0))
         return scores
@@ -211,7 +211,7 @@ class KeywordIndex:
         return scores
 
     def explain(self, query: str, position: int) -> dict[str, float]:
-        """Share of each (stemmed) query term in the score of the document at `position`; they sum to it.
+        """Return the part of each (stemmed) query term in a document's score; the parts sum to it.
 
         Terms that the document does not contain are left out.
 
@@ -223,7 +223,7 @@ class KeywordIndex:
         return self._shares(query, position, lambda term: self._column(term.term_id))
 
     def explain_text(self, query: str, text: str | TokenizedTexts, number: int = 0) -> dict[str, float]:
-        """As `explain`, for a text that is not in the index, or the one of that number among cut ones."""
+        """Explain a text that is not in the index, or text number `text` of tokenised ones."""
         texts = TokenizedTexts.of(self.tokenizer, [text]) if isinstance(text, str) else text
         return self._shares(query, number, lambda term: self._fresh_parts(term, texts))
 
@@ -249,11 +249,11 @@ class KeywordIndex:
         return highlights(self.tokenizer, query, text)
 
     def settings(self) -> dict[str, Any]:
-        """All that is neither an array nor the vocabulary, as JSON."""
+        """Everything except arrays and vocabulary, as JSON."""
         return self._data.settings()
 
     def save(self, folder: Path) -> None:
-        """Write the files named in `KEYWORD_FILES` into `folder`, which is made when it is not there."""
+        """Write the files named in `KEYWORD_FILES` into `folder`, created if missing."""
         self._data.save(folder)
 
     @classmethod
@@ -261,8 +261,8 @@ class KeywordIndex:
         """Read what `save` wrote; with `mmap` postings and sequences stay on disk until they are used.
 
         Raises:
-            CorruptData: a file is missing or does not fit the others.
-            UnsupportedFormat: this release, or this PyStemmer, cuts texts differently.
+            CorruptData: a file is missing or inconsistent.
+            UnsupportedFormat: this release, or this PyStemmer, tokenises differently.
         """
         return cls(KeywordData.load(folder, mmap=mmap))
 
@@ -306,11 +306,11 @@ class KeywordIndex:
     def _fresh_parts(
         self, term: QueryTerm, texts: TokenizedTexts, at: Int[np.ndarray, " candidates"] | None = None
     ) -> tuple[Int64[np.ndarray, " holding"], Float32[np.ndarray, " holding"]]:
-        """As `_column`, for texts that are not in the index; of those numbered `at`, by places in it."""
-        found, counts, lengths = texts.occurrences(term.term, at)
-        if len(found) == 0:  # as of most terms in a few fresh texts
-            return found, np.zeros(0, np.float32)
-        return found, part_of(
+        """Compute `_column` for texts that are not in the index; with `at`, for these text numbers."""
+        holders, counts, lengths = texts.occurrences(term.term, at)
+        if len(holders) == 0:  # most terms are in none of a few fresh texts
+            return holders, np.zeros(0, np.float32)
+        return holders, part_of(
             term.idf, counts, lengths, average_length=self.average_length, k1=self.k1, b=self.b
         )
 
@@ -321,5 +321,5 @@ class KeywordIndex:
         scores = np.zeros(len(self), np.float32) if out is None else out
         for term in self._terms.of(query):
             holders, parts = self._column(term.term_id)
-            scores[holders] += parts * term.factor  # a column names each document once
+            scores[holders] += parts * term.factor  # each document occurs once in a column
         return scores

@@ -48,22 +48,22 @@ class ParsedQuery:
 
 
 def parse_query(text: str) -> ParsedQuery:
-    """Take a query apart; total: every text is a query."""
+    """Parse a query; every text is valid."""
     required: list[str] = []
     excluded: list[str] = []
-    kept: list[str] = []
+    words: list[str] = []
     end = 0
     for match in _ITEM.finditer(text):
-        kept.append(text[end : match.start()])
+        words.append(text[end : match.start()])
         end = match.end()
         sign, phrase = (match[1], match[2]) if match[2] is not None else (match[3], match[4])
         (excluded if sign == "-" else required).append(phrase)
         if sign != "-":
-            kept.append(phrase)
-    kept.append(text[end:])
+            words.append(phrase)
+    words.append(text[end:])
     if not required and not excluded:
         return ParsedQuery(text)
-    return ParsedQuery("".join(kept).strip(), tuple(required), tuple(excluded))
+    return ParsedQuery("".join(words).strip(), tuple(required), tuple(excluded))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Phrase:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, text: str) -> Phrase | None:
-        """The phrase in `text`, None where there is no word in it."""
+        """Tokenise a phrase; None for a text without words."""
         words = next(tokenizer.words([text]))
         leaves = tuple(leaf for word in words for leaf in word.leaves)
         if not leaves:
@@ -93,9 +93,7 @@ class Phrase:
 
 
 def matching(
-    query: ParsedQuery,
-    tokenizer: Tokenizer,
-    holding: Callable[[Phrase], Bool[np.ndarray, " documents"]],
+    query: ParsedQuery, tokenizer: Tokenizer, holding: Callable[[Phrase], Bool[np.ndarray, " documents"]]
 ) -> Bool[np.ndarray, " documents"] | None:
     """Mask of the documents with all required and no excluded phrases; None = all match."""
     mask: np.ndarray | None = None
@@ -103,6 +101,6 @@ def matching(
         for text in texts:
             phrase = Phrase.of(tokenizer, text)
             if phrase is not None:
-                held = holding(phrase) == wanted
-                mask = held if mask is None else mask & held
+                matches = holding(phrase) == wanted
+                mask = matches if mask is None else mask & matches
     return mask

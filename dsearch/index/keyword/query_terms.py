@@ -68,7 +68,7 @@ class QueryTerms:
         self._documents = data.documents if statistics is None else statistics.documents
         self._offsets = data.offsets
         self._statistics = statistics
-        self._known: dict[str, list[QueryTerm]] = {}
+        self._terms_of: dict[str, list[QueryTerm]] = {}
         self._characters = 0
 
     @property
@@ -80,33 +80,33 @@ class QueryTerms:
 
     @property
     def remembered(self) -> int:
-        """The number of queries whose terms are known."""
-        return len(self._known)
+        """Number of cached queries."""
+        return len(self._terms_of)
 
     def of(self, query: str) -> list[QueryTerm]:
-        """The distinct terms of `query`, in its order."""
-        known = self._known.get(query)
-        if known is None:
+        """Return the distinct terms of `query`, in its order."""
+        terms = self._terms_of.get(query)
+        if terms is None:
             if self._characters + len(query) > _REMEMBERED:
-                self._known, self._characters = {}, 0
-            known = self._known[query] = self._cut(query)
+                self._terms_of, self._characters = {}, 0
+            terms = self._terms_of[query] = self._cut(query)
             self._characters += len(query)
-        return known
+        return terms
 
     @property
     def documents(self) -> int:
-        """n of the corpus."""
+        """Number of documents of the corpus."""
         return self._documents
 
     def number(self, symbol: str) -> int:
-        """The place of a term or silent word in the vocabulary, −1 for one that no document holds."""
+        """Return the id of a term or silent word in the vocabulary; −1 for one in no document."""
         return self._numbers.get(symbol, -1)
 
     def _cut(self, query: str) -> list[QueryTerm]:
         counts: Counter[str] = Counter()
         for word in next(self._tokenizer.words([query])):
-            known = word.whole is None or word.whole in self._numbers
-            counts.update(word.terms if known else word.terms[1:])
+            whole_occurs = word.whole is None or word.whole in self._numbers
+            counts.update(word.terms if whole_occurs else word.terms[1:])
         ids = [self.number(term) for term in counts]
         idfs = [idf_of(self._frequency(term_id), self._documents) for term_id in ids]
         divisor = sum(count * idf for count, idf in zip(counts.values(), idfs, strict=True))

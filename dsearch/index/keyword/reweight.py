@@ -1,11 +1,11 @@
 """Change k1 and b of a built keyword index without tokenizing the texts again.
 
-An index keeps part(t, d) alone. How often a term occurs follows from it: with K(d) = k1 (1 − b + b L(d)/L̄),
+An index stores only part(t, d). Term frequencies follow from it: with K(d) = k1 (1 − b + b L(d)/L̄),
 
     r(t, d) = part / (idf − part) = tf(t, d) / K(d)        Σ_t r(t, d) = L(d) / K(d)
 
-and the sum gives L(d), hence K(d), hence every tf, which are whole numbers. So only the parts need to be
-stored, and an index of any release can be reweighed.
+and the sum gives L(d), hence K(d), hence every tf, which are whole numbers. An index of any release can be
+reweighed.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def reweighed(
 
 def _idf(documents: int, frequencies: Int64[np.ndarray, " terms"]) -> Float64[np.ndarray, " terms"]:
     distinct, of_term = np.unique(frequencies, return_inverse=True)
-    return np.array([idf_of(int(one), documents) for one in distinct], np.float64)[of_term]
+    return np.array([idf_of(int(frequency), documents) for frequency in distinct], np.float64)[of_term]
 
 
 def _lengths(data: KeywordData, idf: Float64[np.ndarray, " terms"]) -> Int64[np.ndarray, " documents"]:
-    """L(d): from the sum of r, then as the sum of the whole numbers that this makes of tf."""
+    """Compute L(d) from the sum of r, then as the sum of the rounded tf."""
     relative = np.zeros(data.documents)
     for _, holders, of_term, parts in _blocks(data, idf):
         relative += np.bincount(holders, parts / (of_term - parts), data.documents)

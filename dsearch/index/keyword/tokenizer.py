@@ -38,7 +38,7 @@ import Stemmer
 
 from dsearch.errors import InvalidRequest, UnsupportedFormat
 
-# Raised with every change to the rules that gives some text other terms. It is stored with each index.
+# Stored with each index; incremented by every change of the rules that changes the terms of some text.
 NO_LANGUAGE = "none"
 
 _STOP_WORDS = {
@@ -55,7 +55,7 @@ _STOP_WORDS = {
     "swedish": lists.STOPWORDS_SWEDISH,
     "turkish": lists.STOPWORDS_TURKISH,
 }
-# Older or experimental algorithms for a language that has another one: no languages of their own.
+# Older or experimental algorithms of a language with another one.
 _VARIANTS = {"porter", "dutch_porter", "lovins"}
 
 
@@ -65,7 +65,7 @@ def languages() -> tuple[str, ...]:
 
 
 def stemmer_and_stop_words(language: str) -> tuple[str | None, tuple[str, ...]]:
-    """The Snowball algorithm and the stop words of a language; for "none" no algorithm and no words.
+    """Return the Snowball algorithm and the stop words of a language; neither for "none".
 
     Raises:
         InvalidRequest: not one of `languages()`.
@@ -77,14 +77,14 @@ def stemmer_and_stop_words(language: str) -> tuple[str | None, tuple[str, ...]]:
     return language, tuple(_STOP_WORDS.get(language, ()))
 
 
-# To `re` vowel signs and accents are no word characters, but no word of Hindi or Tamil is whole without them.
+# `re` excludes vowel signs and accents from word characters, but words of Hindi and Tamil contain them.
 _MARKS = (
     "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u064b-\u065f\u0670\u06d6-\u06dc"
     "\u0900-\u0963\u0966-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e"
 )
 _NAME = re.compile(rf"\w[\w{_MARKS}]*(?:\.\w[\w{_MARKS}]*)*")
 _PLAIN = re.compile(r"\w\w+")
-# On a word's shape: U upper case, s and l lower case (an "s" may end an acronym's plural: RNAs), D digit.
+# Patterns of a word's shape: U upper case, s and l lower case (s ends an acronym's plural: RNAs), D digit.
 _HUMP = re.compile(r"UU+s(?![ls])|U+(?=U[ls])|U?[ls]+D*|U+D*|D+")
 
 
@@ -104,12 +104,12 @@ class Splitter(NamedTuple):
 
 
 def whole(word: str) -> list[Piece]:
-    """The word as it is."""
+    """Return the word unchanged."""
     return [Piece(0, len(word), True)]
 
 
 def parts(word: str) -> list[Piece]:
-    """The word, and if it is an identifier its parts behind it; each piece once, in the order of the text."""
+    """Return the word and, for an identifier, its parts; each piece once, in the order of the text."""
     if word.isalpha() and (word.islower() or word[1:].islower()):
         return whole(word)
     if "." not in word:
@@ -124,12 +124,12 @@ def parts(word: str) -> list[Piece]:
     return pieces
 
 
-# Registered short names, because a stored index names its parts and never carries a pattern to run.
+# Registered short names: a stored index names a splitter and never contains a pattern to run.
 SPLITTERS = {"identifiers": Splitter(_NAME, parts), "words": Splitter(_PLAIN, whole)}
 
 
 def _component(text: str, start: int) -> list[Piece]:
-    """The pieces of a name without dots that begins at `start`."""
+    """Return the pieces of a name without dots that begins at `start`."""
     humps = [match.span() for match in _HUMP.finditer(_shape(text))]
     entire = Piece(start, start + len(text), True)
     if len(humps) <= 1:
@@ -218,14 +218,14 @@ class Tokenizer:
         return cls(stop_words=stop_words, stemmer=stemmer)
 
     def words(self, texts: Iterable[str]) -> Iterator[list[Word]]:
-        """The words of each text, in its order. Lazy: a corpus may be streamed through."""
+        """Yield the words of each text, in order; lazy, so a corpus can be streamed."""
         find = SPLITTERS[self.splitter].words.findall
-        cutter = WordCutter(self)  # each distinct word is cut and stemmed once per call
+        cutter = WordCutter(self)  # each distinct word is split and stemmed once per call
         for text in texts:
             yield [cutter[word] for word in find(normal_form(text))]
 
     def terms(self, texts: Iterable[str]) -> Iterator[list[str]]:
-        """The terms of each text, in the order of the text, repeated as often as they occur. Lazy."""
+        """Yield the terms of each text, in order and with repetitions; lazy."""
         for words in self.words(texts):
             yield [term for word in words for term in word.terms]
 
@@ -243,11 +243,11 @@ class Tokenizer:
     def from_settings(cls, settings: Mapping[str, Any], *, rebuild: bool = False) -> Tokenizer:
         """Create the tokenizer that `settings()` describes.
 
-        With `rebuild`, the same choices are applied by this release's rules, whatever version and stemmer
-        were used before: for tokenizing all texts again.
+        With `rebuild`, the same settings are applied with this release's rules and stemmer, to tokenise all
+        texts again.
 
         Raises:
-            UnsupportedFormat: this release cuts by other rules, or PyStemmer stems differently than then.
+            UnsupportedFormat: the rules of this release or the stemmer of PyStemmer differ from those used.
             InvalidRequest: a name in it is not registered in this release.
         """
         version = settings.get("version")
@@ -298,11 +298,11 @@ class WordCutter(dict[str, Word]):
 
 
 def normal_form(text: str) -> str:
-    """NFKC: what looks alike is written alike ("ﬁ" and "fi", one "é" and the other)."""
+    """Normalise a text to NFKC, so that equivalent characters are equal ("ﬁ" and "fi", both forms of "é")."""
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
-# Inflected words, one or more for each of Snowball's languages: a changed stemmer changes some of them.
+# Inflected words of each of Snowball's languages: a changed stemmer changes some of them.
 PROBE = """
 The generalizations of conditional nationalities were hopping happily, skies dying, csv.DictReader read_csv
 Häuser gegangenen Möglichkeiten · continuellement majestueusement · nacionalidades corriendo · nazionalità

@@ -25,7 +25,7 @@ def attend(catalogue: Catalogue, name: str, asked: AttendRequest, largest_bytes:
         InvalidRequest: mode "keyword" with vectors alone, an answer above `largest_bytes`.
         ModelNotFound, Gone, Conflict.
     """
-    with catalogue.using(name, encoder=_encodes(asked)) as collection:
+    with catalogue.whole(name, encoder=_encodes(asked)) as collection:
         return attention_parts(
             collection,
             asked.asked(collection.store.dimension),
@@ -41,7 +41,7 @@ def vjp(catalogue: Catalogue, name: str, asked: VjpRequest) -> Gradients:
     Raises:
         As `attend`; and for gradients that do not fit what was asked.
     """
-    with catalogue.using(name, encoder=_encodes(asked)) as collection:
+    with catalogue.whole(name, encoder=_encodes(asked)) as collection:
         return vjp_of(
             collection,
             asked.asked(collection.store.dimension),

@@ -53,7 +53,7 @@ class Ingest:
                 self._refuse(number, "invalid_document", field_errors(in_body(error))[0]["detail"])
             except DsearchError as error:
                 self._refuse(number, error.code, str(error))
-        with self.catalogue.using(self.collection, encoder=bool(documents)) as collection:
+        with self.catalogue.writing(self.collection, encoder=bool(documents)) as collection:
             if not documents:
                 self.sequence = collection.store.sequence
                 return

@@ -102,7 +102,7 @@ def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str,
         DimensionMismatch: vectors of another length than the collection's embeddings.
         InvalidRequest: a field that cannot be pooled, a width for a score that has none.
     """
-    with catalogue.using(name, encoder=asked.queries is not None and asked.mode != "keyword") as collection:
+    with catalogue.whole(name, encoder=asked.queries is not None and asked.mode != "keyword") as collection:
         predicted = collection.predict(
             _queries(asked, collection),
             field=asked.field,

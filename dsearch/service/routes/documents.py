@@ -178,7 +178,7 @@ async def delete_document(collection: str, id: str, service: TheService) -> Resp
     """Delete one document; gone from every later search on return."""
 
     def delete() -> dict[str, Any]:
-        with service.catalogue.using(collection) as opened:
+        with service.catalogue.writing(collection) as opened:
             receipt = opened.delete([id])
         if not receipt.deleted:
             raise DocumentNotFound(
@@ -190,7 +190,7 @@ async def delete_document(collection: str, id: str, service: TheService) -> Resp
 
 
 def _upsert(catalogue: Catalogue, name: str, documents: list[Document]) -> dict[str, Any]:
-    with catalogue.using(name, encoder=True) as collection:
+    with catalogue.writing(name, encoder=True) as collection:
         receipt = collection.upsert(documents)
     return {
         "sequence": receipt.sequence,
@@ -255,7 +255,7 @@ async def delete_documents(collection: str, asked: DeleteRequest, service: TheSe
     tree = asked.tree()
 
     def delete() -> dict[str, Any]:
-        with service.catalogue.using(collection) as opened:
+        with service.catalogue.writing(collection) as opened:
             receipt = opened.delete_matching(tree) if asked.ids is None else opened.delete(asked.ids)
         return {"sequence": receipt.sequence, "deleted": receipt.deleted, "missing": receipt.missing}
 
@@ -271,7 +271,7 @@ async def change_metadata(collection: str, id: str, asked: PatchRequest, service
     """Change part of a document's metadata (JSON Merge Patch, RFC 7396); its text and embedding stay."""
 
     def change() -> dict[str, Any]:
-        with service.catalogue.using(collection) as opened:
+        with service.catalogue.writing(collection) as opened:
             receipt = opened.update_metadata(id, asked.metadata)
             return {
                 "sequence": receipt.sequence,

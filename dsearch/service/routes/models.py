@@ -65,7 +65,7 @@ async def promote_model(collection: str, version: str, service: TheService) -> R
     """Make a version live. Nothing is rebuilt; to undo it, promote `previous`."""
 
     def promote() -> dict[str, Any]:
-        with service.catalogue.using(collection) as opened:
+        with service.catalogue.writing(collection) as opened:
             previous = opened.live_model
             opened.promote(version)
             return {"model": version, "previous": previous, "sequence": opened.store.sequence}
@@ -82,7 +82,7 @@ async def rollback_model(collection: str, service: TheService) -> Response:
     """Make the previously live version live again."""
 
     def rollback() -> dict[str, Any]:
-        with service.catalogue.using(collection) as opened:
+        with service.catalogue.writing(collection) as opened:
             previous = opened.live_model
             version = opened.rollback()
             return {"model": version, "previous": previous, "sequence": opened.store.sequence}
@@ -99,7 +99,7 @@ async def delete_model(collection: str, version: str, service: TheService) -> Re
     """Delete a version that is neither live nor another's parent."""
 
     def delete() -> None:
-        with service.catalogue.using(collection) as opened:
+        with service.catalogue.writing(collection) as opened:
             opened.delete_model(version)
 
     await service.writing.run(delete)
@@ -161,7 +161,7 @@ async def add_model(
 
 
 def _add(catalogue: Catalogue, name: str, body: bytes, parent: str | None) -> dict[str, Any]:
-    with catalogue.using(name) as collection:
+    with catalogue.writing(name) as collection:
         head, given = head_from_bytes(body, collection.store.dimension)
         parent = parent or collection.live_model
         require_head_alone(parent, collection.store.model(parent).record)

@@ -142,5 +142,5 @@ async def similar(collection: str, asked: SimilarRequest, service: TheService) -
 
 
 def _similar(catalogue: Catalogue, name: str, asked: SimilarRequest) -> SearchResult:
-    with catalogue.using(name, encoder=asked.query is not None) as collection:
+    with catalogue.whole(name, encoder=asked.query is not None) as collection:
         return collection.similar(asked.like, unlike=asked.unlike, query=asked.query, **engine_options(asked))

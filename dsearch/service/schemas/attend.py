@@ -36,10 +36,10 @@ class Differentiable(AttendFields):
     """Queries whose attention has gradients."""
 
     stamp: StampGiven | None = Field(
-        None, description="the state to be asked, from an answer; the present one if not given"
+        None, description="state to use, from an answer; the present one if not given"
     )
     dtype: Annotated[Literal["float32", "float64"], allowed("float32 or float64")] = Field(
-        "float32", description="what everything is computed in"
+        "float32", description="precision of the computation"
     )
 
     @model_validator(mode="after")
@@ -86,7 +86,7 @@ class AttendRequest(Differentiable):
     )
 
     certify: Limit | None = Field(
-        None, description="how many first places to certify: provably those of scoring every document?"
+        None, description="number of first places to certify as those of scoring every document"
     )
     include: list[
         Annotated[
@@ -96,7 +96,7 @@ class AttendRequest(Differentiable):
     ] = Field(
         [],
         max_length=4,
-        description="what to answer of each candidate besides id, weight and score: its key and value, the "
+        description="fields of each candidate besides id, weight and score: its key and value, the "
         "parts of its score by head, and how its dense score moves with the query state",
     )
 
@@ -111,18 +111,18 @@ class VjpRequest(Differentiable):
         },
     )
 
-    stamp: StampGiven = Field(description="the state that the answer was computed from")  # pyright: ignore
+    stamp: StampGiven = Field(description="state of the answer")  # pyright: ignore
     grad_context: Annotated[list[Vector], Field(min_length=1, max_length=64)] | None = Field(
-        None, description="of each query's context"
+        None, description="gradient of each query's context"
     )
     grad_weights: Rows | None = Field(
-        None, description="of the candidates' weights, in the order of the answer"
+        None, description="gradient of the candidates' weights, in the order of the answer"
     )
     grad_scores: Rows | None = Field(
-        None, description="of the candidates' scores, in the order of the answer"
+        None, description="gradient of the candidates' scores, in the order of the answer"
     )
     include: list[Annotated[Literal["states", "head"], allowed("states, head or both")]] = Field(
-        ["states", "head"], max_length=2, description="gradients to answer"
+        ["states", "head"], max_length=2, description="gradients to return"
     )
 
 
@@ -144,7 +144,7 @@ class Certificate(BaseModel):
     """Certificate that the first hits are exactly those of scoring every document."""
 
     proved: bool
-    reason: str = Field(description="what the proof rests on, or what it lacks")
+    reason: str = Field(description="basis of the proof, or its gap")
 
 
 class AttendedQuery(BaseModel):
@@ -162,7 +162,7 @@ class AttendedQuery(BaseModel):
     values: list[list[float]] | list[list[list[float]]] | None = Field(
         None, description="W_V e of each candidate, likewise"
     )
-    dense: list[list[float]] | None = Field(None, description="of each head and candidate; with `parts`")
+    dense: list[list[float]] | None = Field(None, description="by head and candidate; with `parts`")
     keyword: list[list[float]] | None = Field(None, description="times its learned weight; with `parts`")
     head_weights: list[list[float]] | None = Field(None, description="each head's softmax; with `parts`")
     slopes: list[list[list[float]]] | None = Field(
@@ -170,9 +170,9 @@ class AttendedQuery(BaseModel):
         description="∂ dense / ∂ query state of each head and candidate, when asked for; null with hops",
     )
     null_weight: float | None = Field(
-        None, description='weight of "nothing fits", where the model has a slot for it'
+        None, description='weight of "nothing fits", if the model has a slot for it'
     )
-    certificate: Certificate | None = Field(None, description="when it was asked for")
+    certificate: Certificate | None = Field(None, description="if requested")
 
 
 class AttendAnswer(Stamped):
@@ -197,8 +197,8 @@ class AttendAnswer(Stamped):
     )
 
     hops: int = Field(description="rounds of search")
-    temperature: float = Field(description="what scores were divided by")
-    mixture: list[float] = Field(description="the share of each head")
+    temperature: float = Field(description="divisor of the scores")
+    mixture: list[float] = Field(description="share of each head")
     took_ms: float
     results: list[AttendedQuery]
 
@@ -216,9 +216,9 @@ class VjpAnswer(Stamped):
     )
 
     took_ms: float
-    states: list[list[float]] | None = Field(None, description="a gradient for each query, when asked for")
+    states: list[list[float]] | None = Field(None, description="gradient for each query, if requested")
     head: dict[str, Any] | None = Field(
-        None, description="a gradient for each tensor of the head, of its shape, when asked for"
+        None, description="gradient for each tensor of the head, of its shape, if requested"
     )
 
 
@@ -246,7 +246,7 @@ class Prediction(BaseModel):
     labels: list[LabelShare] | None = Field(description="largest first; shares sum to 1")
     evidence: list[Evidence]
     candidates: int = Field(description="documents that were pooled")
-    without_field: int = Field(description="documents left out because they lack the field")
+    without_field: int = Field(description="documents omitted because they lack the field")
 
 
 class PredictAnswer(Stamped):

@@ -33,14 +33,14 @@ class CollectionDescribed(Stamped):
         description="why the version that was promoted does not answer, and which one does; or null"
     )
     encoder: dict[str, Any]
-    language: str = Field(description="how its texts are cut into words")
+    language: str = Field(description="language of keyword search")
     passages: dict[str, Any] | None = Field(
-        description="most tokens of a passage of a long document, and how many of them it shares with the "
-        "one before; null: documents are not cut"
+        description="maximum tokens of a passage of a long document, and of its overlap with the previous "
+        "one; null: documents are not cut"
     )
     keys: dict[str, Any] | None = Field(
-        description="how the index keeps its keys, what was asked for, and recall, speed and size as "
-        "measured when it was built; null for an index of an older release"
+        description="kind of the index, requested kind, and recall, speed and size as measured at its build; "
+        "null for an index of an older release"
     )
 
 
@@ -81,10 +81,10 @@ class ModelDescribed(BaseModel):
     """One version."""
 
     version: str
-    parent: str | None = Field(description="the version that it was trained from")
-    live: bool = Field(description="whether it answers when no version is asked for")
+    parent: str | None = Field(description="version that training started from")
+    live: bool = Field(description="whether it answers by default")
     problem: str | None = Field(
-        description="the part of it that this release no longer serves, so that it cannot be asked; or null"
+        description="part that this release no longer serves, which disables the version; or null"
     )
     record: dict[str, Any] = Field(description="scores on the gate, training data, seed")
 
@@ -155,7 +155,7 @@ class Delta(BaseModel):
     """Documents written or deleted since the index was built."""
 
     documents: int
-    share: float = Field(description="of the documents that the index was built of")
+    share: float = Field(description="share of the documents of the last build")
 
 
 class GenerationDescribed(BaseModel):
@@ -164,7 +164,7 @@ class GenerationDescribed(BaseModel):
     number: int
     live: bool
     documents: int
-    sequence: int = Field(description="the last operation that it knows of")
+    sequence: int = Field(description="last operation that it contains")
     bytes: int
 
 
@@ -176,9 +176,7 @@ class StatisticsAnswer(BaseModel):
     name: str
     documents: int
     pending: int = Field(description="documents without an embedding yet: not searchable")
-    deleted: int = Field(
-        description="documents that are gone but whose bytes are not; purging takes them away"
-    )
+    deleted: int = Field(description="deleted documents whose bytes remain until a purge")
     sequence: int
     model: str
     model_problem: str | None = Field(
@@ -187,15 +185,15 @@ class StatisticsAnswer(BaseModel):
     models: int
     delta: Delta
     keys: dict[str, Any] | None = Field(
-        description="how the live generation keeps its keys, and recall, speed and size as measured"
+        description="kind of the live index, with measured recall, speed and size"
     )
     generations: list[GenerationDescribed]
-    bytes: int = Field(description="of all files")
+    bytes: int = Field(description="size of all files")
     bytes_per_document: float | None
     rebuild: dict[str, Any] = Field(
-        description="the share from which on it is rebuilt by itself, whether a build runs, how far it is, "
-        "and why the last one failed"
+        description="share that triggers a rebuild, whether a build runs, its progress, and why the last one "
+        "failed"
     )
     verification: dict[str, Any] = Field(
-        description="whether the index is what was written: unopened, running, proven or damaged; and why not"
+        description="verification of the index: unopened, running, proven or damaged, with the problem"
     )

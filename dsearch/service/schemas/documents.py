@@ -50,12 +50,12 @@ class SimilarRequest(SearchFields):
     )
 
     like: Annotated[list[DocumentId], Field(min_length=1, max_length=MAX_EXAMPLES)] = Field(
-        description="documents to find more of; they are not among the hits"
+        description="ids of wanted examples; they are not among the hits"
     )
     unlike: Annotated[list[DocumentId], Field(max_length=MAX_EXAMPLES)] = Field(
-        [], description="documents to turn away from; they are not among the hits"
+        [], description="ids of unwanted examples; they are not among the hits"
     )
-    query: QueryText | None = Field(None, description="words that count as well")
+    query: QueryText | None = Field(None, description="query text to combine with the examples")
 
 
 class FacetsRequest(Filtered):
@@ -69,7 +69,7 @@ class FacetsRequest(Filtered):
     )
 
     fields: Annotated[list[FieldPath], Field(min_length=1, max_length=MAX_FACET_FIELDS)] = Field(
-        description="dotted paths; elements of a list count one by one"
+        description="dotted paths; each element of a list counts"
     )
     limit: FacetValues = Field(10, description="values of each field, the most frequent first")
 
@@ -100,13 +100,13 @@ class CutRequest(Given):
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"tokens": 128, "overlap": 16}]})
 
     tokens: Annotated[int, Field(ge=1, le=MAX_PASSAGE_TOKENS), allowed("a number of tokens")] | None = Field(
-        None, description="most tokens of a passage; the encoder's window when it is not given"
+        None, description="maximum tokens of a passage; the encoder's window by default"
     )
     overlap: Annotated[int, Field(ge=0, le=MAX_PASSAGE_TOKENS), allowed("a number of tokens")] | None = Field(
-        None, description="most tokens that a passage repeats of the one before; an eighth of tokens if not"
+        None, description="maximum tokens shared with the previous passage; an eighth of tokens by default"
     )
     none: Annotated[bool, allowed("true or false")] = Field(
-        False, description="whether documents are not cut: what is beyond the window is not encoded"
+        False, description="true to split no documents; text beyond the window is not encoded"
     )
 
 
@@ -122,7 +122,7 @@ class CreateRequest(Given):
 
     passages: CutRequest | None = Field(None, description="how documents longer than a passage are cut")
     kind: KeyKind | None = Field(
-        None, description="how keys are kept; Flat, which compares every one, when it is not given"
+        None, description="kind of the index; Flat, which compares every key, by default"
     )
 
     language: (
@@ -132,8 +132,7 @@ class CreateRequest(Given):
         | None
     ) = Field(
         None,
-        description="whose stems and stop words keyword search knows; none leaves words as they are; english "
-        "when it is not given",
+        description="language of keyword search; none keeps words as they are; english by default",
     )
 
 
@@ -153,7 +152,7 @@ class PatchRequest(Given):
     )
 
     metadata: Annotated[dict[str, Any], allowed("an object of JSON values")] = Field(
-        description="JSON Merge Patch (RFC 7396): objects are merged, null removes a key, all else replaces"
+        description="JSON Merge Patch (RFC 7396): objects are merged, null removes a key, others replace"
     )
 
 
@@ -180,7 +179,7 @@ class DocumentPage(BaseModel):
     )
 
     documents: list[DocumentStored]
-    next: str | None = Field(description="the cursor of the next page; null: this was the last")
+    next: str | None = Field(description="cursor of the next page; null for the last page")
 
 
 class LineProblem(BaseModel):
@@ -203,7 +202,7 @@ class Written(BaseModel):
     updated: int
     unchanged: int
     refused: int = Field(description="lines of a stream that were not stored")
-    problems: list[LineProblem] = Field(description="the first hundred of them")
+    problems: list[LineProblem] = Field(description="the first hundred problems")
 
 
 class Deleted(BaseModel):
@@ -236,7 +235,7 @@ class FacetsAnswer(BaseModel):
         }
     )
 
-    documents: int = Field(description="that meet the filter")
+    documents: int = Field(description="number of matching documents")
     facets: dict[str, list[FacetValue]] = Field(description="by field, the most frequent values first")
 
 
@@ -247,7 +246,7 @@ class ManyDeleted(BaseModel):
 
     sequence: int
     deleted: int
-    missing: int = Field(description="ids that no document has")
+    missing: int = Field(description="number of unknown ids")
 
 
 class Patched(BaseModel):
@@ -259,4 +258,4 @@ class Patched(BaseModel):
 
     sequence: int
     id: str
-    metadata: dict[str, Any] = Field(description="as it is now")
+    metadata: dict[str, Any] = Field(description="metadata after the change")

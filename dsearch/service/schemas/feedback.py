@@ -81,18 +81,18 @@ class EventGiven(Given):
         AfterValidator(_encodable),
         allowed("the id of a document, at most 512 characters"),
     ]
-    query_id: Annotated[Name, Field(min_length=1)] | None = Field(None, description="of the search's answer")
+    query_id: Annotated[Name, Field(min_length=1)] | None = Field(None, description="query_id of the answer")
     user_query: QueryText | None = Field(
-        None, description="the words that were searched for, where the search is not known here"
+        None, description="text of the query, if the search is unknown to the server"
     )
-    client_id: Name = Field("", description="the user's browser or session; counted apart where no keys are")
+    client_id: Name = Field("", description="the user's browser or session")
     event_id: Annotated[Name, Field(min_length=1)] | None = Field(
-        None, description="sent again it is the same event; made of the other fields when not given"
+        None, description="a repeated id counts once; derived from the other fields by default"
     )
     event_attributes: EventAttributes | None = None
-    timestamp: Moment | None = Field(None, description="ISO 8601; UTC where no offset is given")
-    session_id: Name | None = Field(None, description="of Search UBI; not kept")
-    application: Name | None = Field(None, description="of Search UBI; not kept")
+    timestamp: Moment | None = Field(None, description="ISO 8601; UTC without an offset")
+    session_id: Name | None = Field(None, description="field of Search UBI; not stored")
+    application: Name | None = Field(None, description="field of Search UBI; not stored")
 
     @model_validator(mode="after")
     def _some_query(self) -> Self:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from dsearch.attention import POOLINGS, SCORES
 from dsearch.engine.feedback import MAX_EXPLORE
+from dsearch.engine.ranking.scores import KERNELS
 from dsearch.engine.search.pagination import MAX_CURSOR_CHARACTERS
 from dsearch.service.schemas.common import HIT, STAMP, Stamped, example
 from dsearch.service.wire.fields import Given, allowed, listed
@@ -81,7 +82,7 @@ class Filtered(Given):
 
     filter: FilterGiven | None = Field(
         None,
-        description="what a document's metadata must meet: {field: {condition: value}}, with eq, ne, gt, "
+        description="condition on metadata: {field: {condition: value}}, with eq, ne, gt, "
         "gte, lt, lte, in, nin and exists, under and, or and not; dots lead into objects",
         examples=[{"year": {"gte": 2017}, "not": {"draft": {"eq": True}}}],
     )
@@ -98,36 +99,36 @@ class Filtered(Given):
 class SearchFields(Filtered):
     """Options of a search."""
 
-    limit: Limit = Field(10, description="hits wanted; fewer come when there are fewer documents")
-    offset: Offset = Field(0, description="hits left out before the first")
+    limit: Limit = Field(10, description="maximum number of hits")
+    offset: Offset = Field(0, description="number of hits to skip")
     cursor: CursorText | None = Field(
-        None, description="next_cursor of the page before, in place of an offset: the same ranking goes on"
+        None, description="next_cursor of the previous page; continues its ranking, replaces offset"
     )
-    mode: SearchMode = Field("hybrid", description="by meaning and words, by meaning, or by words alone")
-    model: Version | None = Field(None, description="a version; the live one when it is not given")
+    mode: SearchMode = Field("hybrid", description="embeddings and keywords, or one of them")
+    model: Version | None = Field(None, description="version; the live one by default")
     explain: YesOrNo = Field(False, description="whether hits carry the parts of their scores")
-    highlight: YesOrNo = Field(False, description="whether hits carry the pieces that show the query's words")
+    highlight: YesOrNo = Field(False, description="whether hits carry fragments with the query's words")
     operators: YesOrNo = Field(
-        True, description='whether "phrases" and +terms must, and -terms must not, be in a document'
+        True, description='whether to require "phrases" and +terms, and to exclude -terms'
     )
-    score_threshold: Threshold | None = Field(None, description="hits of a lower score are left out")
-    weight_threshold: Threshold | None = Field(None, description="hits of a lower weight are left out")
+    score_threshold: Threshold | None = Field(None, description="omit hits of a lower score")
+    weight_threshold: Threshold | None = Field(None, description="omit hits of a lower weight")
     hops: Hops | None = Field(
         None,
-        description="rounds of search, each refining the query; the model's own if not given",
+        description="rounds of search, each refining the query; the model's own by default",
     )
     hop_strength: HopStrength | None = Field(
-        None, description="g of the later rounds; the model's own if not given"
+        None, description="strength of the later rounds; the model's own by default"
     )
     partial: YesOrNo = Field(
         False,
-        description="in a cluster: whether to answer without shards that are down, saying which share of the "
-        "documents is missing, rather than to fail",
+        description="in a cluster: whether to answer without shards that are down, with the share of missing "
+        "documents, instead of failing",
     )
     explore: Explore | None = Field(
         None,
-        description="share of such pages on which a coin decides whether two documents change places, so "
-        "that feedback can tell liked from on top; the service's own, 0 unless set, if not given",
+        description="share of such pages on which two random positions may swap, to separate preference "
+        "from position in feedback; the service's setting, 0 unless set, by default",
     )
 
 
@@ -198,7 +199,7 @@ class AttendFields(Filtered):
     )
     vectors: Annotated[list[Vector], Field(min_length=1, max_length=64)] | None = Field(
         None,
-        description="query states [n, dimension], in place of what the encoder gives; they search densely",
+        description="query states [n, dimension], in place of the encoder's; dense search only",
     )
     mode: SearchMode = "hybrid"
     model: Version | None = None
@@ -208,11 +209,15 @@ class AttendFields(Filtered):
     hops: Hops | None = None
     hop_strength: HopStrength | None = None
     score: Score = Field(
-        "dot", description="what compares query and key; all but dot re-score what the inner product proposed"
+        "dot", description="comparison of query and key; all but dot rescore candidates of the inner product"
     )
-    pooling: Pooling = Field("soft", description="softmax, the best document alone, or all alike")
-    width: Positive | None = Field(None, description="of a kernel: gaussian, epanechnikov, boxcar")
-    temperature: Positive | None = Field(None, description="of the softmax; the model's own if not given")
+    pooling: Pooling = Field("soft", description="softmax, best document only, or equal weights")
+    width: Positive | None = Field(
+        None, description=f"kernel width: {', '.join(KERNELS)}", json_schema_extra={"x-scores": [*KERNELS]}
+    )
+    temperature: Positive | None = Field(
+        None, description="divisor of the scores; the model's own by default"
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -315,7 +315,7 @@ class TaskWork:
         told = self._spawned(
             job, compute, self._open_engine, job.collection, request, job.folder, self._device
         )
-        with self._catalogue.using(job.collection) as collection:
+        with self._catalogue.writing(job.collection) as collection:
             made = read_made(job.folder, told["made"], collection)
             registered = register(
                 collection,
@@ -336,13 +336,13 @@ class TaskWork:
         return self._spawned(job, evaluate_job, self._open_engine, job.collection, job.request)
 
     def _refresh(self, job: Job) -> dict[str, Any]:
-        with self._catalogue.using(job.collection) as collection:
+        with self._catalogue.writing(job.collection) as collection:
             number = collection.refresh(job.tell, spawned=True, cancelled=job.cancelled, **job.request)
             keys = collection.describe()["keys"]
             return {"generation": number, "model": collection.live_model, "keys": keys}
 
     def _compact(self, job: Job) -> dict[str, Any]:
-        with self._catalogue.using(job.collection) as collection:
+        with self._catalogue.writing(job.collection) as collection:
             report = compact(
                 collection, job.tell, spawned=True, patience_s=READERS_S, cancelled=job.cancelled
             )

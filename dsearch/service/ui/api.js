@@ -14,6 +14,7 @@ export const statistics = (collection) => ask(`${of(collection)}/stats`);
 export const search = (collection, request, signal) => post(`${of(collection)}/search`, request, signal);
 export const similar = (collection, request, signal) => post(`${of(collection)}/similar`, request, signal);
 export const attend = (collection, request, signal) => post(`${of(collection)}/attend`, request, signal);
+export const fieldsOf = async (request) => (await ask("/openapi.json")).components.schemas[request].properties;
 export const predict = (collection, request, signal) => post(`${of(collection)}/predict`, request, signal);
 export const facets = (collection, request, signal) => post(`${of(collection)}/facets`, request, signal);
 export const feedback = (collection, events) => post(`${of(collection)}/feedback`, events);

@@ -1,20 +1,19 @@
 // Attention itself: choose what compares and how to pool, and watch the weights; on a shop, and on documents.
 
-import { attend, list, predict } from "./api.js";
+import { attend, fieldsOf, list, predict } from "./api.js";
 import { bars } from "./charts.js";
 import { element, field, input, problemElement, select } from "./dom.js";
 import { kernelWeights, pooled, SHOP } from "./shop.js";
 import { percent } from "./words.js";
 
-const SCORES = ["dot", "scaled_dot_product", "cosine", "gaussian", "epanechnikov", "boxcar"];
-const KERNELS = new Set(["gaussian", "epanechnikov", "boxcar"]);
 const SHOWN = 15;
 
 export async function show(view, { collection, signal }) {
   view.append(element("h1", "", "Attend"), shop());
   const query = input("search", { maxlength: 8192, placeholder: "What should be attended to?" });
   query.setAttribute("aria-label", "Query");
-  const score = select(SCORES), pooling = select(["soft", "hard", "uniform"]);
+  const { score: scores, pooling: poolings, width: widths } = await fieldsOf("AttendRequest");
+  const score = select(scores.enum), pooling = select(poolings.enum);
   const width = slider(0.05, 2, 0.05, 0.8), temperature = slider(0.01, 1, 0.01, 0.05);
   const predicted = select([["", "nothing"]]);
   const result = element("div");
@@ -28,14 +27,14 @@ export async function show(view, { collection, signal }) {
   dials.addEventListener("change", () => run());
   view.append(element("h2", "", `On ${collection}`), form, dials, result);
   const { documents } = await list(collection, { limit: 20 });
-  for (const name of fieldsOf(documents)) {
+  for (const name of metadataOf(documents)) {
     const option = element("option", "", name);
     option.value = name;
     predicted.append(option);
   }
 
   async function run() {
-    const kernel = KERNELS.has(score.value);
+    const kernel = widths["x-scores"].includes(score.value);
     width.disabled = !kernel;
     if (!query.value.trim()) return;
     const request = {
@@ -66,7 +65,7 @@ function predictionElement(name, { kind, mean, spread, labels }) {
   return element("p", "prediction", text);
 }
 
-function fieldsOf(documents) {
+function metadataOf(documents) {
   const names = new Set();
   for (const one of documents) {
     if (one.value !== null && one.value !== undefined) names.add("value");

@@ -1,4 +1,4 @@
-"""Further embeddings of long documents: rows of table `passages`, written as a whole or not at all.
+"""Further embeddings of long documents: rows of table `passages`, written atomically.
 
 A document longer than the encoder's window has an embedding for each of its passages. The first one is its
 row of table `embedding`, as for any document; this table has the passages' places in the text and the
@@ -26,13 +26,13 @@ Packed = tuple[bytes, bytes]
 _CHUNK = 256  # documents fetched by one statement
 
 
-def there(connection: sqlite3.Connection) -> bool:
+def has_table(connection: sqlite3.Connection) -> bool:
     """True if the collection's format has passages."""
     return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'passages'").fetchone() is not None
 
 
 def pack(passages: Passages, dimension: int) -> Packed:
-    """Check the passages of a document and bring them into their stored form; raises InvalidRequest."""
+    """Check the passages of a document and serialise them; raises InvalidRequest."""
     spans, embeddings = np.asarray(passages.spans), np.asarray(passages.embeddings)
     if spans.shape != (len(embeddings) + 1, 2) or embeddings.shape != (len(spans) - 1, dimension):
         raise InvalidRequest(
@@ -51,7 +51,7 @@ def insert(operation: Operation, passages: Iterable[tuple[int, Packed]]) -> None
     """Store the passages of rows whose embeddings are stored by the same operation."""
     written = operation.sequence
     values = [(row, written, passages_digest(*packed), *packed) for row, packed in passages]
-    if values and not there(operation.connection):
+    if values and not has_table(operation.connection):
         raise Conflict(
             "this collection has format 1, which has no passages: index the sources into a new collection"
         )
@@ -60,8 +60,8 @@ def insert(operation: Operation, passages: Iterable[tuple[int, Packed]]) -> None
 
 
 def stored(connection: sqlite3.Connection, row: int) -> Packed | None:
-    """The passages of a row as they are stored, None for a document with one embedding."""
-    if not there(connection):
+    """Return the stored passages of a row; None for a document with one embedding."""
+    if not has_table(connection):
         return None
     return connection.execute("SELECT spans, vectors FROM passages WHERE row = ?", (row,)).fetchone()
 
@@ -69,7 +69,7 @@ def stored(connection: sqlite3.Connection, row: int) -> Packed | None:
 def remove(operation: Operation, rows: Sequence[int]) -> None:
     """Remove the passages of rows that are purged."""
     connection = operation.connection
-    if not there(connection):
+    if not has_table(connection):
         return
     for row in rows:
         for written, digest in connection.execute(
@@ -80,13 +80,13 @@ def remove(operation: Operation, rows: Sequence[int]) -> None:
 
 
 def read(connection: sqlite3.Connection, rows: Sequence[int], dimension: int) -> Mapping[int, Passages]:
-    """The passages of those of `rows` that have some, ascending; each is held against its digest.
+    """Read the passages of the long documents among `rows`, ascending, and verify them.
 
     Raises CorruptData.
     """
-    found: dict[int, Passages] = {}
-    if not there(connection) or connection.execute("SELECT 1 FROM passages LIMIT 1").fetchone() is None:
-        return found
+    by_row: dict[int, Passages] = {}
+    if not has_table(connection) or connection.execute("SELECT 1 FROM passages LIMIT 1").fetchone() is None:
+        return by_row
     for start in range(0, len(rows), _CHUNK):
         chunk = json.dumps([int(row) for row in rows[start : start + _CHUNK]])
         for row, digest, spans, vectors in connection.execute(
@@ -100,8 +100,8 @@ def read(connection: sqlite3.Connection, rows: Sequence[int], dimension: int) ->
                     f"row {row}: its passages are not what was written; delete that document and upsert it "
                     "again, or restore a backup"
                 )
-            found[row] = Passages(
+            by_row[row] = Passages(
                 np.frombuffer(spans, "<i4").reshape(-1, 2).astype(np.int64),
                 np.frombuffer(vectors, "<f4").reshape(-1, dimension),
             )
-    return dict(sorted(found.items()))
+    return dict(sorted(by_row.items()))

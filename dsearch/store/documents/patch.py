@@ -14,7 +14,7 @@ from dsearch.store.sqlite.journal import Operation
 
 
 def update_metadata(operation: Operation, id: str, changes: object) -> WriteReceipt:
-    """Write the version of `id` whose metadata is what was there, with `changes` merged in."""
+    """Write a version of `id` with `changes` merged into its metadata."""
     if not isinstance(changes, dict):
         raise InvalidRequest(
             f'changes of type {type(changes).__name__}; give an object of new values, {{"key": null}} removes'
@@ -29,7 +29,7 @@ def update_metadata(operation: Operation, id: str, changes: object) -> WriteRece
 def merge_patch(target: Any, patch: Any, depth: int = MAX_METADATA_DEPTH + 1) -> Any:
     """The function MergePatch of RFC 7396, section 2; neither argument is changed.
 
-    What nests deeper than `depth` is taken as it is, for `validate` to refuse.
+    Values nested deeper than `depth` are copied unchanged; `validate` rejects them.
     """
     if not isinstance(patch, dict) or depth == 0:
         return cast("Any", patch)

@@ -25,10 +25,10 @@ _CHUNK = 2048
 _FIELDS = "row, id, title, text, metadata, value, digest"
 _THESE = "row IN (SELECT value FROM json_each(?))"
 
-# Deleting comes first: an upsert alone would find the document's digest unchanged and do nothing.
+# Deletion comes first: an upsert alone would see an unchanged digest and skip the document.
 _REMEDY = "delete that document and upsert it again, or restore a backup"
 
-# Left to itself SQLite scans all embeddings, for the order of the rows: .7 s among a million, at each write.
+# SQLite would scan all embeddings to order the rows: .7 s for a million, at each write.
 ADDED = (
     "SELECT row FROM embedding INDEXED BY embedding_written CROSS JOIN document USING (row)"
     " WHERE embedding.written > ? AND deleted IS NULL ORDER BY row"
@@ -42,8 +42,8 @@ Rows = Sequence[int] | Int64[np.ndarray, " rows"]
 
 
 def snapshot(connection: sqlite3.Connection) -> StoreState:
-    """The searchable rows: those with an embedding, without those with a tombstone."""
-    # Both statements are answered from an index alone; joining the tables would read every text.
+    """Return the searchable rows: with an embedding and without a tombstone."""
+    # Both statements read only an index; joining the tables would read every text.
     embedded = _integers(connection, "SELECT row FROM embedding")
     dead = _integers(connection, "SELECT row FROM document WHERE deleted IS NOT NULL")
     rows = np.setdiff1d(embedded, dead, assume_unique=True)
@@ -51,7 +51,7 @@ def snapshot(connection: sqlite3.Connection) -> StoreState:
 
 
 def changes_since(connection: sqlite3.Connection, sequence: int) -> Changes:
-    """Rows that became searchable, and searchable rows that went, after operation `sequence`."""
+    """Return rows that became or ceased to be searchable after operation `sequence`."""
     purged = live(connection, "horizon") or 0
     if sequence < purged:
         raise Gone(
@@ -64,64 +64,64 @@ def changes_since(connection: sqlite3.Connection, sequence: int) -> Changes:
 
 
 def pending(connection: sqlite3.Connection) -> Pending:
-    """Live rows that wait for their embedding, with the characters of their contents."""
-    found = connection.execute("SELECT row, length FROM pending ORDER BY row").fetchall()
-    columns = np.array(found, dtype=np.int64).reshape(-1, 2)
+    """Return live rows without an embedding, with the lengths of their contents in characters."""
+    records = connection.execute("SELECT row, length FROM pending ORDER BY row").fetchall()
+    columns = np.array(records, dtype=np.int64).reshape(-1, 2)
     return Pending(columns[:, 0].copy(), columns[:, 1].copy())
 
 
 def embeddings(
     connection: sqlite3.Connection, rows: Rows, dimension: int, *, check: bool
 ) -> Float32[np.ndarray, "rows dimension"]:
-    """The embeddings of `rows`, in their order, repeats allowed; read in ascending order of rows.
+    """Return the embeddings of `rows`, in their order, repeats allowed; read in ascending order of rows.
 
-    Raises NotFound for a row without one, CorruptData for one that is not what was written.
+    Raises NotFound for a row without one, CorruptData for a damaged one.
     """
-    asked = np.asarray(rows, dtype=np.int64)
-    unique, place = np.unique(asked, return_inverse=True)
+    wanted = np.asarray(rows, dtype=np.int64)
+    unique, place = np.unique(wanted, return_inverse=True)
     result = np.empty((len(unique), dimension), dtype=np.float32)
     for start in range(0, len(unique), _CHUNK):
         chunk = unique[start : start + _CHUNK].tolist()
-        found = connection.execute(
+        records = connection.execute(
             f"SELECT vector, digest, row FROM embedding WHERE {_THESE} ORDER BY row", (json.dumps(chunk),)
         ).fetchall()
-        if len(found) != len(chunk):
-            lost = sorted(set(chunk).difference(row for _, _, row in found))
+        if len(records) != len(chunk):
+            lost = sorted(set(chunk).difference(row for _, _, row in records))
             raise NotFound(f"row {lost[0]} has no stored embedding; ask for rows of a snapshot")
-        for vector, digest, row in found:
+        for vector, digest, row in records:
             if len(vector) != 4 * dimension or (check and embedding_digest(vector) != digest):
                 raise CorruptData(_damaged_embedding(row))
-        joined = np.frombuffer(b"".join([vector for vector, _, _ in found]), dtype="<f4")
+        joined = np.frombuffer(b"".join([vector for vector, _, _ in records]), dtype="<f4")
         result[start : start + len(chunk)] = joined.reshape(-1, dimension)
-    ascending = len(unique) == len(asked) and bool((unique == asked).all())
+    ascending = len(unique) == len(wanted) and bool((unique == wanted).all())
     return result if ascending else result[place.reshape(-1)]
 
 
 def contents(connection: sqlite3.Connection, rows: Rows) -> list[str]:
-    """Title and text of each row, as they are encoded and indexed; see `Document.content`."""
+    """Return title and text of each row, as encoded and indexed; see `Document.content`."""
     return [document.content for document in documents(connection, rows)]
 
 
 def documents(connection: sqlite3.Connection, rows: Rows) -> list[Document]:
-    """The document versions of `rows`, in their order, deleted ones too (older snapshots show them)."""
-    found = {fields[0]: _document(fields) for fields in _by_row(connection, _FIELDS, rows)}
-    return [found[row] for row in _known(rows, found)]
+    """Return the document versions of `rows`, in their order; older snapshots show deleted ones too."""
+    by_row = {fields[0]: _document(fields) for fields in _by_row(connection, _FIELDS, rows)}
+    return [by_row[row] for row in _require_all(rows, by_row)]
 
 
 def ids(connection: sqlite3.Connection, rows: Rows) -> list[str]:
     """The id of each row, in the order given."""
-    found: dict[int, str] = dict(_by_row(connection, "row, id", rows))
-    return [found[row] for row in _known(rows, found)]
+    by_row: dict[int, str] = dict(_by_row(connection, "row, id", rows))
+    return [by_row[row] for row in _require_all(rows, by_row)]
 
 
 def rows_of(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
-    """The live row of each id that has one."""
-    found: dict[str, int] = {}
+    """Return the live row of each id; ids without one are omitted."""
+    by_id: dict[str, int] = {}
     for id in ids:
         row = _live(connection, "row", id)
         if row is not None:
-            found[id] = row[0]
-    return found
+            by_id[id] = row[0]
+    return by_id
 
 
 def get(connection: sqlite3.Connection, id: str) -> Document | None:
@@ -133,32 +133,32 @@ def get(connection: sqlite3.Connection, id: str) -> Document | None:
 def page(
     connection: sqlite3.Connection, after: str | None, limit: int, tree: Filter | None
 ) -> list[Document]:
-    """The first `limit` live documents that match and whose id comes after `after`, by code point."""
+    """Return the first `limit` live, matching documents with an id after `after`, by code point."""
     condition, parameters = _where(tree)
     n = len(parameters)
-    found = connection.execute(
+    records = connection.execute(
         f"SELECT {_FIELDS} FROM document WHERE deleted IS NULL AND id > ?{n + 1} AND {condition}"
         f" ORDER BY id LIMIT ?{n + 2}",
         (*parameters, after or "", limit),
     )
-    return [_document(fields) for fields in found]
+    return [_document(fields) for fields in records]
 
 
 def export(connection: sqlite3.Connection, tree: Filter | None) -> Iterator[Document]:
     """Every live document that matches, by id."""
     condition, parameters = _where(tree)
-    found = connection.execute(
+    records = connection.execute(
         f"SELECT {_FIELDS} FROM document WHERE deleted IS NULL AND {condition} ORDER BY id", parameters
     )
-    return (_document(fields) for fields in found)
+    return (_document(fields) for fields in records)
 
 
 def needs_encoding(connection: sqlite3.Connection, documents: Sequence[Document]) -> list[int]:
-    """Positions of the documents whose id has no stored embedding of the same title and text."""
+    """Return the positions of documents without a stored embedding of the same title and text."""
     positions: list[int] = []
     for position, document in enumerate(documents):
-        found = _live(connection, "title, text, row IN (SELECT row FROM embedding)", document.id)
-        if found is None or not found[2] or f"{found[0]} {found[1]}".strip() != document.content:
+        stored = _live(connection, "title, text, row IN (SELECT row FROM embedding)", document.id)
+        if stored is None or not stored[2] or f"{stored[0]} {stored[1]}".strip() != document.content:
             positions.append(position)
     return positions
 
@@ -169,7 +169,7 @@ def _where(tree: Filter | None) -> tuple[str, list[str]]:
 
 def _live(connection: sqlite3.Connection, fields: str, id: str) -> tuple[Any, ...] | None:
     if not _is_text(id):
-        return None  # no such id can be stored
+        return None  # such an id cannot be stored
     return connection.execute(
         f"SELECT {fields} FROM document WHERE id = ? AND deleted IS NULL", (id,)
     ).fetchone()
@@ -190,18 +190,18 @@ def _by_row(connection: sqlite3.Connection, fields: str, rows: Rows) -> Iterator
         yield from connection.execute(f"SELECT {fields} FROM document WHERE {_THESE}", (chunk,))
 
 
-def _known(rows: Rows, found: dict[int, Any]) -> list[int]:
-    asked = [int(row) for row in rows]
-    for row in asked:
-        if row not in found:
+def _require_all(rows: Rows, by_row: dict[int, Any]) -> list[int]:
+    numbers = [int(row) for row in rows]
+    for row in numbers:
+        if row not in by_row:
             raise NotFound(f"row {row} is not in this collection; ask for rows of a snapshot")
-    return asked
+    return numbers
 
 
 def _document(fields: tuple[Any, ...]) -> Document:
     row, id, title, text, metadata, value, digest = fields
     texts = (id, title, text, metadata, "" if value is None else value)
-    # A flipped bit may make a text a blob of the same bytes.
+    # A flipped bit may turn text into a blob of the same bytes.
     whole = all(isinstance(field, str) for field in texts)
     if not whole or document_digest(*(field.encode("utf-8") for field in texts)) != digest:
         raise CorruptData(

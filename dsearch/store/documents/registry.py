@@ -40,7 +40,7 @@ _VERSION = re.compile(r"v(0|[1-9][0-9]{0,8})", re.ASCII)
 
 
 def add_generation(operation: Operation, generation: GenerationRecord) -> int:
-    """Register a generation whose files stand; it is not live yet. Returns the operation's number."""
+    """Register a generation with complete files; not live yet. Returns the operation's number."""
     if generation.number < 1:
         raise InvalidRequest(f"generation {generation.number}; numbers start at 1")
     if not _SHA256.fullmatch(generation.manifest_digest):
@@ -68,13 +68,13 @@ def add_generation(operation: Operation, generation: GenerationRecord) -> int:
 
 
 def add_model(operation: Operation, version: str, parent: str, record: dict[str, Any]) -> int:
-    """Register a model whose files stand; it is not live yet. Returns the operation's number."""
+    """Register a model with complete files; not live yet. Returns the operation's number."""
     number = version_number(version)
     if number == 0:
         raise InvalidRequest(
             f"{UNTRAINED} is the untrained model and is always there; trained ones start at v1"
         )
-    model(operation.connection, parent)  # raises when there is none
+    model(operation.connection, parent)  # raises ModelNotFound
     fields = (number, version_number(parent), _record_json(record))
     try:
         operation.connection.execute("INSERT INTO model VALUES (?, ?, ?, ?)", (*fields, operation.sequence))
@@ -85,14 +85,14 @@ def add_model(operation: Operation, version: str, parent: str, record: dict[str,
 
 
 def delete_model(operation: Operation, version: str) -> int:
-    """Strike a model off the register; its number is not given again. Returns the operation's number."""
+    """Unregister a model; its number is not reused. Returns the operation's number."""
     connection, number = operation.connection, version_number(version)
     if number == 0:
         raise InvalidRequest(f"{UNTRAINED} is the untrained model and is always there; delete a trained one")
     gone = model(connection, version)
     if (live(connection, "model") or 0) == number:
         raise Conflict(f"model {version} answers now; promote another one first, or roll back")
-    children = [one.version for one in models(connection) if one.parent == version]
+    children = [candidate.version for candidate in models(connection) if candidate.parent == version]
     if children:
         raise Conflict(f"model {version} is the parent of {', '.join(children)}; delete those first")
     fields = (number, version_number(gone.parent or UNTRAINED), canonical_json(gone.record))
@@ -102,7 +102,7 @@ def delete_model(operation: Operation, version: str) -> int:
 
 
 def make_live(operation: Operation, kind: Kind, number: int) -> int:
-    """Make a registered generation or model live; does nothing when it is. Returns the operation's number."""
+    """Make a registered generation or model live, unless it is. Returns the operation's number."""
     if live(operation.connection, kind) == number:
         return operation.reached
     operation.connection.execute("INSERT INTO live VALUES (?, ?, ?)", (operation.sequence, kind, number))
@@ -111,41 +111,41 @@ def make_live(operation: Operation, kind: Kind, number: int) -> int:
 
 
 def live(connection: sqlite3.Connection, kind: Kind) -> int | None:
-    """Number of the live entry; None if there never was one."""
+    """Return the number of the live entry; None without any."""
     return next(iter(live_history(connection, kind)), None)
 
 
 def live_history(connection: sqlite3.Connection, kind: Kind) -> list[int]:
-    """All numbers that were live, newest first; the first is live now."""
-    found = connection.execute("SELECT number FROM live WHERE kind = ? ORDER BY written DESC", (kind,))
-    return [number for (number,) in found]
+    """Return all numbers that were live, newest first; the first is live now."""
+    records = connection.execute("SELECT number FROM live WHERE kind = ? ORDER BY written DESC", (kind,))
+    return [number for (number,) in records]
 
 
 def generations(connection: sqlite3.Connection) -> list[GenerationRecord]:
     """All registered generations, by number."""
-    found = connection.execute(
+    records = connection.execute(
         "SELECT number, manifest_digest, rows, snapshot, record, written FROM generation ORDER BY number"
     )
     return [
         GenerationRecord(number, digest, rows, snapshot, _record(record), written)
-        for number, digest, rows, snapshot, record, written in found
+        for number, digest, rows, snapshot, record, written in records
     ]
 
 
 def generation(connection: sqlite3.Connection, number: int) -> GenerationRecord:
     """One registered generation; raises NotFound."""
-    for known in generations(connection):
-        if known.number == number:
-            return known
+    for record in generations(connection):
+        if record.number == number:
+            return record
     raise NotFound(f"generation {number} is not registered; build it first")
 
 
 def models(connection: sqlite3.Connection) -> list[ModelRecord]:
     """All trained models, by version."""
-    found = connection.execute("SELECT number, parent, record, written FROM model ORDER BY number")
+    records = connection.execute("SELECT number, parent, record, written FROM model ORDER BY number")
     return [
         ModelRecord(f"v{number}", f"v{parent}", _record(record), written)
-        for number, parent, record, written in found
+        for number, parent, record, written in records
     ]
 
 
@@ -153,18 +153,18 @@ def model(connection: sqlite3.Connection, version: str) -> ModelRecord:
     """One model; v0 is always there and has no record. Raises ModelNotFound."""
     if version == UNTRAINED:
         return ModelRecord(UNTRAINED, None)
-    known = models(connection)
-    for candidate in known:
+    trained = models(connection)
+    for candidate in trained:
         if candidate.version == version:
             return candidate
-    there = ", ".join([UNTRAINED, *(candidate.version for candidate in known)])
-    raise ModelNotFound(f"no model {version[:80]!r}; this collection has {there}")
+    versions = ", ".join([UNTRAINED, *(candidate.version for candidate in trained)])
+    raise ModelNotFound(f"no model {version[:80]!r}; this collection has {versions}")
 
 
 def next_number(connection: sqlite3.Connection, kind: Kind, folder: Path) -> int:
-    """A number that neither a registered one nor a folder has (a killed build leaves its folder behind)."""
+    """Return an unused number; folders count too, since a killed build leaves one."""
     (highest,) = connection.execute(f"SELECT coalesce(max(number), 0) FROM {kind}").fetchone()
-    highest = max([highest, *live_history(connection, kind)])  # one that was live and is retired
+    highest = max([highest, *live_history(connection, kind)])  # retired ones too
     if kind == "model":
         highest = max([highest, *live_history(connection, "deleted model")])
     parent = folder / f"{kind}s"
@@ -176,15 +176,15 @@ def next_number(connection: sqlite3.Connection, kind: Kind, folder: Path) -> int
 
 
 def version_number(version: str) -> int:
-    """3 of "v3"; raises InvalidRequest."""
-    found = _VERSION.fullmatch(version)
-    if found is None:
+    """Return 3 for "v3"; raises InvalidRequest."""
+    match = _VERSION.fullmatch(version)
+    if match is None:
         raise InvalidRequest(f"model version {version[:80]!r}; versions are v0, v1, v2 and so on")
-    return int(found[1])
+    return int(match[1])
 
 
 def _record(stored: object) -> dict[str, Any]:
-    """A stored record; a flipped bit may leave one that is no JSON, or no text."""
+    """Parse a stored record; a flipped bit may invalidate it."""
     try:
         return json.loads(str(stored))
     except ValueError as error:
@@ -203,7 +203,7 @@ def _record_json(record: dict[str, Any]) -> str:
 
 
 def retirable(connection: sqlite3.Connection, keep: int) -> list[int]:
-    """Registered generations, ascending, without the live one and the `keep` newest."""
+    """Return registered generations, ascending, except the live one and the `keep` newest."""
     if keep < 1:
         raise InvalidRequest(f"keep={keep}; use 1 or more: the live generation always stays")
     numbers = [generation.number for generation in registry.generations(connection)]
@@ -212,7 +212,7 @@ def retirable(connection: sqlite3.Connection, keep: int) -> list[int]:
 
 
 def retire_generation(operation: Operation, number: int) -> int:
-    """Strike a generation off the register. Returns the operation's number."""
+    """Unregister a generation. Returns the operation's number."""
     retired = registry.generation(operation.connection, number)
     if registry.live(operation.connection, "generation") == number:
         raise Conflict(f"generation {number} is live; publish another one first")
@@ -223,7 +223,7 @@ def retire_generation(operation: Operation, number: int) -> int:
 
 
 def purge(operation: Operation) -> int:
-    """Remove the rows that were deleted before every registered generation; returns how many."""
+    """Remove the rows that were deleted before every registered generation; return their number."""
     connection = operation.connection
     oldest = min((g.snapshot for g in registry.generations(connection)), default=operation.sequence)
     dead = connection.execute(

@@ -31,7 +31,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 
 
 class Prepared(NamedTuple):
-    """A document that passed every check, as its columns are stored."""
+    """A valid document as its columns are stored."""
 
     id: str
     title: str
@@ -49,8 +49,8 @@ class Prepared(NamedTuple):
 def validate_name(name: str) -> str:
     """Return `name` if it may name a collection: 1–64 of a–z, 0–9, `_`, `-`, starting with a letter or digit.
 
-    A name becomes a folder, so nothing that means another path (dots, slashes, capitals on file systems that
-    fold them) is let through. Raises InvalidRequest.
+    A name becomes a folder, so it has no characters that change a path (dots, slashes, capitals on file
+    systems that ignore case). Raises InvalidRequest.
     """
     if not is_name(name):
         raise InvalidRequest(
@@ -77,19 +77,19 @@ class Checked(Sequence[Document]):
         self._prepared: dict[str, Prepared] = {}
 
     def add(self, document: Document) -> None:
-        """Check a document and take it; raises InvalidDocument, also when the batch has its id already."""
+        """Check and add a document; raises InvalidDocument, also for an id that is in the batch already."""
         try:
             prepared = _prepare(document)
             if document.id in self._prepared:
                 raise RefusedValue("stands in this batch twice; send each id once")
         except RefusedValue as refused:
-            raise InvalidDocument(f"the document (id {_shown(document)!r}) {refused}") from None
+            raise InvalidDocument(f"the document (id {_excerpt(document)!r}) {refused}") from None
         self._documents.append(document)
         self._prepared[document.id] = prepared
 
     @property
     def prepared(self) -> list[Prepared]:
-        """The documents as they are stored."""
+        """The documents in stored form."""
         return list(self._prepared.values())
 
     @overload
@@ -104,10 +104,10 @@ class Checked(Sequence[Document]):
 
 
 def prepare(documents: Sequence[Document]) -> list[Prepared]:
-    """Check all documents of a batch, unless they were, and bring them into their stored form.
+    """Check all documents of a batch, unless they are `Checked`, and return their stored form.
 
     Raises:
-        InvalidDocument: with the position and the id of the first that cannot be stored.
+        InvalidDocument: names position and id of the first invalid document.
     """
     if isinstance(documents, Checked):
         return documents.prepared
@@ -119,14 +119,14 @@ def prepare(documents: Sequence[Document]) -> list[Prepared]:
             if document.id in first:
                 raise RefusedValue(f"is also document {first[document.id]} of this batch; send each id once")
         except RefusedValue as refused:
-            raise InvalidDocument(f"document {position} (id {_shown(document)!r}) {refused}") from None
+            raise InvalidDocument(f"document {position} (id {_excerpt(document)!r}) {refused}") from None
         first[document.id] = position
         prepared.append(checked)
     return prepared
 
 
 def refusal(document: Document) -> str | None:
-    """Why a document cannot be stored ("has …"), None when it can."""
+    """Describe the problem of a document ("has …"); None for a valid one."""
     try:
         _prepare(document)
     except RefusedValue as refused:
@@ -150,13 +150,13 @@ def prepare_embeddings(
 
 
 def finite_float32(array: Shaped[np.ndarray, "rows dimension"]) -> Float32[np.ndarray, "rows dimension"]:
-    """Embeddings as little-endian float32; raises InvalidRequest for NaN, infinity and what is no number."""
+    """Convert embeddings to little-endian float32; raises InvalidRequest for NaN and infinity."""
     if array.dtype.kind not in "fiu":
         raise InvalidRequest(f"embeddings of type {array.dtype}; give float32")
     if array.dtype == _FLOAT32:
         array = np.ascontiguousarray(array)
     else:
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
+        with np.errstate(over="ignore"):  # overflow becomes infinite and is rejected below
             array = np.ascontiguousarray(array, dtype=_FLOAT32)
     finite = np.isfinite(array)
     if not np.logical_and.reduce(finite, axis=None):
@@ -166,7 +166,7 @@ def finite_float32(array: Shaped[np.ndarray, "rows dimension"]) -> Float32[np.nd
 
 
 def embedding_bytes(embeddings: Float32[np.ndarray, "rows dimension"]) -> list[bytes]:
-    """Each embedding as it is stored, of an array that `finite_float32` gave."""
+    """Return the stored bytes of each embedding of a `finite_float32` array."""
     whole = _bytes_type(embeddings.itemsize * embeddings.shape[1])
     return cast("list[bytes]", embeddings.view(whole).ravel().tolist())
 
@@ -176,7 +176,7 @@ def _bytes_type(length: int) -> np.dtype[np.void]:
     return np.dtype((np.void, length))
 
 
-def _shown(document: Document) -> str:
+def _excerpt(document: Document) -> str:
     id = str(document.id)
     return id if len(id) <= 80 else id[:80] + "…"
 
@@ -196,7 +196,7 @@ def _prepare(document: Document) -> Prepared:
     return Prepared(document.id, document.title, document.text, metadata, value, digest)
 
 
-# The checks below take `object`: documents come from files and requests, whatever the annotations promise.
+# The checks below take `object`: documents come from files and requests, with any types.
 
 
 def _utf8(text: object, field: str, limit: int) -> bytes:

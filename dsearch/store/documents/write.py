@@ -28,11 +28,12 @@ def upsert(
     vectors: Mapping[int, bytes],
     passages: Mapping[int, Packed],
 ) -> WriteReceipt:
-    """Write new versions of what is new or changed; `vectors` has the given embeddings by position in
-    `documents`, `passages` those of long documents among them.
+    """Write versions of new and changed documents.
 
-    A stored embedding of the same title and text is kept, whatever is given: what was published with it stays
-    exact.
+    `vectors` has embeddings by position in `documents`, `passages` those of long documents.
+
+    A stored embedding of the same title and text is kept even if another is supplied, so published results
+    stay exact.
     """
     rows: list[int] = []
     new: list[tuple[int, Prepared]] = []
@@ -43,28 +44,28 @@ def upsert(
     inserted = updated = 0
     live = _live_versions(operation.connection, [document.id for document in documents])
     for position, document in enumerate(documents):
-        found = live.get(document.id)
-        given = vectors.get(position)
-        if found is not None and found[1] == document.digest:
-            rows.append(found[0])
-            if given is not None and _stored_vector(operation.connection, found[0]) is None:
-                operation.connection.execute("DELETE FROM pending WHERE row = ?", (found[0],))
-                embedded.append((found[0], given))
+        present = live.get(document.id)
+        new_vector = vectors.get(position)
+        if present is not None and present[1] == document.digest:
+            rows.append(present[0])
+            if new_vector is not None and _stored_vector(operation.connection, present[0]) is None:
+                operation.connection.execute("DELETE FROM pending WHERE row = ?", (present[0],))
+                embedded.append((present[0], new_vector))
                 if position in passages:
-                    cut.append((found[0], passages[position]))
+                    cut.append((present[0], passages[position]))
             continue
         operation.last_row += 1
         row = operation.last_row
-        vector, parts = given, passages.get(position)
-        if found is None:
+        vector, parts = new_vector, passages.get(position)
+        if present is None:
             inserted += 1
         else:
             updated += 1
-            superseded.append(found[0])
-            if _content(operation.connection, found[0]) == document.content:
-                stored = _stored_vector(operation.connection, found[0])
+            superseded.append(present[0])
+            if _content(operation.connection, present[0]) == document.content:
+                stored = _stored_vector(operation.connection, present[0])
                 if stored is not None:
-                    vector, parts = stored, passages_table.stored(operation.connection, found[0])
+                    vector, parts = stored, passages_table.stored(operation.connection, present[0])
         rows.append(row)
         new.append((row, document))
         if vector is None:
@@ -89,7 +90,7 @@ def upsert(
 
 
 def delete(operation: Operation, ids: Sequence[str]) -> WriteReceipt:
-    """Tombstone the live versions of `ids`; an id that is not there is counted as missing."""
+    """Tombstone the live versions of `ids`; unknown ids are counted as missing."""
     unique = list(dict.fromkeys(ids))
     live = _live_versions(operation.connection, unique)
     receipt = delete_rows(operation, [live[id][0] for id in unique if id in live])
@@ -111,7 +112,7 @@ def set_embeddings(
 ) -> int:
     """Store embeddings of pending rows, and passages by row.
 
-    Rows that got an embedding or were superseded meanwhile are passed over.
+    Rows that got an embedding or were superseded meanwhile are skipped.
     """
     waiting: list[tuple[int, bytes]] = []
     for row, embedding in zip(rows.tolist(), embedding_bytes(embeddings), strict=True):
@@ -126,8 +127,8 @@ def set_embeddings(
 
 
 def _live_versions(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
-    """Row and digest of those documents that are there, by id."""
-    found: dict[str, tuple[int, bytes]] = {}
+    """Return row and digest of the live documents among `ids`, by id."""
+    versions: dict[str, tuple[int, bytes]] = {}
     for start in range(0, len(ids), _LOOKED_UP):
         chunk = ids[start : start + _LOOKED_UP]
         marks = ",".join(["(?)"] * len(chunk))  # a list behind IN would be sorted into a table first
@@ -136,8 +137,8 @@ def _live_versions(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[s
             " FROM given CROSS JOIN document ON document.id = given.id WHERE deleted IS NULL",
             chunk,
         ):
-            found[id] = row, digest
-    return found
+            versions[id] = row, digest
+    return versions
 
 
 def _content(connection: sqlite3.Connection, row: int) -> str:
@@ -146,8 +147,8 @@ def _content(connection: sqlite3.Connection, row: int) -> str:
 
 
 def _stored_vector(connection: sqlite3.Connection, row: int) -> bytes | None:
-    found = connection.execute("SELECT vector FROM embedding WHERE row = ?", (row,)).fetchone()
-    return None if found is None else found[0]
+    record = connection.execute("SELECT vector FROM embedding WHERE row = ?", (row,)).fetchone()
+    return None if record is None else record[0]
 
 
 def _bury(operation: Operation, rows: Sequence[int]) -> None:

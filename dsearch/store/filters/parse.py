@@ -2,20 +2,20 @@ r"""Parse filters: conditions on metadata as JSON, checked once and converted to
 
     {"year": {"gte": 1990, "lt": 2000}, "or": [{"tags": {"in": ["x", "y"]}}, {"not": {"lang": {"eq": "en"}}}]}
 
-An object holds when all of its entries do. An entry is `and` or `or` with a list of filters, `not` with one
-filter, or a field with its conditions (all must hold):
+All entries of an object must hold. An entry is `and` or `or` with a list of filters, `not` with one filter,
+or a field with its conditions (all must hold):
 
-| condition | holds when the field's value |
+| condition | holds if the field's value |
 |---|---|
 | `eq`, `in` | is that string, number, boolean or null; one of those in the list |
-| `ne`, `nin` | does not meet `eq`, `in`: so documents without the field are among them |
+| `ne`, `nin` | does not meet `eq`, `in`; documents without the field match |
 | `gt`, `gte`, `lt`, `lte` | is of the operand's type (number or string, by code point) and lies so |
-| `exists` | is there at all (true; a null is) or is not (false) |
+| `exists` | is present (true; null too) or absent (false) |
 
-Types matter: 1 is not "1", true is not 1, a null is not an absent field; 1 and 1.0 are the same number. Where
-the value is a list, a condition holds when it does for any element (lists and objects within are not looked
-into). `author.name` is the key `name` of the object `author`; a backslash takes the next character as it is,
-so `dc\.title` is one key, and `\or` a field named "or". A NUL in a stored string ends it.
+Types matter: 1 is not "1", true is not 1, null is not an absent field; 1 and 1.0 are the same number. A list
+meets a condition if any element does (nested lists and objects are ignored). `author.name` is the key `name`
+of the object `author`; a backslash escapes the next character, so `dc\.title` is one key, and `\or` a field
+named "or". A NUL in a stored string ends it.
 """
 
 from __future__ import annotations
@@ -87,19 +87,19 @@ class Not:
 Filter = Equals | Compares | Exists | All | Some | Not
 
 
-def parse_filter(given: object) -> Filter:
-    """Check a filter as it came from JSON; one that was checked already is returned as it is.
+def parse_filter(condition: object) -> Filter:
+    """Check a filter from JSON; a parsed one is returned unchanged.
 
-    At most 16 levels, 256 conditions and 10,000 operands. Raises InvalidRequest: where, what was given, what
-    is allowed.
+    At most 16 levels, 256 conditions and 10,000 operands. Raises InvalidRequest, which names the place, the
+    value and what is allowed.
     """
-    if isinstance(given, Filter):
-        return given
-    return _Parser().filter(given, "filter", MAX_DEPTH)
+    if isinstance(condition, Filter):
+        return condition
+    return _Parser().filter(condition, "filter", MAX_DEPTH)
 
 
 def parse_field(field: str, where: str = "field") -> Keys:
-    """The keys of a dotted path; raises InvalidRequest."""
+    """Split a dotted path into keys; raises InvalidRequest."""
     if len(field) > MAX_FIELD_CHARACTERS:
         raise _refused(where, f"a field of {len(field)} characters", f"use at most {MAX_FIELD_CHARACTERS}")
     keys = [""]
@@ -128,7 +128,7 @@ def parse_field(field: str, where: str = "field") -> Keys:
 
 
 class _Parser:
-    """Counts what it has seen: the bounds are for a filter as a whole."""
+    """Parser with counters, because the limits apply to a filter as a whole."""
 
     def __init__(self) -> None:
         self.conditions = 0
@@ -145,10 +145,10 @@ class _Parser:
             "exists": self._exists,
         }
 
-    def filter(self, given: object, where: str, depth: int) -> Filter:
+    def filter(self, condition: object, where: str, depth: int) -> Filter:
         if depth == 0:
             raise _refused(where, "more nesting", f"use at most {MAX_DEPTH} levels")
-        entries = _object(given, where, 'use an object such as {"year": {"gte": 1990}}')
+        entries = _object(condition, where, 'use an object such as {"year": {"gte": 1990}}')
         if not entries:
             raise _refused(where, "an empty object", "leave the filter out to have every document")
         parts = [self._entry(key, entry, f"{where}.{key[:80]}", depth) for key, entry in entries.items()]
@@ -160,7 +160,7 @@ class _Parser:
         if key in ("and", "or"):
             filters = cast("list[object]", entry) if isinstance(entry, list) else []
             if not filters:
-                raise _refused(where, _shown(cast("object", entry)), "use a list of one or more filters")
+                raise _refused(where, _excerpt(cast("object", entry)), "use a list of one or more filters")
             parts = tuple(self.filter(part, f"{where}[{i}]", depth - 1) for i, part in enumerate(filters))
             return All(parts) if key == "and" else Some(parts)
         return self._conditions(parse_field(key, where), entry, where)
@@ -185,61 +185,61 @@ class _Parser:
             parts.append(self._makers[name](keys, operand, f"{where}.{name}"))
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
-    def _scalars(self, given: object, where: str) -> tuple[Scalar, ...]:
-        if not isinstance(given, list | tuple):
-            raise _refused(where, _shown(given), "use a list of strings, numbers, booleans or nulls")
-        elements = enumerate(cast("list[object]", given))
+    def _scalars(self, operand: object, where: str) -> tuple[Scalar, ...]:
+        if not isinstance(operand, list | tuple):
+            raise _refused(where, _excerpt(operand), "use a list of strings, numbers, booleans or nulls")
+        elements = enumerate(cast("list[object]", operand))
         return tuple(self._scalar(element, f"{where}[{i}]") for i, element in elements)
 
-    def _scalar(self, given: object, where: str) -> Scalar:
+    def _scalar(self, operand: object, where: str) -> Scalar:
         self.operands += 1
         if self.operands > MAX_OPERANDS:
             raise _refused(where, "more operands", f"use at most {MAX_OPERANDS} in a filter")
-        if given is None or isinstance(given, bool):
-            return given
-        if isinstance(given, str):
-            if len(given) > MAX_OPERAND_CHARACTERS:
-                raise _refused(where, f"{len(given)} characters", f"use at most {MAX_OPERAND_CHARACTERS}")
-            if not _is_text(given):
+        if operand is None or isinstance(operand, bool):
+            return operand
+        if isinstance(operand, str):
+            if len(operand) > MAX_OPERAND_CHARACTERS:
+                raise _refused(where, f"{len(operand)} characters", f"use at most {MAX_OPERAND_CHARACTERS}")
+            if not _is_text(operand):
                 raise _refused(where, "a lone surrogate", "use text; no document has one")
-            return given
-        if isinstance(given, int) and -(2**63) <= given < 2**63:
-            return given
-        if isinstance(given, float) and math.isfinite(given):
-            return given
+            return operand
+        if isinstance(operand, int) and -(2**63) <= operand < 2**63:
+            return operand
+        if isinstance(operand, float) and math.isfinite(operand):
+            return operand
         raise _refused(
-            where, _shown(given), "use a string, a finite number (integers of 64 bits), a boolean or null"
+            where, _excerpt(operand), "use a string, a finite number (integers of 64 bits), a boolean or null"
         )
 
-    def _ordered(self, given: object, where: str) -> str | int | float:
-        operand = self._scalar(given, where)
-        if operand is None or isinstance(operand, bool):
-            raise _refused(where, _shown(given), "only numbers and strings have an order")
-        return operand
+    def _ordered(self, operand: object, where: str) -> str | int | float:
+        scalar = self._scalar(operand, where)
+        if scalar is None or isinstance(scalar, bool):
+            raise _refused(where, _excerpt(operand), "only numbers and strings have an order")
+        return scalar
 
     def _exists(self, keys: Keys, operand: object, where: str) -> Filter:
         if not isinstance(operand, bool):
-            raise _refused(where, _shown(operand), "use true or false")
+            raise _refused(where, _excerpt(operand), "use true or false")
         return Exists(keys) if operand else Not(Exists(keys))
 
 
-def _object(given: object, where: str, allowed: str) -> dict[str, object]:
-    if not isinstance(given, dict):
-        raise _refused(where, _shown(given), allowed)
-    for key in cast("dict[object, object]", given):
+def _object(value: object, where: str, allowed: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise _refused(where, _excerpt(value), allowed)
+    for key in cast("dict[object, object]", value):
         if not isinstance(key, str):
             raise _refused(where, f"the key {key!r:.80}", "JSON keys are strings")
-    return cast("dict[str, object]", given)
+    return cast("dict[str, object]", value)
 
 
 def _is_text(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _shown(given: object) -> str:
-    text = repr(given) if not isinstance(given, int) or abs(given) < 2**64 else "an integer of over 64 bits"
+def _excerpt(value: object) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < 2**64 else "an integer of over 64 bits"
     return text if len(text) <= 80 else text[:80] + "…"
 
 
-def _refused(where: str, given: str, allowed: str) -> InvalidRequest:
-    return InvalidRequest(f"{where}: {given}; {allowed}")
+def _refused(where: str, value: str, allowed: str) -> InvalidRequest:
+    return InvalidRequest(f"{where}: {value}; {allowed}")

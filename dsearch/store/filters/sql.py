@@ -1,7 +1,7 @@
 """Filters as SQL over the JSON in column `metadata`: a condition that is 0 or 1, never NULL.
 
-The SQL text contains nothing of a filter. Paths and operands are bound; numbers are bound as JSON, so that
-SQLite parses those of a filter and those of a document in the same way.
+The SQL text contains no part of a filter: paths and operands are bound. Numbers are bound as JSON, so that
+SQLite parses those of filters and documents alike.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
 def compile_filter(tree: Filter) -> tuple[str, list[str]]:
-    """The condition, for a WHERE clause over table `document`, and its parameters, ?1 and up."""
+    """Return the condition for a WHERE clause over table `document`, and its parameters from ?1 on."""
     parameters: list[str] = []
     return _condition(tree, parameters), parameters
 
 
 def json_path(keys: Keys) -> str:
-    """SQLite's path to what stands under these keys (they have neither quotes nor backslashes)."""
+    """Return SQLite's path to these keys, which have neither quotes nor backslashes."""
     return "$" + "".join(f'."{key}"' for key in keys)
 
 
@@ -49,12 +49,12 @@ def _ordered(order: Order, operand: str) -> str:
 
 
 def _equalities(operands: tuple[Scalar, ...], parameters: list[str]) -> list[tuple[str, str]]:
-    """For each JSON type among the operands: its names in SQLite, and the test of a value of that type."""
+    """Yield for each JSON type of the operands its names in SQLite and the test of a value."""
     tests: list[tuple[str, str]] = []
     texts = [operand for operand in operands if isinstance(operand, str)]
     numbers = [o for o in operands if isinstance(o, int | float) and not isinstance(o, bool)]
     if texts:
-        # SQLite ends a string at a NUL, in documents too; no operand with one can be met.
+        # SQLite ends a string at a NUL, in documents too, so an operand with one never matches.
         whole = [text for text in texts if "\0" not in text]
         tests.append(("'text'", _member(whole, parameters)))
     if numbers:

@@ -28,8 +28,8 @@ _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 def connect(folder: Path, *, writer: bool, create: bool = False, file: str = FILE_NAME) -> sqlite3.Connection:
     """Open a database of a collection folder in autocommit mode; transactions are begun explicitly.
 
-    A reader is opened read-write all the same, with `query_only` set: after a kill the first one to come must
-    be able to recover the write-ahead log, which SQLite denies to a connection opened read-only.
+    A reader is opened read-write too, with `query_only` set: after a crash the first connection must recover
+    the write-ahead log, which SQLite denies to a read-only connection.
     """
     mode = "rwc" if create else "rw"
     connection = sqlite3.connect(
@@ -59,7 +59,7 @@ def connect(folder: Path, *, writer: bool, create: bool = False, file: str = FIL
 
 
 class ReaderPool:
-    """Read connections, as many as there are readers at one time; a read is one transaction."""
+    """Pool of read connections, one for each concurrent reader; a read is one transaction."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -84,7 +84,7 @@ class ReaderPool:
                 self._give(connection)
 
     def close(self) -> None:
-        """Close all idle connections; those in use are closed when they come back."""
+        """Close all idle connections; those in use are closed on return."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -114,17 +114,17 @@ class ReaderPool:
 
 
 Damaged = Callable[[str], CorruptData]
-"""What SQLite says of a damaged file → the error that names the way out."""
+"""SQLite's message of a damaged file → the error with the remedy."""
 
 
 @contextmanager
 def readable_errors(place: Path, damaged: Damaged | None = None) -> Generator[None]:
-    """Turn SQLite's errors into dsearch's, with what was found and what to do; see `translate`."""
+    """Translate SQLite's errors to dsearch's; see `translate`."""
     try:
         yield
     except sqlite3.Error as error:
         raise translate(error, place, damaged) from error
-    except UnicodeDecodeError as error:  # Python cannot read SQLite's own words about a damaged schema
+    except UnicodeDecodeError as error:  # SQLite's message about a damaged schema is not UTF-8
         raise (damaged or _documents_at(place))("its schema cannot be read") from error
 
 
@@ -139,10 +139,10 @@ def translate(error: sqlite3.Error, place: Path, damaged: Damaged | None = None)
     Args:
         error: SQLite's error.
         place: file or collection folder of the error.
-        damaged: function that creates the error of a damaged file; None: of the collection's documents.
+        damaged: creates the error of a damaged file; that of the collection's documents when None.
 
     Raises:
-        sqlite3.Error: the error itself, where it means none of these: a mistake of ours.
+        sqlite3.Error: any other error, which is a bug.
     """
     name = getattr(error, "sqlite_errorname", "") or ""
     if is_full(error):
@@ -157,7 +157,7 @@ def translate(error: sqlite3.Error, place: Path, damaged: Damaged | None = None)
             f"{place}: the database cannot be read or written ({error}); check disk and permissions"
         )
     corrupt = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "decode to UTF-8" in str(error)
-    # Such as a table that is not there, or a length that no row has.
+    # For example a missing table, or an impossible length.
     if corrupt or isinstance(error, (sqlite3.OperationalError, sqlite3.DataError)):
         return (damaged or _documents_at(place))(str(error))
     raise error

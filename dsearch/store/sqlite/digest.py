@@ -32,13 +32,13 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text.
 
-    Raises ValueError for NaN and infinities, TypeError for what JSON does not know.
+    Raises ValueError for NaN and infinities, TypeError for values that JSON lacks.
     """
     return _ENCODER.encode(value)
 
 
 def document_digest(id: bytes, title: bytes, text: bytes, metadata: bytes, value: bytes) -> bytes:
-    """Digest of a document; the lengths in front notice a byte that moved from one field to the next."""
+    """Digest of a document; the leading lengths reveal a byte that moved between fields."""
     lengths = _LENGTHS.pack(len(id), len(title), len(text), len(metadata), len(value))
     return sha256(b"".join((lengths, id, title, text, metadata, value))).digest()
 
@@ -84,7 +84,7 @@ def content_fact(kind: bytes, digest: bytes) -> int:
 
 
 def add_facts(digest: bytes, total: int) -> bytes:
-    """The set digest after the facts that sum to `total` were added (or, when negative, taken away)."""
+    """Return the set digest after adding the facts that sum to `total` (removing them if negative)."""
     return ((int.from_bytes(digest, "little") + total) % _MODULUS).to_bytes(DIGEST_BYTES, "little")
 
 

@@ -41,11 +41,11 @@ class Journal:
     def __init__(self, folder: Path, *, accept_loss: bool = False) -> None:
         """Become the writer of a collection folder; raises HomeLocked, CorruptData.
 
-        With `accept_loss` a database that does not agree with its watermark is taken as it is. The operation
-        numbers of what was lost are not used again.
+        With `accept_loss` a database that contradicts its watermark is accepted. The numbers of lost
+        operations are not used again.
         """
         self._folder = folder
-        self._lock = threading.Lock()  # held by the one whose turn it is
+        self._lock = threading.Lock()  # held by the current writer
         self._counting = threading.Lock()
         self._waiting = 0
         self._group: CommitGroup | None = None
@@ -79,7 +79,7 @@ class Journal:
 
     @property
     def acknowledged(self) -> int:
-        """The number of the last operation that is durable and marked."""
+        """Number of the last operation that is durable and marked."""
         return self._watermark.marks.newest.sequence
 
     @contextmanager
@@ -92,16 +92,16 @@ class Journal:
             finally:
                 if self._group is group and (self._waiting == 0 or group.age_s >= _WINDOW_S):
                     self._finish(group)
-        while not group.wait(_WINDOW_S):  # those that this was left open for may have been interrupted
+        while not group.wait(_WINDOW_S):  # the waiting writers may have been interrupted
             with self._lock:
                 if self._group is group:
                     self._finish(group)
 
     def vacuum(self) -> bool:
-        """Write the database anew, without free space, and empty the write-ahead log.
+        """Rewrite the database without free space, and empty the write-ahead log.
 
-        Returns whether the log could be emptied; a reader that is at work keeps it. Raises Unavailable,
-        InsufficientStorage (it takes twice the space for a while).
+        Returns True if the log was emptied; an active reader prevents it. Raises Unavailable,
+        InsufficientStorage (it temporarily needs twice the space).
         """
         with self._turn():
             if self._group is not None:
@@ -113,7 +113,7 @@ class Journal:
         return busy == 0
 
     def close(self) -> None:
-        """Close the database (which folds the write-ahead log into it) and release the lock."""
+        """Close the database, which checkpoints the write-ahead log, and release the lock."""
         with self._lock:
             if not self._closed:
                 if self._group is not None:
@@ -138,7 +138,7 @@ class Journal:
             self._lock.release()
 
     def _join(self) -> CommitGroup:
-        """The group that is open, or a new one."""
+        """Return the open group, or a new one."""
         self._transactions.require_writable()
         if self._group is not None:
             return self._group
@@ -155,7 +155,7 @@ class Journal:
         return group
 
     def _run(self, group: CommitGroup) -> Generator[Operation]:
-        """Execute one operation within the group, whole or not at all."""
+        """Execute one operation within the group atomically."""
         first = group.members == 0
         try:
             if not first:
@@ -172,7 +172,7 @@ class Journal:
             raise
 
     def _undo(self, group: CommitGroup, cause: BaseException) -> None:
-        """Undo the operation that failed; where SQLite undid the whole transaction, the group has failed."""
+        """Undo a failed operation; if SQLite undid the whole transaction, the group has failed."""
         if isinstance(cause, sqlite3.Error):
             self._transactions.distrust(cause)
         try:
@@ -188,7 +188,7 @@ class Journal:
         group.finish(self._explain(cause) if group.members else None)
 
     def _finish(self, group: CommitGroup) -> None:
-        """Commit and acknowledge; every member of the group is told how it went."""
+        """Commit and acknowledge; every member of the group gets the outcome."""
         self._group = None
         outcome: DsearchError | None = None
         try:
@@ -240,17 +240,17 @@ class Operation:
         self._changed = False
 
     def add_fact(self, fact: int) -> None:
-        """Count one statement into the set digest; an operation without any is a no-op and is not written."""
+        """Add one fact to the set digest; an operation without facts is a no-op and is not written."""
         self._facts += fact
         self._changed = True
 
     def add_facts(self, facts: Sequence[int]) -> None:
-        """Count several statements in, or none."""
+        """Add several facts, or none."""
         if facts:
             self.add_fact(sum(facts))
 
     def take_fact(self, fact: int) -> None:
-        """Take a statement that held until now out of the set digest."""
+        """Remove a fact from the set digest."""
         self.add_fact(-fact)
 
     @property
@@ -264,7 +264,7 @@ class Operation:
         return self.sequence if self._changed else self._before.sequence
 
     def outcome(self) -> State:
-        """The state that the collection has when this is committed."""
+        """State of the collection after the commit."""
         if not self._changed:
             return self._before
         return State(
@@ -296,24 +296,24 @@ class CommitGroup:
         return time.monotonic() - self._opened_s
 
     def operation(self) -> Operation:
-        """The next operation of the group."""
+        """Begin the next operation of the group."""
         return Operation(self._connection, self.state, self.committed)
 
     def add(self, operation: Operation) -> None:
-        """Count in an operation whose statements are all executed."""
+        """Add an operation whose statements are executed."""
         self.state = operation.outcome()
         self.members += 1
 
     def finish(self, error: DsearchError | None) -> None:
-        """Let the members know how it ended."""
+        """Give the members the outcome."""
         self._error = error
         self._done.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait; return True if it has ended by then. Raises the error that prevented acknowledgement."""
+        """Wait for the outcome; return False on timeout. Raises the error that prevented acknowledgement."""
         if not self._done.wait(timeout_s):
             return False
         if self._error is not None:
-            # each thread has its own to raise
+            # each thread raises its own copy
             raise type(self._error)(*self._error.args, hint=self._error.hint) from self._error
         return True

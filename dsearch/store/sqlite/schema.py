@@ -11,8 +11,7 @@
 - `passages`   of a document longer than the encoder's window: where its passages are in the text, and their
                embeddings but for the first, which is its row of `embedding` (passages.py). Format 1 has no
                such table: its collections are read and written as they are, and cut no document.
-- `pending`    live rows without an embedding: small, so that asking for them does not scan the collection.
-  Derived.
+- `pending`    live rows without an embedding, so that reading them does not scan the collection. Derived.
 - `generation`, `model`  what was built; `live` is a log, and the newest entry of a kind is what is live: one
                committed row switches, and a rollback is one more row. An entry of kind `horizon` says up to
                which operation deletions were purged (retention.py).
@@ -34,7 +33,7 @@ from dsearch.store.sqlite.state import MarkedState, read_row
 FILE_NAME = "documents.db"
 FORMAT = 2
 OLDEST_FORMAT = 1
-APPLICATION_ID = 0x64736561  # "dsea": tells `file` and us that the database is one of ours
+APPLICATION_ID = 0x64736561  # "dsea": identifies the database, also to `file`
 
 # 8,192 bytes hold five embeddings of 384 numbers; the default of 4,096 holds two and wastes a fifth.
 PAGE_BYTES = 8192
@@ -123,7 +122,7 @@ class Meta:
 
     @property
     def fact(self) -> int:
-        """The part of the set digest that covers this."""
+        """Its part of the set digest."""
         columns = [self.format, self.name, self.encoder, self.dimension]
         return record_fact(b"meta", *columns, *([] if self.format == 1 else [self.passages]))
 
@@ -138,7 +137,7 @@ class State(MarkedState):
 
 
 def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> None:
-    """Lay out an empty database in one transaction; `connection` is in autocommit mode."""
+    """Create the tables in one transaction; `connection` is in autocommit mode."""
     connection.execute("BEGIN IMMEDIATE")
     for statement in TABLES.split(";\n"):
         connection.execute(statement)
@@ -157,7 +156,7 @@ def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> 
 
 
 def read_meta(connection: sqlite3.Connection) -> Meta:
-    """Read what the collection is; raises UnsupportedFormat, and KeyError or sqlite3 errors."""
+    """Read the collection's identity; raises UnsupportedFormat, and KeyError or sqlite3 errors."""
     fields: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
     version = fields.get("format", "unknown")
     if not version.isascii() or not version.isdigit() or not OLDEST_FORMAT <= int(version) <= FORMAT:

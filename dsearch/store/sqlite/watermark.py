@@ -66,7 +66,7 @@ class Marked:
     hint: Command
 
     def lost(self, problem: str) -> CorruptData:
-        """The error that tells of a loss, with the remedy."""
+        """Create the error of a loss, with the remedy."""
         return CorruptData(f"{problem}; {self.remedy}", hint=self.hint)
 
 
@@ -105,7 +105,7 @@ def create_watermark(folder: Path, mark: Mark, of: Marked = DOCUMENTS) -> None:
 
 
 def read_watermark(folder: Path, of: Marked = DOCUMENTS) -> Marks:
-    """The marks of a collection folder; raises CorruptData when there is none that can be read."""
+    """Read the marks of a collection folder; raises CorruptData if none is readable."""
     try:
         content = (folder / of.file_name).read_bytes()
     except FileNotFoundError:
@@ -129,8 +129,8 @@ class Watermark:
         """Open and lock the file; raises CorruptData, and HomeLocked when another writer has it.
 
         With `replace_unreadable` a file that is missing or damaged in both slots counts as a mark of
-        operation 0, and `unreadable` says why. With `patience_s` another writer is waited for so long, then
-        Unavailable is raised.
+        operation 0, and `unreadable` has the reason. `patience_s` is the time to wait for another writer
+        before Unavailable is raised.
         """
         self._folder, self._of = folder, of
         self.unreadable: CorruptData | None = None
@@ -202,10 +202,10 @@ class Watermark:
 def check_database(
     folder: Path, marks: tuple[Mark, Mark], *, before: Marks, after: Marks, of: Marked = DOCUMENTS
 ) -> None:
-    """Hold a database's state against the watermark, read before and after it (a writer may be at work).
+    """Compare a database's state with the watermark, read before and after it (a writer may be active).
 
-    `marks` is what the database's last commit and the one before it are to be marked with. Raises
-    CorruptData for every state that the table in the module's docstring does not have.
+    `marks` are the marks of the database's last commit and the one before. Raises CorruptData for every state
+    that is not in the table of the module's docstring.
     """
     present, previous = marks
     oldest, newest = before.newest, after.newest
@@ -245,9 +245,9 @@ def unwritable(place: Path, error: OSError) -> DsearchError:
 
 
 def sync_file(file: int) -> None:
-    """Flush a file's content to the medium itself (macOS needs F_FULLFSYNC for that).
+    """Flush a file's content to the disk (macOS needs F_FULLFSYNC for that).
 
-    fdatasync where there is one: it leaves out the time of change, which costs a journal entry each time.
+    Uses fdatasync if available: it omits the modification time, which would cost a journal entry.
     """
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
@@ -259,7 +259,7 @@ def sync_file(file: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Sync a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -277,7 +277,7 @@ def _pack(mark: Mark) -> bytes:
 
 
 def _parse(content: bytes, folder: Path, of: Marked) -> Marks:
-    found: list[tuple[Mark, int]] = []
+    marks: list[tuple[Mark, int]] = []
     for slot in range(2):
         packed = content[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
         body, checksum = packed[: _BODY.size], packed[_BODY.size : _BODY.size + 32]
@@ -288,8 +288,8 @@ def _parse(content: bytes, folder: Path, of: Marked) -> Marks:
             raise UnsupportedFormat(
                 f"{folder / of.file_name} has format {version}; this release reads {FORMAT} to {FORMAT}"
             )
-        found.append((Mark(sequence, digest), slot))
-    if not found:
+        marks.append((Mark(sequence, digest), slot))
+    if not marks:
         raise of.lost(f"{folder / of.file_name} is damaged in both slots")
-    newest, slot = max(found, key=lambda item: item[0].sequence)
-    return Marks(newest, slot, other_is_whole=len(found) == 2)
+    newest, slot = max(marks, key=lambda item: item[0].sequence)
+    return Marks(newest, slot, other_is_whole=len(marks) == 2)

@@ -210,7 +210,7 @@ def test_any_corpus_with_ties(
                             states, [query], model, mode=mode, candidates=candidates, coverage=True
                         )
                     size = expected.weights.shape[1]
-                    assert found.found.output.weights.shape[1] == size
-                    np.testing.assert_allclose(found.found.output.weights, expected.weights, atol=1e-5)
+                    assert found.output.output.weights.shape[1] == size
+                    np.testing.assert_allclose(found.output.output.weights, expected.weights, atol=1e-5)
                     np.testing.assert_allclose(found.context, expected.context, atol=1e-5)
-                    assert sorted(found.found.output.positions[0]) == sorted(expected.positions[0])
+                    assert sorted(found.output.output.positions[0]) == sorted(expected.positions[0])

@@ -27,9 +27,9 @@ class Counted:
         self._shards = shards
         self.asked: list[tuple[str, int]] = []
 
-    def ask(self, method: str, asked: Mapping[int, Any]) -> dict[int, Any]:
-        self.asked.append((method, len(asked)))
-        return self._shards.ask(method, asked)
+    def ask(self, method: str, requests: Mapping[int, Any]) -> dict[int, Any]:
+        self.asked.append((method, len(requests)))
+        return self._shards.ask(method, requests)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.cluster.release.split import split
 from dsearch.cluster.shards.local import LocalShards
-from dsearch.cluster.wire.messages import GradientRequest
+from dsearch.cluster.wire.messages import ProposalRequest
 from dsearch.engine import SearchEngine
 from dsearch.types import Document
 
@@ -32,7 +32,7 @@ def test_scores_are_sums_in_float64_rounded_once(tmp_path: Path, shards: int) ->
         made.store.upsert([Document(f"d{i}", f"text {i}") for i in range(DOCUMENTS)], embeddings)
         made.refresh()
         split(made.store, made.snapshot.generation, tmp_path / "release", shards)
-    question = GradientRequest(
+    question = ProposalRequest(
         folded=queries[:, None],
         texts=None,
         mode="dense",

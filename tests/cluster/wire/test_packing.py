@@ -57,7 +57,7 @@ def test_whatever_is_plain_comes_back(value: Any) -> None:
 def test_records_come_back() -> None:
     either = [{"a.b": {"in": ["x", None, True, 1]}}, {"not": {"c": {"exists": True}}}]
     tree = parse_filter({"year": {"gte": 2**62, "lt": 2.5}, "or": either})
-    question = messages.GradientRequest(
+    question = messages.ProposalRequest(
         folded=np.array([[[0.5, -np.inf, np.nan]]], np.float32),
         texts=["ein Wort"],
         mode="hybrid",
@@ -69,10 +69,10 @@ def test_records_come_back() -> None:
         keyword_weight=np.ones(1, np.float32),
         temperature=0.05,
         weighting=(1.2, 0.75),
-        foremost=messages.Foremost(3, None, True, False),
+        preview=messages.HitPreview(3, None, True, False),
     )
     document = Document("d", "text", "title", {"deep": {"list": [1, 2.5, None, True]}}, value=[1.0, 2.0])
-    shown = messages.Shown(
+    shown = messages.ShardHit(
         document, Passage(0, 1, 2, "e"), {"ein": 0.25}, [Highlight("text", 0, "text", [(0, 2), (3, 4)])]
     )
     every_other = np.arange(6, dtype=np.int64)[None, ::2]

@@ -269,7 +269,7 @@ def test_damage_leaves_none(home: Path) -> None:
     rot(home)
     with opened(home) as engine:
         food = engine.collection("food")
-        _ = food._live.shown
+        _ = food._live.unverified
         assert food._live.proof is not None
         food._live.proof.wait()
     assert not marker(home).exists()

@@ -289,10 +289,10 @@ def test_filters_of_a_replaced_generation_are_forgotten(engine: SearchEngine) ->
     collection.ingest(many(10))
     for n in range(20):
         collection.narrowed(collection.snapshot, {"n": {"eq": n}})
-    assert len(collection._narrowed._known) == 8
+    assert len(collection._narrowed._recent) == 8
     collection.refresh()
     collection.narrowed(collection.snapshot, {"n": {"eq": 1}})
-    assert len(collection._narrowed._known) == 1
+    assert len(collection._narrowed._recent) == 1
 
 
 @pytest.mark.parametrize(

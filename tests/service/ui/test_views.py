@@ -14,6 +14,7 @@ import pytest
 from support.service.browsing import needs_chromium, opened_page
 from support.service.service_fakes import WordEncoder, documents, serving
 
+from dsearch.attention import SCORES
 from dsearch.engine import SearchEngine
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
@@ -169,6 +170,10 @@ def test_attention_follows_the_dials(page: Any) -> None:
     page.get_by_label("Query").fill("river stone")
     page.get_by_role("button", name="Attend").click()
     page.locator("#view > div .bars li").first.wait_for()
+    score = page.get_by_label("Score")
+    assert score.locator("option").all_inner_texts() == list(SCORES)
+    score.select_option("gaussian")
+    expect(page.locator("#view > div").get_by_label("Width")).to_be_enabled()
     page.get_by_label("Predict").select_option("i")
     page.get_by_text(re.compile(r"i ≈ [\d.]+ ± [\d.]+")).wait_for()
 

@@ -309,7 +309,7 @@ def test_what_a_filter_matches_is_remembered_and_only_new_rows_are_looked_at(lib
     assert library.rows_matching_ever({"draft": {"eq": 1}}).tolist()[-1] == library.rows_of(["v"])["v"]
     for n in range(100):
         library.rows_matching_ever({"n": {"eq": n}})
-    assert len(library._matches._known) == 8
+    assert len(library._matches._rows_of) == 8
 
 
 def test_rows_that_went_still_match_and_a_purge_takes_nothing_away(library):

@@ -1,0 +1,39 @@
+"""`Searchable`: a collection that answers searches, from this machine or from shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, Unpack, runtime_checkable
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.engine.options import SearchOptions
+from dsearch.store import FeedbackStore, Store
+from dsearch.types import SearchResult
+
+
+@runtime_checkable
+class Searchable(Protocol):
+    """Operations that need no index in this process; each is described in `Collection`.
+
+    `Collection` has them and all others. A collection in shards has only these: a release answers its
+    searches, and the home supplies documents by id, models and feedback.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def feedback(self) -> FeedbackStore: ...
+    @property
+    def live_model(self) -> str: ...
+    @property
+    def verification(self) -> dict[str, Any]: ...
+
+    def describe(self) -> dict[str, Any]: ...
+    def rebuild_status(self) -> dict[str, Any]: ...
+    def head(self, version: str) -> Head: ...
+    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult: ...
+    def search_batch(
+        self, queries: Sequence[str], **options: Unpack[SearchOptions]
+    ) -> list[SearchResult]: ...

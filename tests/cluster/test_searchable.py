@@ -1,0 +1,138 @@
+"""Routes over a home whose collection lies in shards: answers, and the errors of what shards cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from support.cluster_checks import WORDS, Packed
+from support.fakes import HashingEncoder
+
+from dsearch.cluster.collection import ClusterEngine, Releases, ShardedCollection
+from dsearch.cluster.coordinator import Live
+from dsearch.cluster.release.split import split
+from dsearch.cluster.shards.local import LocalShards
+from dsearch.engine import Collection, Searchable, SearchEngine
+from dsearch.service import create_app
+from dsearch.types import Document
+
+ORIGIN = "http://127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
+    """Two collections: "food" lies in two shards of this process, "plain" on this machine alone."""
+    folder = tmp_path_factory.mktemp("home")
+    with SearchEngine(folder / "home", encoder=HashingEncoder) as writer:
+        for name in ("food", "plain"):
+            texts = [f"{WORDS[i % 16]} {WORDS[i % 5]} number{i}" for i in range(60)]
+            writer.create(name).ingest(
+                [Document(f"d{i}", text, metadata={"n": i % 3}) for i, text in enumerate(texts)]
+            )
+        food = writer.collection("food")
+        generation = food.snapshot.generation
+        split(food.store, generation, folder / "release", 2)
+    shards = LocalShards(folder / "release")
+    live = Live("food", str(folder / "release"), shards.release.digest, generation.number, [["a"], ["b"]], 1)
+    opened = ClusterEngine(
+        folder / "home",
+        encoder=HashingEncoder,
+        releases=Releases(lambda: {"food": asdict(live)}, lambda live: Packed(shards)),
+    )
+    yield opened
+    opened.close()
+    shards.close()
+
+
+@pytest.fixture(scope="module")
+def client(engine: ClusterEngine) -> Iterator[TestClient]:
+    with TestClient(create_app(engine, query_timeout_s=30), base_url=ORIGIN) as connected:
+        yield connected
+
+
+def answer(client: TestClient, method: str, path: str, **request: Any) -> str:
+    """`ok`, or the code of the error."""
+    response = client.request(method, f"/v1/collections/{path}".rstrip("/"), **request)
+    return "ok" if response.is_success else response.json()["code"]
+
+
+STAMP = {"generation": 2, "model": "v0", "sequence": 6}
+CLICK = {"action_name": "click", "user_query": "apple", "object_id": "d1"}
+READS: list[tuple[str, str, dict[str, Any]]] = [
+    ("POST", "search", {"json": {"query": "apple bread"}}),
+    ("GET", "search?q=apple", {}),
+    ("POST", "search/batch", {"json": {"queries": ["apple", "bread"]}}),
+    ("GET", "", {}),
+    ("GET", "documents", {}),
+    ("GET", "documents/d1", {}),
+    ("POST", "facets", {"json": {"fields": ["n"]}}),
+    ("GET", "stats", {}),
+    ("GET", "models", {}),
+    ("GET", "models/v0/head", {}),
+    ("POST", "feedback", {"json": [CLICK]}),
+]
+NEEDS_THE_INDEX: list[tuple[str, str, dict[str, Any]]] = [
+    ("POST", "attend", {"json": {"queries": ["apple"]}}),
+    ("POST", "similar", {"json": {"like": ["d1"]}}),
+    ("POST", "predict", {"json": {"queries": ["apple"], "field": "n"}}),
+    ("POST", "vjp", {"json": {"queries": ["apple"], "stamp": STAMP, "grad_context": [[0.0] * 32]}}),
+]
+WRITES: list[tuple[str, str, dict[str, Any], str]] = [
+    ("PUT", "documents", {"json": [{"id": "x", "text": "apple"}]}, "conflict"),
+    ("DELETE", "documents/d1", {}, "conflict"),
+    ("POST", "documents/delete", {"json": {"ids": ["d1"]}}, "conflict"),
+    ("PATCH", "documents/d1", {"json": {"metadata": {"n": 1}}}, "conflict"),
+    ("POST", "models/v0/promote", {}, "conflict"),
+    ("POST", "models/v7/promote", {}, "model_not_found"),
+    ("POST", "models/rollback", {}, "conflict"),
+    ("DELETE", "models/v1", {}, "conflict"),
+    ("POST", "refresh", {}, "conflict"),
+    ("DELETE", "", {}, "conflict"),
+]
+
+
+@pytest.mark.parametrize("name", ["food", "plain"])
+@pytest.mark.parametrize(("method", "path", "request_"), READS)
+def test_reads(client: TestClient, name: str, method: str, path: str, request_: dict[str, Any]) -> None:
+    assert answer(client, method, f"{name}/{path}", **request_) == "ok"
+
+
+@pytest.mark.parametrize(("method", "path", "request_"), NEEDS_THE_INDEX)
+def test_routes_that_need_the_index(
+    client: TestClient, method: str, path: str, request_: dict[str, Any]
+) -> None:
+    assert answer(client, method, f"food/{path}", **request_) == "not_in_cluster"
+    assert answer(client, method, f"plain/{path}", **request_) == "ok"
+
+
+@pytest.mark.parametrize("name", ["food", "plain"])
+@pytest.mark.parametrize(("method", "path", "request_", "code"), WRITES)
+def test_writes(
+    client: TestClient, name: str, method: str, path: str, request_: dict[str, Any], code: str
+) -> None:
+    assert answer(client, method, f"{name}/{path}", **request_) == code
+
+
+def test_metrics_and_readiness(client: TestClient) -> None:
+    assert client.get("/readyz").json()["status"] == "ready"
+    answer(client, "POST", "food/search", json={"query": "apple"})
+    answer(client, "POST", "plain/search", json={"query": "apple"})
+    metrics = client.get("/metrics").text
+    assert 'dsearch_collection_damaged{collection="food"} 0.0' in metrics
+    assert 'dsearch_collection_documents{collection="plain"} 60.0' in metrics
+    assert 'dsearch_collection_documents{collection="food"}' not in metrics
+
+
+def test_both_are_searchable_and_shards_have_nothing_more(engine: ClusterEngine) -> None:
+    sharded, local = engine.searchable("food"), engine.searchable("plain")
+    assert isinstance(local, Collection)
+    assert isinstance(sharded, ShardedCollection)
+    assert not isinstance(sharded, Collection)
+    assert isinstance(sharded, Searchable)
+    assert isinstance(local, Searchable)
+    offered = {name for name in dir(sharded) if not name.startswith("_")}
+    assert offered == {name for name in dir(Searchable) if not name.startswith("_")}
+    assert engine.searchable("food") is sharded
