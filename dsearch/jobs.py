@@ -248,6 +248,9 @@ class TrainingJob(LearningJob):
         True,
         "choose keyword weight, k1, b and hop strength first; they may go live where a head may not",
     )
+    memory: bool = option(
+        True, "let new queries recall the judgements of similar ones, where held-out queries gain by it"
+    )
 
     def check(self, spell: Spell = in_python) -> None:
         """Refuse options that exclude each other; see `LearningJob.check`."""

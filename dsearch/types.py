@@ -68,9 +68,10 @@ class Learned:
         weight: weight by the parent.
         rank: rank by the parent, from 1.
         dense: gain of the dense part of the score since; several heads count by their shares. With one head
-            `score + dense + keyword` is the hit's score.
+            `score + dense + keyword + memory` is the hit's score.
         keyword: gain of the keyword part of the score.
         lessons: training queries that moved it most; None if the model stores none.
+        memory: gain of the part from past queries.
     """
 
     parent: str
@@ -80,11 +81,25 @@ class Learned:
     dense: float
     keyword: float
     lessons: list[Lesson] | None = None
+    memory: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PastQuery:
+    """A judged query of the model's memory that raised a hit.
+
+    Attributes:
+        query: its text; None if it is not stored.
+        part: its part of the score.
+    """
+
+    query: str | None
+    part: float
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The parts of one hit's score: `score = Σ_h shares_h (dense_h + keyword_h) + mixing`.
+    """The parts of one hit's score: `score = Σ_h shares_h (dense_h + keyword_h) + memory + mixing`.
 
     With one head the share is 1 and `mixing` 0: the parts simply add up to the score.
 
@@ -99,6 +114,8 @@ class Explanation:
         null_weight: weight of the null slot, not given to any document; None if the model has no slot.
         learned: effect of training; None for the untrained model, and if it is unknown (models with document
             embeddings of their own, shards).
+        memory: part from judged queries that are like this one; 0 without a query memory.
+        past_queries: the queries behind it, the largest part first.
     """
 
     dense: list[float]
@@ -109,6 +126,8 @@ class Explanation:
     mixing: float = 0.0
     null_weight: float | None = None
     learned: Learned | None = None
+    memory: float = 0.0
+    past_queries: list[PastQuery] = field(default_factory=list["PastQuery"])
 
 
 @dataclass(frozen=True, slots=True)

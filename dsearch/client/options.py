@@ -110,6 +110,7 @@ class TrainOptions(LearningOptions, total=False):
     precision: Literal["float32", "bfloat16"] | None
     compiled: bool
     tune: bool
+    memory: bool
 
 
 Part = Literal["keys", "values", "parts", "slopes"]

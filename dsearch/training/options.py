@@ -68,6 +68,7 @@ class TrainingOptions(HeadOptions):
         encoder_method: method of the encoder: "lora", or "all" of its weights.
         lora_rank: rank of the product learned beside each layer; α is twice that.
         encoder_learning_rate: learning rate of the encoder.
+        memory: fit a query memory too, and serve the head with it where held-out queries gain by it.
         tune: tune keyword weight, k1 and b, and hop strength first, without the held-out queries, and train
             from there. Training learns without a hop, so the hop strength is tuned again afterwards.
     """
@@ -78,6 +79,7 @@ class TrainingOptions(HeadOptions):
     lora_rank: int = 16
     encoder_learning_rate: float = 2e-4
     tune: bool = True
+    memory: bool = True
 
     def __post_init__(self) -> None:
         HeadOptions.__post_init__(self)  # with slots, super() would name the class of before they were added
@@ -132,6 +134,7 @@ def self_supervised_options(**chosen: Any) -> TrainingOptions:
             "learning_rate": 5e-4,
             "keywords": False,
             "tune": False,
+            "memory": False,
             **chosen,
         }
     )
@@ -143,7 +146,7 @@ def feedback_options(**chosen: Any) -> TrainingOptions:
     Clicks say nothing of what was not shown. Over the whole corpus, training on simulated clicks lost .02 on
     queries of Cranfield that nobody had clicked on, over the clicked documents .006 to .011.
     """
-    return TrainingOptions(**{"objective": "judged", "tune": False, **chosen})
+    return TrainingOptions(**{"objective": "judged", "tune": False, "memory": False, **chosen})
 
 
 def require_at_least_one(options: object, *names: str) -> None:

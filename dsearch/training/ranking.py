@@ -8,7 +8,8 @@ The module also has the relevant positions of many queries as matrices, and nDCG
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +17,11 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
 from dsearch.attention.scores import length, unit
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.layer import HOP_CANDIDATES
+from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.evaluation.metrics import JudgedQuery, ndcg
 from dsearch.products import product
 from dsearch.training.data.examples import Examples
@@ -104,6 +107,7 @@ class Ranking:
         self._keywords = keywords
         self._keyword: KeywordScores | None = None
         self._weighed_by: tuple[float, float] | None = None
+        self._memory: SnapshotMemory | None = None
         excluded = examples.snapshot.excluded
         self._hidden = None if excluded is None else torch.as_tensor(excluded)
 
@@ -147,59 +151,100 @@ class Ranking:
         corpus: Float[Tensor, "documents encoder_dim"],
         further: FurtherPassages | None,
     ) -> list[list[Int64[np.ndarray, "queries depth"]]]:
-        depth, alike = min(depth, len(self._corpus)), heads[0]
+        depth = min(depth, len(self._corpus))
+        best = [[np.zeros((len(self.examples), depth), np.int64) for _ in hop_strengths] for _ in heads]
+        for which, of_heads in self._mixtures(heads, hop_strengths, states, corpus, further):
+            for of_head, mixtures in zip(best, of_heads, strict=True):
+                for of, mixed in zip(of_head, mixtures, strict=True):
+                    of[which.numpy()] = mixed.topk(depth, dim=1).indices.cpu().numpy()
+        return best
+
+    @torch.inference_mode()
+    def scores(self, head: Head, hop_strength: float) -> Iterator[Float[Tensor, "batch documents"]]:
+        """The score of every document, t · logit with one head, for the queries in blocks."""
+        everything = self.examples.states, self._corpus, self._further
+        for _, of_heads in self._mixtures([head], [hop_strength], *everything):
+            yield next(iter(next(iter(of_heads)))) * head.temperature
+
+    def _mixtures(
+        self,
+        heads: Sequence[Head],
+        hop_strengths: Sequence[float],
+        states: Float32[np.ndarray, "queries encoder_dim"],
+        corpus: Float[Tensor, "documents encoder_dim"],
+        further: FurtherPassages | None,
+    ) -> Iterator[tuple[Int64[Tensor, " batch"], Iterator[Iterator[Float[Tensor, "batch documents"]]]]]:
+        """The ranking scores by each head at each hop strength, for the queries in blocks."""
+        alike = heads[0]
         device = alike.temperature.device
         further = None if further is None else further.to(device)
         corpus = corpus.to(device)
-        best = [[np.zeros((len(self.examples), depth), np.int64) for _ in hop_strengths] for _ in heads]
         for start in range(0, len(self.examples), _QUERIES_AT_A_TIME):
             which = torch.arange(start, min(start + _QUERIES_AT_A_TIME, len(self.examples)))
             keyword = None
             if self._keywords:
                 keyword = self._keyword_scores(alike)(which).to(device)
-            queries = alike.queries(torch.as_tensor(states[which.numpy()]).to(device))
+            own = torch.as_tensor(states[which.numpy()]).to(device)
+            queries = alike.queries(own)
             scored = self._scores(alike, queries, corpus, further)
-            for head, of_head in zip(heads, best, strict=True):
-                found = self._block(
-                    head, queries, scored, keyword, corpus, further, which, depth, hop_strengths
-                )
-                for of, rows in zip(of_head, found, strict=True):
-                    of[start : start + len(which)] = rows
-        return best
+            remembered: dict[QueryMemory, Tensor] = {}
+            for head in heads:
+                if head.memory is not None and head.memory not in remembered:
+                    recalled = head.memory(own, above=ALIKE)
+                    remembered[head.memory] = self._snapshot_memory(head.memory).of_all(recalled)
+            yield (
+                which,
+                (
+                    self._block(
+                        head,
+                        queries,
+                        scored,
+                        _Beside(keyword, None if head.memory is None else remembered[head.memory]),
+                        corpus,
+                        further,
+                        which,
+                        hop_strengths,
+                    )
+                    for head in heads
+                ),
+            )
+
+    def _snapshot_memory(self, memory: QueryMemory) -> SnapshotMemory:
+        kept = self._memory
+        if kept is None or not kept.same_rows(memory):
+            kept = self._memory = SnapshotMemory(memory, self.examples.snapshot)
+        return kept
 
     def _block(
         self,
         head: Head,
         queries: Float[Tensor, "batch heads key_dim"],
         scored: tuple[Float[Tensor, "batch heads documents"], Int64[Tensor, "batch heads documents"] | None],
-        keyword: Float[Tensor, "batch documents"] | None,
+        beside: _Beside,
         corpus: Float[Tensor, "documents encoder_dim"],
         further: FurtherPassages | None,
         which: Int64[Tensor, " batch"],
-        depth: int,
         hop_strengths: Sequence[float],
-    ) -> list[Int64[np.ndarray, "batch depth"]]:
+    ) -> Iterator[Float[Tensor, "batch documents"]]:
         scores, taken = scored
-        logits = self._logits(head, scores, keyword)
+        logits = self._logits(head, scores, beside)
         first = self._mixed(head, logits, which)
         hop = None
         if any(hop_strengths):
             found = first.topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
             weights = logits.gather(2, found[:, None].expand(-1, head.heads, -1)).softmax(-1)
             hop = _Hop(queries, scores, self._pooled(head, weights, found, corpus, further, taken))
-        tops = []
         for strength in hop_strengths:
             mixed = first
             if strength and hop is not None:
                 if further is None:
                     turned, over = hop.scores(strength, lambda of: product(head.fold(of), corpus))
-                    logits = self._logits(head, turned, keyword, over)
+                    logits = self._logits(head, turned, beside, over)
                 else:  # which passage is the best one is no linear matter
                     turned, _ = self._scores(head, hop.queries(strength), corpus, further)
-                    logits = self._logits(head, turned, keyword)
+                    logits = self._logits(head, turned, beside)
                 mixed = self._mixed(head, logits, which)
-            tops.append(mixed.topk(depth, dim=1).indices.cpu().numpy())
-        return tops
+            yield mixed
 
     def _keyword_scores(self, head: Head) -> KeywordScores:
         """Those of the last k1 and b are kept: heads with the same ones come in a row."""
@@ -226,15 +271,17 @@ class Ranking:
         self,
         head: Head,
         scores: Float[Tensor, "batch heads documents"],
-        keyword: Float[Tensor, "batch documents"] | None,
+        beside: _Beside,
         over: Float[Tensor, "batch heads 1"] | float = 1.0,
     ) -> Float[Tensor, "batch heads documents"]:
-        """(s / `over` + w b) / t."""
+        """(s / `over` + w b + γ M) / t."""
         # One copy of a block and no more: those are what takes the time here.
         logits = scores * (1 / (head.temperature * over))
-        if keyword is None:
-            return logits
-        return logits.addcmul_(keyword[:, None], (head.keyword_weight / head.temperature)[:, None])
+        if beside.keyword is not None:
+            logits.addcmul_(beside.keyword[:, None], (head.keyword_weight / head.temperature)[:, None])
+        if beside.memory is not None:
+            logits.addcmul_(beside.memory[:, None], 1 / head.temperature)
+        return logits
 
     def _pooled(
         self,
@@ -271,6 +318,13 @@ class Ranking:
         for row, query in enumerate(which.tolist()):
             mixed[row, torch.as_tensor(self.examples.hidden[query]).to(mixed.device)] = -torch.inf
         return mixed
+
+
+class _Beside(NamedTuple):
+    """What logits have beside the similarity: keyword scores b and γ M; None without."""
+
+    keyword: Float[Tensor, "batch documents"] | None
+    memory: Float[Tensor, "batch documents"] | None
 
 
 class _Hop:

@@ -82,6 +82,7 @@ def register_trained(
         encoder=getattr(trained, "encoder", None),
         documents=getattr(trained, "documents", None),
         lessons=getattr(trained, "lessons", None),
+        tuned_head=None if (tuned := getattr(trained, "tuned", None)) is None else tuned.head,
     )
 
 
@@ -98,6 +99,7 @@ def register(
     encoder: EncoderChange | None = None,
     documents: EncodedDocuments | None = None,
     lessons: Lessons | None = None,
+    tuned_head: Head | None = None,
 ) -> Registered:
     """Register what was trained; let it answer if it may, else the tuned search of its record if that may.
 
@@ -113,6 +115,7 @@ def register(
         encoder: change of the encoder.
         documents: encoded by it.
         lessons: which training queries moved which documents, for `explain`.
+        tuned_head: head of the tuned search; None makes it of the record.
     """
     record = {**record, "verdict": reason, "accepted": accept}
     version = collection.add_model(
@@ -126,7 +129,7 @@ def register(
         return Registered(version, None, parent, reason)
     why = f"the tuned search does: {tuned['gate']['reason']}"
     live = collection.add_model(
-        head_of(setting_from(tuned), collection.store.dimension),
+        head_of(setting_from(tuned), collection.store.dimension) if tuned_head is None else tuned_head,
         {**tuned, "verdict": tuned["gate"]["reason"], "accepted": False, "started": version},
         parent=parent,
     )

@@ -82,7 +82,7 @@ class JobResult:
 
 def summary(registered: Registered, record: Mapping[str, Any], left_out: Mapping[str, int]) -> dict[str, Any]:
     """The result of a training or a tuning as JSON, as tasks show it."""
-    shown = TOLD_OF_TUNING if record.get("scope") == "tune" else TOLD_OF_TRAINING
+    shown = TOLD_OF_TUNING if record.get("scope") in ("tune", "memory") else TOLD_OF_TRAINING
     return {
         **registered.to_dict(),
         "left_out": dict(left_out),
@@ -286,6 +286,7 @@ class _TrainingRun:
             "batch_size": job.batch_size,
             "seed": job.seed,
             "tune": None if job.tune else False,
+            "memory": None if job.memory else False,
         }
         if job.scope != "head":
             chosen["encoder_method"] = job.encoder_training

@@ -24,12 +24,14 @@ same effect do not train well.
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.attention.scores import length, unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
@@ -51,6 +53,7 @@ class Head(nn.Module):
         bm25: (k1, b) of the keyword score, chosen by `dsearch tune` rather than by gradient; None for those
             of the index.
         null_slot: (n, s) of the null slot, see null_slot.py; None if the head has none.
+        memory: judged queries and their answers, see memory.py; None if the head has none.
 
     Args:
         encoder_dim: length of an embedding; keys and values have the same length.
@@ -99,6 +102,8 @@ class Head(nn.Module):
         self.register_buffer("bm25", None)
         self.null_slot: nn.Parameter | None
         self.register_parameter("null_slot", None)
+        self.memory: QueryMemory | None
+        self.register_module("memory", None)
         self._settled: dict[str, tuple[int, int]] = {}
 
     def settle(self) -> Head:
@@ -141,6 +146,20 @@ class Head(nn.Module):
     def open_null_slot(self, level: float, slope: float = 1.0) -> None:
         """Let "nothing fits" have a part in the attention."""
         self.null_slot = nn.Parameter(torch.tensor([level, slope]).to(self.keyword_weight))
+
+    def remembering(self, memory: QueryMemory) -> Head:
+        """Return a head with this memory that shares all other parameters."""
+        other = copy(self)
+        other._modules = {**self._modules, "memory": memory}
+        return other
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """The state without the memory, which is stored beside it: detached, on the CPU."""
+        return {
+            name: tensor.detach().cpu().contiguous()
+            for name, tensor in self.state_dict().items()
+            if not name.startswith("memory.")
+        }
 
     def start_from(self, other: Head) -> None:
         """Take over what a tuned search is: keyword weight, k1 and b, hop strength; nothing else."""

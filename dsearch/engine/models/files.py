@@ -4,6 +4,7 @@ The format of a model says which parts it has, so that a release that does not k
 and does not serve the head without it. Format 2: a trained query encoder, in `encoder/` (encoders.py). Format
 3: a trained document encoder, in `documents/` (documents.py). Format 4: its own k1 and b of the keyword
 score. Format 5: a null slot. Format 7: another kind of query projection than the default (`Head.query_side`).
+Format 9: a memory of judged queries, in `memory.safetensors`.
 Formats 6 and 8 are retired (retired.py).
 
 The module also finds the version that was live before, and deletes versions.
@@ -19,6 +20,7 @@ from typing import Any
 from safetensors.torch import load, save
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.encoder import EncoderChange, EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
@@ -37,8 +39,10 @@ FORMAT_WITH_DOCUMENTS = 3
 FORMAT_WITH_WEIGHTING = 4
 FORMAT_WITH_NULL_SLOT = 5
 FORMAT_WITH_QUERY_SIDE = 7
-NEWEST_FORMAT = 8  # retired
+FORMAT_WITH_MEMORY = 9
+NEWEST_FORMAT = 9
 HEAD_NAME = "head.safetensors"
+MEMORY_NAME = "memory.safetensors"
 RECORD_NAME = "model.json"
 
 
@@ -73,8 +77,7 @@ def save_model(
     unfinished = folder.with_name(f".{version}.writing")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
-    (unfinished / HEAD_NAME).write_bytes(save(tensors))
+    (unfinished / HEAD_NAME).write_bytes(save(head.own_tensors()))
     names, format = [HEAD_NAME], FORMAT
     if encoder is not None:
         base = EncoderIdentity.from_dict(store.encoder)
@@ -83,6 +86,10 @@ def save_model(
     if lessons is not None:
         (unfinished / LESSONS_NAME).write_bytes(lessons.to_bytes())
         names = [*names, LESSONS_NAME]
+    if head.memory is not None:
+        (unfinished / MEMORY_NAME).write_bytes(head.memory.to_bytes())
+        names = [*names, MEMORY_NAME]
+        record = {**record, "memory": memory_record(head.memory)}
     digests = {name: file_digest(unfinished / name) for name in names}
     files = {name: {"bytes": size, "sha256": digest} for name, (size, digest) in digests.items()}
     if documents is not None:
@@ -96,6 +103,8 @@ def save_model(
         format = FORMAT_WITH_NULL_SLOT
     if "query_side" in head.config():
         format = FORMAT_WITH_QUERY_SIDE
+    if head.memory is not None:
+        format = FORMAT_WITH_MEMORY
     record = {
         **record,
         "format": format,
@@ -132,7 +141,21 @@ def load_head(store: Store, version: str) -> Head:
     content = verified(store, version, HEAD_NAME, record["files"][HEAD_NAME]["sha256"])
     head = Head(**record["head"])
     head.load_state_dict(load(content))
+    if MEMORY_NAME in record["files"]:
+        rows = verified(store, version, MEMORY_NAME, record["files"][MEMORY_NAME]["sha256"])
+        head.memory = QueryMemory.from_bytes(rows)
     return head.eval()
+
+
+def memory_record(memory: QueryMemory) -> dict[str, Any]:
+    """Sizes and setting of a memory, as JSON."""
+    return {
+        "queries": len(memory),
+        "documents": memory.documents,
+        "strength": round(memory.strength.item(), 6),
+        "temperature": round(memory.log_temperature.exp().item(), 6),
+        "null_level": round(memory.null_level.item(), 6),
+    }
 
 
 def load_lessons(store: Store, version: str) -> Lessons | None:

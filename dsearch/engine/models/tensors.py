@@ -30,11 +30,8 @@ def head_bytes(head: Head) -> bytes:
 
 
 def head_tensors(head: Head) -> dict[str, Tensor]:
-    """A head's tensors by name, in float32."""
-    return {
-        name: tensor.detach().cpu().to(torch.float32).contiguous()
-        for name, tensor in head.state_dict().items()
-    }
+    """A head's tensors by name, in float32; without its memory, which no other machine may hand in."""
+    return {name: tensor.to(torch.float32) for name, tensor in head.own_tensors().items()}
 
 
 def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, Any]]:
@@ -105,8 +102,13 @@ def require_head_alone(version: str, record: Mapping[str, Any]) -> None:
         record: what is known of it.
 
     Raises:
-        Conflict: it has a query encoder, or documents, of its own.
+        Conflict: it has a memory, a query encoder or documents of its own.
     """
+    if "memory" in record:
+        raise Conflict(
+            f"model {version} has a memory of judged queries, which a head that is handed in would lose; "
+            "train from a version without one, or train on the server"
+        )
     if "query_encoder" in record or "documents" in record:
         raise Conflict(
             f"model {version} has a query encoder of its own, which a head that is handed in would lose; "

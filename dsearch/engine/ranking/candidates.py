@@ -28,6 +28,7 @@ class Legs:
         texts: the words of each query; None leaves the keyword leg out.
         mode: the legs.
         candidates: how many each leg proposes for each head.
+        further: positions proposed by the query memory, −1 = none.
 
     Attributes:
         dense_of_all: the inner product of each query with the stored embedding at every position, of a long
@@ -35,10 +36,18 @@ class Legs:
         keyword_of_all: b(q, d) of every position, likewise.
     """
 
-    def __init__(self, snapshot: Snapshot, texts: Sequence[str] | None, *, mode: Mode, candidates: int):
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        texts: Sequence[str] | None,
+        *,
+        mode: Mode,
+        candidates: int,
+        further: Int64[np.ndarray, "batch further"] | None = None,
+    ):
         self._snapshot = snapshot
         self._texts = None if mode == "dense" else texts
-        self._mode, self._candidates = mode, candidates
+        self._mode, self._candidates, self._further = mode, candidates, further
         self._by_keywords: Int64[np.ndarray, "batch found"] | None = None
         self.dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
         self.keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
@@ -63,6 +72,8 @@ class Legs:
             if self._by_keywords is None:  # the same words in every round
                 self._by_keywords = self._by_words(self._texts)
             found.append(self._by_keywords)
+        if self._further is not None:
+            found.append(self._further)
         return _distinct(found[0] if len(found) == 1 else np.concatenate(found, axis=1))
 
     def keyword_scores(

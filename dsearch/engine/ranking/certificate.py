@@ -47,6 +47,8 @@ def certificate_of(
         by_head = _score_bound(layer, found, states, positions)
     if texts is not None and layer.mode != "dense":
         by_head = by_head + _keyword_bound(layer, texts, positions)
+    if found.recalled is not None:
+        by_head = by_head + layer.memory.most(found.recalled)[:, None] * (1 + 1e-5)
     by_head = by_head.masked_fill(everything[:, None], -math.inf)
     if layer.head.heads == 1:
         certificate = certify(found.scores, places, by_head[:, 0])
@@ -133,7 +135,7 @@ def _of_mixture(
     """
     temperature, share = layer.temperature, layer.head.mixture.log()
     seen = torch.as_tensor(found.positions != NONE)
-    logits = ((found.dense + found.keyword) / temperature).masked_fill(~seen[:, None], -math.inf)
+    logits = (found.raw / temperature).masked_fill(~seen[:, None], -math.inf)
     most = by_head / temperature
     others = (layer.snapshot.documents - seen.sum(1, keepdim=True)).clamp_min(0)
     least_sum = logits.logsumexp(-1)

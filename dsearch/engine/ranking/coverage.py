@@ -39,6 +39,7 @@ def covered_mass(
         temperature=temperature,
         dense_of_all=found.dense_of_all,
         keyword_of_all=found.keyword_of_all,
+        memory_of_all=None if found.recalled is None else layer.memory.of_all(found.recalled),
     )
     return mass_of(found, whole, temperature=temperature, mixture=head.mixture)
 
@@ -51,7 +52,7 @@ def mass_of(
     mixture: Float[Tensor, " heads"],
 ) -> Float[Tensor, " batch"]:
     """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
-    logits = (found.dense + found.keyword) / temperature
+    logits = found.raw / temperature
     missing = found.positions == NONE
     if missing.any():
         logits = logits.masked_fill(torch.as_tensor(missing)[:, None], -torch.inf)
@@ -70,6 +71,7 @@ def whole_log_partition(
     temperature: Float[Tensor, ""],
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None,
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None,
+    memory_of_all: Float[Tensor, "batch positions"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
     """log Σ_d exp(l_h(q, d)) over every document of a state that can be found; −inf where none can.
 
@@ -82,6 +84,7 @@ def whole_log_partition(
         temperature: t.
         dense_of_all: what every position scores where it is known, without gradients (see `Legs`).
         keyword_of_all: likewise.
+        memory_of_all: γ M of every position; None without a query memory.
     """
     batch, heads, _ = folded.shape
     known = None
@@ -90,10 +93,12 @@ def whole_log_partition(
     if texts is not None and keyword_weight is not None and mode != "dense":
         every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
         bias = keyword_part(keyword_weight, torch.as_tensor(every).to(folded)) / temperature
-    elif known is not None and snapshot.excluded is None:
+    elif known is not None and snapshot.excluded is None and memory_of_all is None:
         return known.logsumexp(-1)
     else:
         bias = folded.new_zeros(batch, heads, snapshot.positions)
+    if memory_of_all is not None:
+        bias = bias + memory_of_all[:, None].to(bias) / temperature
     if snapshot.excluded is not None:
         bias = bias.masked_fill(torch.as_tensor(snapshot.excluded), -torch.inf)
     if mode == "keyword":

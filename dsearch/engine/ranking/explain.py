@@ -1,6 +1,6 @@
 """Explanation of a hit's score, in parts that add up to it.
 
-With one head the score is dense + keyword. With several it is (attention/retrieval/ranking.py)
+With one head the score is dense + keyword + memory. With several it is (attention/retrieval/ranking.py)
 
     s(d) = t · (log Σ_h m_h a_h(d) + Σ_h m_h Z_h)         a_h(d) = exp(l_h(d) − Z_h)
 
@@ -8,8 +8,8 @@ and with shares r_h(d) = m_h a_h(d) / Σ_g m_g a_g(d) of the heads in the docume
 
     s(d) = Σ_h r_h(d) · t l_h(d)  +  t · Σ_h (r_h(d) · (log m_h − Z_h − log r_h(d)) + m_h Z_h)
 
-exactly, since log Σ x = Σ r (log x − log r) with r = x / Σ x. t l_h(d) is dense_h + keyword_h. The second
-sum, which is 0 with one head, is called mixing.
+exactly, since log Σ x = Σ r (log x − log r) with r = x / Σ x. t l_h(d) is dense_h + keyword_h + memory. The
+second sum, which is 0 with one head, is called mixing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
-from dsearch.types import Explanation, Learned
+from dsearch.types import Explanation, Learned, PastQuery
 
+SHOWN = 5  # past queries of a hit
 Explain = Callable[[int, int], Explanation]
 
 
@@ -46,12 +47,15 @@ def explainer(
         learned: function that returns the effect of training on a candidate (search/training_effect.py).
     """
     of_terms = explained(found, layer.head, layer.temperature)
+    past = _past_queries(found, layer)
 
     def explain(query: int, column: int) -> Explanation:
         terms: dict[str, float] = {}
         if texts is not None and layer.mode != "dense":
             terms = layer.snapshot.keyword_terms(texts[query], int(found.positions[query, column]))
         explanation = of_terms(query, column, terms)
+        if past is not None:
+            explanation = replace(explanation, past_queries=past(query, column))
         if learned is not None:
             explanation = replace(explanation, learned=learned(query, column))
         return explanation
@@ -63,7 +67,7 @@ def explained(
     found: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
 ) -> Callable[[int, int, Mapping[str, float]], Explanation]:
     """As `explainer`, for who has the share of each term in b(q, d) of that candidate."""
-    raw, shares = found.dense + found.keyword, shares_of(found, head, temperature)
+    raw, shares = found.raw, shares_of(found, head, temperature)
     mixing = torch.zeros_like(found.scores)
     if head.heads > 1:
         mixing = found.scores - (shares * raw).sum(1)
@@ -80,16 +84,36 @@ def explained(
             shares=of_heads[query, :, column].tolist(),
             mixing=float(rest[query, column]),
             null_weight=None if found.null_weight is None else float(found.null_weight[query]),
+            memory=0.0 if found.memory is None else float(found.memory[query, column]),
         )
 
     return explain
+
+
+def _past_queries(found: SearchOutput, layer: SearchLayer) -> Callable[[int, int], list[PastQuery]] | None:
+    """Return a function that names the past queries behind a candidate's memory part, the largest first."""
+    if found.recalled is None:
+        return None
+    recalled = _numbers(found.recalled)
+
+    def past(query: int, column: int) -> list[PastQuery]:
+        parts = layer.memory.sources(recalled[query], int(found.positions[query, column]))
+        largest: list[int] = np.argsort(-np.abs(parts), kind="stable")[:SHOWN].tolist()
+        texts = layer.memory.memory.texts
+        return [
+            PastQuery(query=None if texts is None else texts[at], part=float(parts[at]))
+            for at in largest
+            if parts[at]
+        ]
+
+    return past
 
 
 def shares_of(
     found: SearchOutput, head: Head, temperature: float | Float[Tensor, ""]
 ) -> Float[Tensor, "batch heads candidates"]:
     """r_h(d): how much of each candidate's weight comes from each head."""
-    raw, mask = found.dense + found.keyword, torch.as_tensor(found.positions != NONE)
+    raw, mask = found.raw, torch.as_tensor(found.positions != NONE)
     partition = partition_by_head(raw, mask, temperature)
     return (raw / temperature - partition[..., None] + head.mixture.log()[:, None]).softmax(1)
 

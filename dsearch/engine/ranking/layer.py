@@ -25,6 +25,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import keyword_part
 from dsearch.engine.options import CANDIDATES
 from dsearch.engine.ranking.candidates import Legs
+from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.ranking.scores import (
     checked_pooling,
     checked_score,
@@ -94,6 +95,7 @@ class SearchLayer(nn.Module):
             )
         self.pooling = checked_pooling(pooling)
         self._temperature = checked_temperature(temperature, self.score)
+        self._memory: SnapshotMemory | None = None
 
     @property
     def snapshot(self) -> Snapshot:
@@ -186,6 +188,28 @@ class SearchLayer(nn.Module):
         return self._search(query_states, texts, None, None, ascending)
 
     @property
+    def memory(self) -> SnapshotMemory:
+        """The head's memory over these documents."""
+        memory = self.head.memory
+        assert memory is not None
+        kept = self._memory
+        if kept is None or kept.memory is not memory or kept.snapshot is not self._snapshot:
+            kept = self._memory = SnapshotMemory(memory, self._snapshot)
+        return kept
+
+    def _recalled(
+        self, query_states: Float[Tensor, "batch encoder_dim"]
+    ) -> Float[Tensor, "batch past"] | None:
+        """γ a of each past query; None without a memory, and where it has no part in the score.
+
+        It was trained beside inner products: a kernel has another scale, and keywords alone have no state.
+        """
+        memory = self.head.memory
+        if memory is None or self.mode == "keyword" or not self._ranks_by_inner_product:
+            return None
+        return memory(query_states)
+
+    @property
     def weighing(self) -> Weighing:
         """Weighting of the candidates.
 
@@ -216,19 +240,23 @@ class SearchLayer(nn.Module):
             query_states = query_states.to(self.head.log_temperature.dtype)
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             queries = self.head.queries(query_states)
-            legs = Legs(self.snapshot, texts, mode=self.mode, candidates=self.candidates)
+            recalled, further = self._recalled(query_states), None
+            if recalled is not None:
+                further = self.memory.best(recalled, self.candidates)
+            legs = Legs(self.snapshot, texts, mode=self.mode, candidates=self.candidates, further=further)
             scoring = self._scoring(embed)
             for _ in range(self.hops - 1):
-                queries = self._hop(queries, legs, scoring)
-            return self._attend(queries, legs, scoring, values, among, pooled=pooled)
+                queries = self._hop(queries, legs, scoring, recalled)
+            return self._attend(queries, legs, scoring, recalled, values, among, pooled=pooled)
 
     def _hop(
         self,
         queries: Float[Tensor, "batch heads key_dim"],
         legs: Legs,
         scoring: Scoring,
+        recalled: Float[Tensor, "batch past"] | None,
     ) -> Float[Tensor, "batch heads key_dim"]:
-        found = self._attend(queries, legs, scoring)
+        found = self._attend(queries, legs, scoring, recalled)
         best = found.positions[:, :HOP_CANDIDATES]
         head_weights = found.head_weights[..., :HOP_CANDIDATES]
         head_weights = head_weights / head_weights.sum(-1, keepdim=True).clamp_min(1e-30)
@@ -243,6 +271,7 @@ class SearchLayer(nn.Module):
         queries: Float[Tensor, "batch heads key_dim"],
         legs: Legs,
         scoring: Scoring,
+        recalled: Float[Tensor, "batch past"] | None,
         values: Float[Tensor, "positions value_dim"] | None = None,
         among: Int64[np.ndarray, "batch candidates"] | None = None,
         *,
@@ -261,6 +290,10 @@ class SearchLayer(nn.Module):
         else:
             keyword = keyword_part(head.keyword_weight, torch.as_tensor(by_words).to(dense))
             raw = dense + keyword
+        remembered = None
+        if recalled is not None:
+            remembered = self.memory.scores(recalled, positions).to(raw)
+            raw = raw + remembered[:, None]
         there, mask = positions != NONE, None
         if not (self._reaches_all and there.all()):
             mask = torch.as_tensor(there).to(raw.device)
@@ -290,6 +323,8 @@ class SearchLayer(nn.Module):
             keyword=keyword if by_words is None else keyword.gather(2, along),
             head_weights=weighed.by_head.gather(2, along),
             folded=folded,
+            memory=None if remembered is None else remembered.gather(1, order),
+            recalled=recalled,
             keys=keys,
             null_weight=weighed.nothing,
             dense_of_all=legs.dense_of_all,
@@ -341,13 +376,16 @@ class SearchOutput(NamedTuple):
         context: Σ_d weight(q, d) v_d, the mixture of the heads' contexts.
         weights: the mixture of the heads' softmaxes; zeros where `positions` is −1.
         positions: positions in the snapshot; −1 = none.
-        scores: the order of hits: dense + keyword with one head, else temperature · log weight + const.
+        scores: the order of hits: dense + keyword + memory with one head, else temperature · log weight +
+            const.
         dense: q_h · k_d, or the score in its place, per head.
         keyword: w_h(q) · b(q, d), per head.
         head_weights: each head's softmax.
         folded: the queries against stored embeddings, after the last hop.
         keys: the key of each candidate that each head chose, the best of its passages, numbered as in
             `Snapshot.key_embeddings`; None if every candidate has only one key, or `embed` gave it.
+        memory: γ M(q, d), the same for all heads; None without a memory.
+        recalled: γ a of each past query of the memory.
         null_weight: the weight of "nothing fits", which reduces those of the documents; None without a slot.
         dense_of_all, keyword_of_all: scores of every position, if candidate generation computed them; see
             `Legs`. Without gradients.
@@ -361,7 +399,15 @@ class SearchOutput(NamedTuple):
     keyword: Float[Tensor, "batch heads candidates"]
     head_weights: Float[Tensor, "batch heads candidates"]
     folded: Float[Tensor, "batch heads encoder_dim"]
+    memory: Float[Tensor, "batch candidates"] | None = None
+    recalled: Float[Tensor, "batch past"] | None = None
     keys: Int64[np.ndarray, "batch heads candidates"] | None = None
     null_weight: Float[Tensor, " batch"] | None = None
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
+
+    @property
+    def raw(self) -> Float[Tensor, "batch heads candidates"]:
+        """Logits times the temperature: the sum of the parts of each head's score."""
+        raw = self.dense + self.keyword
+        return raw if self.memory is None else raw + self.memory[:, None]

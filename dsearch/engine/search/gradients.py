@@ -76,7 +76,8 @@ class AttentionParts:
         arrays: `context` [batch, value_dim]; `weights`, `scores` [batch, candidates]; and what was asked for:
             `keys`, `values` [batch, candidates, dim], or by head where long documents have several keys;
             `dense`, `keyword`, `head_weights` [batch, heads, candidates]; `slopes` [batch, heads, candidates,
-            encoder_dim]; `null_weight` [batch] where the head has a null slot.
+            encoder_dim]; `null_weight` [batch] where the head has a null slot; `memory` [batch, candidates]
+            where it has a query memory.
         certificate: when it was asked for.
     """
 
@@ -112,7 +113,7 @@ def attention_parts(
         collection: what is attended to.
         asked: the queries.
         include: "keys" and "values" of the candidates; "parts" (dense, keyword, head_weights); "slopes",
-            which are left out where there are several hops, or a null slot (use `vjp`).
+            which are left out where there are several hops, a null slot or a memory (use `vjp`).
         certify: as for `Collection.attend`.
         largest_bytes: more than this of keys, values and slopes are refused.
 
@@ -130,6 +131,8 @@ def attention_parts(
             arrays["null_weight"] = found.null_weight
         if "parts" in include:
             arrays |= {"dense": found.dense, "keyword": found.keyword, "head_weights": found.head_weights}
+            if found.memory is not None:
+                arrays["memory"] = found.memory
         if largest_bytes is not None:
             _check_size(found, layer.head.heads, include, largest_bytes)
         if "keys" in include or "values" in include:
@@ -140,8 +143,9 @@ def attention_parts(
             if "values" in include:
                 arrays["values"] = layer.head.values(embeddings)
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
-    # A slot competes with all candidates of a query, so clients need `vjp` for the gradient.
-    if "slopes" in include and layer.hops == 1 and found.null_weight is None:
+    # A slot competes with all candidates of a query, and a memory moves them all with the query: clients
+    # need `vjp` for the gradient.
+    if "slopes" in include and layer.hops == 1 and found.null_weight is None and found.recalled is None:
         arrays["slopes"] = slopes_of(layer, states, found)
     ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, found.positions)]
     numbers = {name: array.contiguous().numpy() for name, array in arrays.items()}

@@ -96,9 +96,7 @@ def predict(
         fields = dict(zip(wanted.tolist(), fields_of(collection.store, wanted, field), strict=True))
         values = [[fields.get(row) for row in line] for line in rows.tolist()]
         has = torch.tensor([[value is not None for value in line] for line in values], dtype=torch.bool)
-        weights = layer.weighing.weighed(
-            found.dense + found.keyword, has.reshape(found.positions.shape)
-        ).mixed
+        weights = layer.weighing.weighed(found.raw, has.reshape(found.positions.shape)).mixed
         weights = normalise(weights)  # a head without a document in reach gives its share to the others
     ids = collection.ids_at(layer.snapshot, found.positions)
     return Predicted(

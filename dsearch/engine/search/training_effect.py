@@ -1,7 +1,7 @@
 """Effect of training on a hit: its score, weight and rank before, and the training queries that pulled it.
 
 "Before" is the attention of the live model's parent (or its nearest ancestor that is served) over the same
-candidates for the same query. With one head, `score = before.score + dense + keyword`, exactly.
+candidates for the same query. With one head, `score = before.score + dense + keyword + memory`, exactly.
 """
 
 from __future__ import annotations
@@ -80,10 +80,15 @@ def learned(
             rank=then + 1,
             dense=float(now_dense[query, column] - then_dense[query, then]),
             keyword=float(now_keyword[query, column] - then_keyword[query, then]),
+            memory=_memory_at(found, query, column) - _memory_at(before, query, then),
             lessons=pulled,
         )
 
     return tell
+
+
+def _memory_at(found: SearchOutput, query: int, column: int) -> float:
+    return 0.0 if found.memory is None else float(found.memory[query, column])
 
 
 def _parts(

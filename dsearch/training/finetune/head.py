@@ -25,11 +25,19 @@ from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.training import Trainings, checkpoints_of
 from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates, overlap_of_canaries
 from dsearch.training.gate.held_out import Headroom, headroom
-from dsearch.training.gate.selection import CrossFitted, Served, cross_fitted, part_of_the_way, reweighed
+from dsearch.training.gate.selection import (
+    CrossFitted,
+    Served,
+    cross_fitted,
+    part_of_the_way,
+    reweighed,
+    with_memory,
+)
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.loop.student import Student
 from dsearch.training.losses.passages import FurtherPassages
+from dsearch.training.memory import MemoryTrials, memory_of
 from dsearch.training.options import TrainingOptions
 from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
 from dsearch.training.scopes.head import MakeTask, new_head
@@ -145,17 +153,23 @@ def finetune(
     room = headroom(examples, start, keywords=options.keywords)
     observer.headroom(room)
     trials = _trials(examples, options, start, observer)
+    memories = None
+    if trials is not None and options.memory and examples.source == "judgements" and task is None:
+        memories = MemoryTrials.of(trials)
     choice = None if trials is None else trials.choose()
     begin = start if choice is None else head_of(choice.setting, examples.states.shape[1])
     checkpoints = checkpoints_of(options.epochs)
-    folds = trainings.held_out_folds(checkpoints, trials)
+    folds = trainings.held_out_folds(checkpoints, trials, memories)
     crossed = cross_fitted(folds, checkpoints=len(checkpoints), seed=options.seed)
     epochs, served = [0, *checkpoints][crossed.kept.checkpoint], crossed.kept.served
 
     student = trainings.on_all(epochs, begin)
     if served is not None:
         student.head = _as_served(student.head, new_head(examples.states.shape[1], options, begin), served)
-    tuned, gated = _judged(examples, student, start, crossed, trials, choice, gate, options.seed)
+        if memories is not None and served.memory and (setting := memories.choose().memory) is not None:
+            memory = memory_of(examples, setting, states=student.states(examples))
+            student.head = with_memory(student.head, memory, served.memory)
+    tuned, gated = _judged(examples, student, start, crossed, trials, memories, choice, gate, options.seed)
     seconds = time.monotonic() - started
     share, factor = (1.0, 1.0) if served is None else (served.share, served.keywords)
     record = {
@@ -205,25 +219,32 @@ def _judged(
     start: Head,
     crossed: CrossFitted,
     trials: Trials | None,
+    memories: MemoryTrials | None,
     choice: ChosenSetting | None,
     gate: Gate | None,
     seed: int,
 ) -> tuple[TunedSearch | None, GateReport]:
-    """Tuned search, if it differs from `start`, and the gate report of the head."""
+    """The search that needs no training, with its memory, if it differs from `start`; and the gate report of
+    the head."""
     overlap = None
     if student.encoder is None:  # canaries are stored embeddings: they say nothing of an encoder that changed
         overlap = overlap_of_canaries(examples.snapshot, start, student.head, seed=seed)
-    if trials is None or choice is None or choice.setting == trials.start:
+    remembering, of_first = (None, None) if memories is None else memories.judged(gate)
+    if remembering is not None and remembering.memory is None:
+        remembering = None
+    if trials is None or choice is None or (choice.setting == trials.start and remembering is None):
         return None, judge(crossed.now, crossed.after, gate, canary_overlap=overlap, seed=seed)
     of_tuned, of_head = judge_candidates(
-        trials.judged(choice, gate),
+        trials.judged(choice, gate) if remembering is None or of_first is None else of_first,
         crossed.now,
-        crossed.before,
+        crossed.tuned,
         crossed.after,
         gate,
         canary_overlap=overlap,
         seed=seed,
     )
+    if remembering is not None and memories is not None:
+        return memories.searched(remembering, of_tuned), of_head
     return trials.tuned(choice, of_tuned), of_head
 
 

@@ -161,7 +161,7 @@ def evidence_of(
         part = slice(start, start + _AT_A_TIME)
         found = layer(torch.as_tensor(states[part]), list(texts[part]))
         mask = torch.as_tensor(found.positions != NONE)
-        raw = found.dense + found.keyword
+        raw = found.raw
         parts.append(slot_evidence(raw, mask, head.temperature, head.mixture).double().numpy())
     return np.concatenate([*parts, np.zeros(0)])
 

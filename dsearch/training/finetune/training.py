@@ -7,6 +7,7 @@ served (selection.py). `finetune` chooses from all those answers together.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,16 +18,19 @@ from dsearch.training.data.examples import Examples
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers, HeldOut, split_folds
 from dsearch.training.gate.selection import (
     KEYWORD_FACTORS,
+    MEMORY_SHARES,
     SHARES,
     FoldAnswers,
     Served,
     part_of_the_way,
     reweighed,
+    with_memory,
 )
 from dsearch.training.loop.loop import TrainingDiverged, Watch
 from dsearch.training.loop.observer import Epoch, Observer
 from dsearch.training.loop.run_folder import RunFolder, Stage
 from dsearch.training.loop.student import Student
+from dsearch.training.memory import MemoryTrials, memory_of
 from dsearch.training.options import TrainingOptions
 from dsearch.training.scopes.head import MakeTask, new_head, train_student
 from dsearch.training.tune import HOP_STRENGTHS, Trials, head_of
@@ -60,12 +64,15 @@ class Trainings:
     observer: Observer
     task: MakeTask | None = None
 
-    def held_out_folds(self, checkpoints: list[int], trials: Trials | None) -> list[FoldAnswers]:
+    def held_out_folds(
+        self, checkpoints: list[int], trials: Trials | None, memories: MemoryTrials | None = None
+    ) -> list[FoldAnswers]:
         """Answers of each fold by trainings without it, until enough queries were held out once.
 
         Args:
             checkpoints: epochs after which the fold is ranked.
             trials: initial settings, chosen without the fold; None for `start`.
+            memories: query memories beside them, likewise; None for no memory.
         """
         examples, options = self.examples, self.options
         if options.folds == 0 or len(examples) < MIN_HELD_OUT:
@@ -74,7 +81,7 @@ class Trainings:
         for number, part in enumerate(split_folds(examples, options.folds, options.seed)):
             if sum(len(fold.before) for fold in folds) >= ENOUGH:
                 break
-            folds.append(self._fold(number, part, checkpoints, trials))
+            folds.append(self._fold(number, part, checkpoints, trials, memories))
         return folds
 
     def on_all(self, epochs: int, start: Head) -> Student:
@@ -87,7 +94,12 @@ class Trainings:
         return self._train(self.examples, "train", stage, epochs, start, told)
 
     def _fold(
-        self, number: int, part: list[int], checkpoints: list[int], trials: Trials | None
+        self,
+        number: int,
+        part: list[int],
+        checkpoints: list[int],
+        trials: Trials | None,
+        memories: MemoryTrials | None,
     ) -> FoldAnswers:
         examples, options = self.examples, self.options
         training = examples.subset(sorted(set(range(len(examples))) - set(part)))
@@ -104,8 +116,15 @@ class Trainings:
             start, strength = head_of(setting, examples.states.shape[1]), setting.hop_strength
             before = held_out.answers(start)
             hops = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
+        tuned, beside = before, None if memories is None else memories.choose(without=part).memory
+        if beside is not None:
+            remembering = deepcopy(start)
+            remembering.memory = memory_of(training, beside)
+            tuned = held_out.answers(remembering)
         # An encoder that learned is served whole: its head alone would not lead back.
         shares = SHARES if self.encoder is None else (1.0,)
+        if beside is not None and self.encoder is None:
+            shares = (0.0, *shares)  # the tuned search with its memory
         factors = (1.0,) if self.encoder is not None or trials is None else KEYWORD_FACTORS
         after: dict[int, Answers] = {}
         served: dict[Served, Answers] = {}
@@ -122,11 +141,22 @@ class Trainings:
             if epoch.number == checkpoints[-1]:
                 for share in shares:
                     head = part_of_the_way(beginning, student.head, share)
-                    heads = [reweighed(head, factor) for factor in factors]
-                    for factor, by_hop in zip(
-                        factors, held_out.answers_of_alike(heads, hops, states), strict=True
-                    ):
-                        served.update({Served(share, hop, factor): of for hop, of in by_hop.items()})
+                    memory = None
+                    if beside is not None:
+                        memory = memory_of(training, beside, states=student.states(training))
+                    ways = [
+                        (factor, of_memory)
+                        for of_memory in ((0.0,) if memory is None else MEMORY_SHARES)
+                        for factor in (factors[:2] if of_memory else factors)
+                    ]
+                    heads = [
+                        with_memory(reweighed(head, factor), memory, of_memory) for factor, of_memory in ways
+                    ]
+                    by_way = held_out.answers_of_alike(heads, hops, states)
+                    for (factor, of_memory), by_hop in zip(ways, by_way, strict=True):
+                        served.update(
+                            {Served(share, hop, factor, 0.0, of_memory): of for hop, of in by_hop.items()}
+                        )
                 answers = served[Served(1.0, strength)]
             else:
                 answers = held_out.answers(student.head, states)
@@ -140,7 +170,7 @@ class Trainings:
             return self._tell("validate", stage, epoch, student)
 
         self._train(training, "validate", stage, None, start, told)
-        return FoldAnswers(now, before, [after[epoch] for epoch in checkpoints], served)
+        return FoldAnswers(now, before, [after[epoch] for epoch in checkpoints], served, tuned)
 
     def _train(
         self,

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.training.gate.held_out import Answers, joined
 
 _HARM = 2.0  # how much more a loss on unseen documents counts: whoever judged none of them cannot see it
@@ -30,16 +31,18 @@ MIN_SLICE = 20  # with fewer queries, a slice says too little to choose epochs b
 
 
 class Served(NamedTuple):
-    """Settings to serve a head: share of the learned change, hop strength, keyword factor, query keys.
+    """Settings to serve a head: share of the learned change, hop, keyword factor, query keys, memory.
 
     `keywords` is the factor f of the learned keyword weight; `query_keys` is the strength of training queries
-    as further keys of their answers, see data/examples.py.
+    as further keys of their answers, see data/examples.py; `memory` is the share of the strength that was
+    chosen for the query memory.
     """
 
     share: float
     hop: float
     keywords: float = 1.0
     query_keys: float = 0.0
+    memory: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,14 @@ class FoldAnswers:
     """Answers of one fold: by the live model, by the start of training, and after each checkpoint.
 
     `served`: after the last one, for each setting that may serve the head; empty if none is to be chosen.
+    `tuned`: by the search that needs no training, with its memory if it has one; as `before` without one.
     """
 
     now: Answers
     before: Answers
     after: list[Answers]
     served: dict[Served, Answers]
+    tuned: Answers | None = None
 
     def of(self, kept: Kept) -> Answers:
         """Answers of the selected checkpoint and settings."""
@@ -81,12 +86,14 @@ class CrossFitted:
         now: answers of the live model; None if none was held out, like the next two.
         before: answers of the start of training.
         after: answers of the trained model.
+        tuned: answers of the search that needs no training.
     """
 
     kept: Kept
     now: Answers | None = None
     before: Answers | None = None
     after: Answers | None = None
+    tuned: Answers | None = None
 
 
 def cross_fitted(folds: list[FoldAnswers], *, checkpoints: int, seed: int) -> CrossFitted:
@@ -107,6 +114,7 @@ def cross_fitted(folds: list[FoldAnswers], *, checkpoints: int, seed: int) -> Cr
         joined([part.now for part in parts]),
         joined([part.before for part in parts]),
         joined([part.of(of) for part, of in zip(parts, others, strict=True)]),
+        joined([part.before if part.tuned is None else part.tuned for part in parts]),
     )
 
 
@@ -115,10 +123,15 @@ def chosen(folds: list[FoldAnswers]) -> Kept:
     before = joined([fold.before for fold in folds])
     after = [joined(list(parts)) for parts in zip(*(fold.after for fold in folds), strict=True)]
     kept = kept_checkpoint(np.stack([before.all, *(one.all for one in after)]), before.seen)
-    if kept < len(after) or not folds[0].served:
+    if not folds[0].served:
         return Kept(kept)
     served = {of: joined([fold.served[of] for fold in folds]) for of in folds[0].served}
-    return Kept(kept, kept_served(served, joined([fold.now for fold in folds])))
+    best = kept_served(served, joined([fold.now for fold in folds]))
+    if kept < len(after):
+        early = [before, *after][kept]
+        if not best.memory or served[best].all.mean() <= early.all.mean():
+            return Kept(kept)
+    return Kept(len(after), best)
 
 
 def halves(fold: FoldAnswers, seed: int) -> list[FoldAnswers]:
@@ -130,6 +143,7 @@ def halves(fold: FoldAnswers, seed: int) -> list[FoldAnswers]:
             fold.before.subset(half),
             [one.subset(half) for one in fold.after],
             {of: one.subset(half) for of, one in fold.served.items()},
+            None if fold.tuned is None else fold.tuned.subset(half),
         )
         for half in (np.sort(order[::2]), np.sort(order[1::2]))
     ]
@@ -139,14 +153,19 @@ def kept_served(served: dict[Served, Answers], now: Answers) -> Served:
     """The best way by all queries, where what unseen documents lose against what answers now counts thrice.
 
     Each of the others with its best hop. Seen and unseen queries count alike, however many there are of each.
-    With too few unseen documents to tell: all of what was learned, as it was learned.
+    With too few unseen documents to tell: all of what was learned, as it was learned, with the memory that
+    was chosen if it gains.
     """
     hops: dict[Served, dict[float, Float[np.ndarray, " queries"]]] = {}
-    for of in sorted(served, key=lambda of: (-of.share, of.query_keys, of.keywords)):  # equals: the plainest
+    for of in sorted(
+        served, key=lambda of: (-of.share, of.query_keys, of.keywords, of.memory)
+    ):  # equals: the plainest
         hops.setdefault(of._replace(hop=0.0), {})[of.hop] = served[of].all
     best = {of: of._replace(hop=kept_hop(values, now.seen)) for of, values in hops.items()}
     if (~np.isnan(now.unseen)).sum() < MIN_SLICE:
-        return best[Served(max(of.share for of in best), 0.0)]
+        whole = Served(max(of.share for of in best), 0.0)
+        alike = [of for of in best if of._replace(memory=0.0) == whole]
+        return max((best[of] for of in alike), key=lambda of: served[of].all.mean())
     gains = {of: float(np.nanmean(served[of].unseen - now.unseen)) for of in best.values()}
     weights = _balance(now.seen)
     return max(gains, key=lambda of: (served[of].all * weights).mean() + _HARM * min(0.0, gains[of]))
@@ -189,6 +208,7 @@ def _balance(seen: Bool[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 KEYWORD_FACTORS = (1.0, 1.3, 1.6, 2.0)
+MEMORY_SHARES = (0.0, 0.5, 1.0)  # a head knows part of what the memory tells
 
 
 def part_of_the_way(before: Head, trained: Head, share: float) -> Head:
@@ -211,3 +231,11 @@ def reweighed(head: Head, factor: float) -> Head:
     with torch.no_grad():
         weighed.keyword_weight.mul_(factor)
     return weighed
+
+
+def with_memory(head: Head, memory: QueryMemory | None, share: float) -> Head:
+    """The head with this share of the strength of a query memory; 0 is none."""
+    if memory is None or not share:
+        return head
+    setting = memory.strength.item() * share, memory.log_temperature.exp().item(), memory.null_level.item()
+    return head.remembering(memory.with_setting(*setting))

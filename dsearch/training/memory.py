@@ -1,0 +1,389 @@
+"""Fit a query memory: choose γ, τ and c on judged queries, each answered without its own row.
+
+The memory (attention/retrieval/memory.py) needs no training: its rows are the judged queries. Three numbers
+are chosen, beside the setting of the tuned search, on up to `MOST_QUERIES` queries. What they give is
+cross-validated: each fold is scored with the choice of the other folds.
+
+Unseen documents are a matter of design, not of luck: every judged document is hidden in exactly one of five
+rounds, with all documents of the same embedding. A round's memory knows no grade of its hidden documents. The
+unseen score of a query is that of its hidden documents, where its other relevant ones are taken out of
+ranking and judgements.
+
+Rankings are those of a pool for each query: the best documents of the searches that are compared, those that
+the memory raises most, and the relevant ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor
+
+from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
+from dsearch.engine.ranking.memory import SnapshotMemory
+from dsearch.training.data.examples import Examples
+from dsearch.training.gate.gate import Gate, GateReport, judge
+from dsearch.training.gate.held_out import Answers
+from dsearch.training.ranking import DEPTH, Ranking, padded
+from dsearch.training.tune import ChosenSetting, Setting, Trials, TunedSearch, head_of
+
+STRENGTHS = (0.1, 0.2, 0.4, 0.8, 1.5)
+TEMPERATURES = (0.03, 0.05, 0.07)
+NULL_LEVELS = (0.3, 0.5, 0.7)
+SCOPE = "memory"  # of its record
+_ROUNDS = 5
+_POOL = 100  # of each search in a pool
+_FOLDS = 10
+_FEWEST = 20  # queries: with fewer, a slice says too little to choose by
+_QUERIES_AT_A_TIME = 32
+
+
+class MemorySetting(NamedTuple):
+    """γ, τ and c of a memory."""
+
+    strength: float
+    temperature: float
+    null_level: float
+
+    def __str__(self) -> str:
+        """In words."""
+        return (
+            f"memory strength {self.strength:g}, temperature {self.temperature:g}, null level "
+            f"{self.null_level:g}"
+        )
+
+
+GRID = [
+    MemorySetting(*of)
+    for of in np.array(np.meshgrid(STRENGTHS, TEMPERATURES, NULL_LEVELS)).T.reshape(-1, 3).tolist()
+]
+
+
+def memory_of(
+    examples: Examples,
+    setting: MemorySetting,
+    *,
+    states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+    hidden: Bool[np.ndarray, " positions"] | None = None,
+) -> QueryMemory | None:
+    """The memory of examples; None if they have no grade.
+
+    Args:
+        examples: judged queries; texts are kept only of judgements, not of clicks.
+        setting: γ, τ and c.
+        states: embeddings of the queries by another encoder; None for the collection's.
+        hidden: positions whose grades are left out.
+    """
+    states = examples.states if states is None else states
+    owners = np.repeat(np.arange(len(examples)), [len(at) for at, _ in examples.relevant])
+    positions = np.concatenate([at for at, _ in examples.relevant])
+    grades = np.concatenate([of for _, of in examples.relevant])
+    if hidden is not None:
+        kept = ~hidden[positions]
+        owners, positions, grades = owners[kept], positions[kept], grades[kept]
+    if not len(grades):
+        return None
+    asked, of_query = np.unique(owners, return_inverse=True)
+    judged, of_document = np.unique(positions, return_inverse=True)
+    texts = [examples.texts[at] for at in asked.tolist()] if examples.source == "judgements" else None
+    snapshot = examples.snapshot
+    return QueryMemory(
+        states[asked],
+        snapshot.embeddings(judged[None])[0],
+        snapshot.rows(judged),
+        of_query,
+        of_document,
+        grades,
+        texts=texts,
+        strength=setting.strength,
+        temperature=setting.temperature,
+        null_level=setting.null_level,
+    )
+
+
+class ChosenMemory(NamedTuple):
+    """A tuned setting, and the memory beside it; None: the search is better without."""
+
+    setting: Setting
+    memory: MemorySetting | None
+
+
+class _Values(NamedTuple):
+    """nDCG@10 of each query on all documents and on hidden ones; the latter NaN if it has none."""
+
+    all: Float[np.ndarray, " queries"]
+    unseen: Float[np.ndarray, " queries"]
+
+    def subset(self, which: Int64[np.ndarray, " some"]) -> _Values:
+        return _Values(self.all[which], self.unseen[which])
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTrials:
+    """Every memory of the grid beside the settings that tuning chooses, scored on the queries of `trials`.
+
+    Attributes:
+        trials: the tuned searches.
+        values: of each setting with each memory, and without one.
+        seen: True if another query of the examples judged a relevant document.
+    """
+
+    trials: Trials
+    values: dict[tuple[Setting, MemorySetting | None], _Values]
+    seen: Bool[np.ndarray, " drawn"]
+
+    @classmethod
+    def of(cls, trials: Trials) -> MemoryTrials:
+        """Score the grid."""
+        examples = trials.examples.subset(trials.drawn.tolist())
+        settings = [*dict.fromkeys([trials.start, trials.choose().setting, *_by_folds(trials)])]
+        values = _values(trials.examples, examples, settings)
+        times: dict[int, int] = {}
+        for at in np.concatenate([at for at, _ in trials.examples.relevant]).tolist():
+            times[at] = times.get(at, 0) + 1
+        seen = [any(times[at] > 1 for at in of.tolist()) for of, _ in examples.relevant]
+        return cls(trials, values, np.array(seen, bool))
+
+    def choose(self, without: Sequence[int] = ()) -> ChosenMemory:
+        """The best memory by all queries but those `without`, beside the setting that they choose."""
+        trials = self.trials
+        setting = self._known(trials.choose(without).setting)
+        kept = np.flatnonzero(~np.isin(trials.drawn, np.asarray(without, np.int64)))
+        if len(kept) < _FEWEST:
+            return ChosenMemory(setting, None)
+        return ChosenMemory(setting, self._best(setting, kept))
+
+    def crossed(self) -> tuple[ChosenMemory, Answers, Answers]:
+        """The choice by all queries, the answers of the start, and each fold's by what the others choose."""
+        trials = self.trials
+        fold = np.random.default_rng([trials.seed, 2]).permutation(len(trials.drawn)) % _FOLDS
+        every = np.zeros((2, len(fold)))
+        plain = np.zeros(len(fold))
+        for number in range(min(_FOLDS, len(fold))):
+            mine = np.flatnonzero(fold == number)
+            chosen = self.choose(trials.drawn[mine].tolist())
+            every[:, mine] = self.values[chosen].subset(mine)
+            plain[mine] = self.values[chosen.setting, None].all[mine]
+        kept = self.choose()
+        if every[0].mean() < plain.mean():  # what the folds choose is worse than none
+            kept = kept._replace(memory=None)
+        before = self.values[trials.start, None]
+        return kept, self._answers(before), self._answers(_Values(every[0], every[1]))
+
+    def judged(self, gate: Gate | None = None) -> tuple[ChosenMemory, GateReport]:
+        """The choice by all queries, and the gate's report on what folds chose for one another."""
+        chosen, before, after = self.crossed()
+        return chosen, judge(before, after, gate, seed=self.trials.seed)
+
+    def searched(self, chosen: ChosenMemory, gate: GateReport) -> TunedSearch:
+        """The tuned search with its memory, as a candidate."""
+        assert chosen.memory is not None
+        trials = self.trials
+        tuned = trials.tuned(ChosenSetting(chosen.setting, trials.values[chosen.setting]), gate)
+        head = head_of(chosen.setting, trials.examples.states.shape[1])
+        head.memory = memory_of(trials.examples, chosen.memory)
+        values, start = self.values[chosen], self.values[trials.start, None]
+        record: dict[str, Any] = {
+            **tuned.record,
+            "scope": SCOPE,
+            "examples": len(trials.examples),
+            "scores": {
+                "untuned": float(start.all.mean()),
+                "dense": tuned.scores["dense"],
+                "keyword": tuned.scores["keyword"],
+                "tuned": float(self.values[chosen.setting, None].all.mean()),
+                "memory": float(values.all.mean()),
+            },
+        }
+        return TunedSearch(head.eval(), chosen.setting, record["scores"], gate, tuned.seconds, record)
+
+    def _best(self, setting: Setting, kept: Int64[np.ndarray, " kept"]) -> MemorySetting | None:
+        """The memory that gains most; all documents and hidden ones count alike.
+
+        None if the gain is not larger than its standard error: among many memories some look better by luck.
+        """
+        plain = self.values[setting, None].subset(kept)
+        unseen = ~np.isnan(plain.unseen)
+
+        def gain(memory: MemorySetting) -> float:
+            values = self.values[setting, memory].subset(kept)
+            whole = float((values.all - plain.all).mean())
+            if unseen.sum() < _FEWEST:
+                return whole
+            return whole + float((values.unseen - plain.unseen)[unseen].mean())
+
+        best = max(GRID, key=gain)
+        rise = self.values[setting, best].subset(kept).all - plain.all
+        return best if gain(best) > 0 and rise.mean() > rise.std() / np.sqrt(len(rise)) else None
+
+    def _known(self, setting: Setting) -> Setting:
+        """The setting, or the choice of all queries where no fold of these trials chose it."""
+        return setting if (setting, None) in self.values else self.trials.choose().setting
+
+    def _answers(self, values: _Values) -> Answers:
+        return Answers(values.all, self.seen, values.unseen)
+
+
+def _by_folds(trials: Trials) -> Iterator[Setting]:
+    fold = np.random.default_rng([trials.seed, 2]).permutation(len(trials.drawn)) % _FOLDS
+    for number in range(min(_FOLDS, len(fold))):
+        yield trials.choose(trials.drawn[fold == number].tolist()).setting
+
+
+def _values(
+    examples: Examples, drawn: Examples, settings: Sequence[Setting]
+) -> dict[tuple[Setting, MemorySetting | None], _Values]:
+    pool = _Pool.of(examples, drawn, settings)
+    values: dict[tuple[Setting, MemorySetting | None], _Values] = {}
+    states = torch.as_tensor(drawn.states)
+    hidings = [None, *_hidings(examples)]
+    for memory, found in _remembered(examples, pool, states, hidings):
+        for setting, base in pool.scores.items():
+            rows = [
+                pool.ndcg(base if of is None else base + of, hidden)
+                for of, hidden in zip(found, hidings, strict=True)
+            ]
+            values[setting, memory] = _Values(rows[0], _mean_of_rounds(rows[1:]))
+    return values
+
+
+@torch.inference_mode()
+def _remembered(
+    examples: Examples,
+    pool: _Pool,
+    states: Float[Tensor, "queries encoder_dim"],
+    hidings: Sequence[Bool[np.ndarray, " positions"] | None],
+) -> Iterator[tuple[MemorySetting | None, list[Float[Tensor, "queries pool"] | None]]]:
+    """γ M of the pool by each memory of the grid, in each round; first without a memory."""
+    yield None, [None for _ in hidings]
+    first = GRID[0]
+    memories = [memory_of(examples, first, hidden=hidden) for hidden in hidings]
+    bound = [None if one is None else SnapshotMemory(one, examples.snapshot) for one in memories]
+    plain: dict[tuple[float, float], list[Float[Tensor, "queries pool"] | None]] = {}
+    for setting in GRID:
+        key = setting[1:]
+        if key not in plain:
+            plain = {key: []}  # the strengths of one temperature and level come in a row
+            for of in bound:
+                if of is None:
+                    plain[key].append(None)
+                    continue
+                recalled = of.memory.with_setting(1.0, *key)(states, above=ALIKE)
+                plain[key].append(of.scores(recalled, pool.positions))
+        yield setting, [None if of is None else setting.strength * of for of in plain[key]]
+
+
+def _mean_of_rounds(rows: Sequence[Float[np.ndarray, " queries"]]) -> Float[np.ndarray, " queries"]:
+    """The mean over the rounds in which a query has a hidden document; NaN where it never has."""
+    every = np.stack(rows)
+    counts = (~np.isnan(every)).sum(0)
+    return np.where(counts > 0, np.nansum(every, 0) / np.maximum(counts, 1), np.nan)
+
+
+def _hidings(examples: Examples) -> list[Bool[np.ndarray, " positions"]]:
+    """The documents of each round: every judged document in exactly one, equal embeddings together."""
+    judged = np.unique(np.concatenate([at for at, _ in examples.relevant]))
+    embeddings = np.ascontiguousarray(examples.snapshot.embeddings(judged[None])[0])
+    alike: dict[bytes, int] = {}
+    group = np.array([alike.setdefault(row.tobytes(), len(alike)) for row in embeddings], np.int64)
+    of_group = np.random.default_rng(0).permutation(len(alike)) % _ROUNDS
+    hidings = np.zeros((_ROUNDS, examples.snapshot.positions), bool)
+    hidings[of_group[group], judged] = True
+    return list(hidings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The documents of each query that may be among its first ten, and how they score.
+
+    Attributes:
+        positions: ascending, −1 behind.
+        scores: t · logit by each setting, −inf at −1 and at what is hidden from the query.
+        grades: 0 if not relevant.
+        ideal: the grades of each query, the largest first.
+        given: relevant positions and grades, of which `grades` are those in the pool.
+    """
+
+    positions: Int64[np.ndarray, "queries pool"]
+    scores: dict[Setting, Float[Tensor, "queries pool"]]
+    grades: Float[Tensor, "queries pool"]
+    given: tuple[Int64[np.ndarray, "queries longest"], Float32[np.ndarray, "queries longest"]]
+
+    @classmethod
+    def of(cls, examples: Examples, drawn: Examples, settings: Sequence[Setting]) -> _Pool:
+        ranking = Ranking(drawn)
+        dim = drawn.states.shape[1]
+        positions, grades = padded(drawn.relevant)
+        proposed = [np.where(positions < 0, -1, positions), _raised(examples, drawn)]
+        every: dict[Setting, list[Float[Tensor, "batch documents"]]] = {}
+        for setting in settings:
+            head = head_of(setting, dim).settle()
+            every[setting] = list(ranking.scores(head, setting.hop_strength))
+            proposed += [
+                torch.cat(
+                    [block.topk(min(_POOL, block.shape[1])).indices for block in every[setting]]
+                ).numpy()
+            ]
+        pool = _distinct(np.concatenate(proposed, axis=1))
+        at = torch.as_tensor(np.maximum(pool, 0))
+        missing = torch.as_tensor(pool < 0)
+        scores = {
+            setting: torch.cat(
+                [
+                    block.gather(1, at[n * _QUERIES_AT_A_TIME :][: len(block)])
+                    for n, block in enumerate(blocks)
+                ]
+            ).masked_fill(missing, -torch.inf)
+            for setting, blocks in every.items()
+        }
+        graded = np.zeros(pool.shape, np.float32)
+        for column in range(positions.shape[1]):
+            graded += np.where(pool == positions[:, column : column + 1], grades[:, column : column + 1], 0)
+        return cls(pool, scores, torch.as_tensor(graded), (positions, grades))
+
+    def ndcg(
+        self, scores: Float[Tensor, "queries pool"], hidden: Bool[np.ndarray, " positions"] | None
+    ) -> Float[np.ndarray, " queries"]:
+        """nDCG@10 of each query; with `hidden` on those documents alone, NaN where none is relevant."""
+        positions, given = self.given
+        grades = self.grades
+        if hidden is not None:
+            other = torch.as_tensor(~hidden[np.maximum(self.positions, 0)]) & (grades > 0)
+            scores, grades = scores.masked_fill(other, -torch.inf), grades.masked_fill(other, 0.0)
+            given = np.where(hidden[np.maximum(positions, 0)], given, 0.0)
+        depth = min(DEPTH, scores.shape[1])
+        discounts = 1 / np.log2(np.arange(DEPTH) + 2)
+        top = scores.topk(depth, dim=1)
+        found = grades.gather(1, top.indices).masked_fill(top.values == -torch.inf, 0.0).double().numpy()
+        ideal = -np.sort(-given, axis=1)[:, :DEPTH].astype(np.float64)
+        best = ideal @ discounts[: ideal.shape[1]]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(best > 0, found @ discounts[:depth] / best, np.nan)
+
+
+@torch.inference_mode()
+def _raised(examples: Examples, drawn: Examples) -> Int64[np.ndarray, "queries pool"]:
+    """The documents that a memory of the middle of the grid raises most."""
+    memory = memory_of(examples, MemorySetting(1.0, 0.05, 0.5))
+    assert memory is not None
+    bound = SnapshotMemory(memory, examples.snapshot)
+    states = torch.as_tensor(drawn.states)
+    blocks = [
+        bound.best(memory(states[at : at + _QUERIES_AT_A_TIME], above=ALIKE), _POOL)
+        for at in range(0, len(states), _QUERIES_AT_A_TIME)
+    ]
+    return np.concatenate(blocks)
+
+
+def _distinct(positions: Int64[np.ndarray, "queries found"]) -> Int64[np.ndarray, "queries pool"]:
+    last = np.iinfo(np.int64).max
+    ordered = np.sort(np.where(positions < 0, last, positions), axis=1)
+    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = last
+    ordered = np.sort(ordered, axis=1)
+    width = int((ordered != last).sum(1).max(initial=1))
+    return np.where(ordered == last, -1, ordered)[:, :width]

@@ -1,0 +1,103 @@
+"""A query memory gives what its formula gives, has gradients, and survives its file."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
+
+
+def small(**setting: float) -> QueryMemory:
+    """Three past queries along the axes: the first judged two documents, the others one."""
+    return QueryMemory(
+        np.eye(3, 4, dtype=np.float32),
+        np.eye(3, 4, k=1, dtype=np.float32),
+        np.array([10, 11, 12]),
+        np.array([0, 0, 1, 2]),
+        np.array([0, 1, 1, 2]),
+        np.array([4.0, 2.0, 1.0, 3.0]),
+        texts=["one", "two", "three"],
+        **setting,
+    )
+
+
+def test_relevance_is_the_formula_by_hand() -> None:
+    memory = small(strength=2.0, temperature=0.5, null_level=0.4)
+    query = torch.tensor([[3.0, 4.0, 0.0, 0.0]])  # cosines .6, .8 and 0
+    weights = [math.exp(0.6 / 0.5), math.exp(0.8 / 0.5), math.exp(0.0), math.exp(0.4 / 0.5)]
+    a = [weight / sum(weights) for weight in weights]
+    assert memory.attention(query)[0].tolist() == pytest.approx(a[:3], rel=1e-5)
+    # Grades by the best of their query: 1 and .5, 1, 1.
+    expected = [2 * a[0], 2 * (0.5 * a[0] + a[1]), 2 * a[2]]
+    assert memory.relevance(memory(query))[0].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_rows_that_are_the_same_query_can_be_left_out() -> None:
+    memory = small(temperature=0.5, null_level=0.4)
+    query = torch.tensor([[1.0, 0.01, 0.0, 0.0]])
+    attention = memory.attention(query, above=0.98)[0]
+    without = QueryMemory(
+        memory.states.numpy()[1:],
+        memory.embeddings.numpy()[1:],
+        np.array([11, 12]),
+        np.array([0, 1]),
+        np.array([0, 1]),
+        np.array([1.0, 1.0]),
+        temperature=0.5,
+        null_level=0.4,
+    )
+    assert attention[0] == 0
+    assert attention[1:].tolist() == pytest.approx(without.attention(query)[0].tolist(), rel=1e-6)
+
+
+def test_gradients_reach_query_strength_temperature_and_level() -> None:
+    memory = small(strength=0.7, temperature=0.3, null_level=0.2).double()
+    query = torch.randn(2, 4, dtype=torch.double, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    parameters = tuple(memory.parameters())
+
+    def relevance(query: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        return memory.relevance(memory(query))
+
+    assert torch.autograd.gradcheck(relevance, (query, *parameters))
+    gradients = torch.autograd.grad(relevance(query).square().sum(), [query, *parameters])
+    assert all(gradient.abs().sum() > 0 for gradient in gradients)
+
+
+def test_a_memory_without_strength_adds_nothing() -> None:
+    memory = small()
+    assert not memory.relevance(memory(torch.ones(1, 4))).any()
+
+
+def test_its_file_gives_it_back() -> None:
+    memory = small(strength=0.8, temperature=0.07, null_level=0.3)
+    again = QueryMemory.from_bytes(memory.to_bytes())
+    assert again.texts == ["one", "two", "three"]
+    for name, tensor in memory.state_dict().items():
+        assert torch.allclose(again.state_dict()[name], tensor, rtol=1e-6), name
+    for name, tensor in memory.named_buffers():
+        assert torch.equal(dict(again.named_buffers())[name], tensor), name
+
+
+@pytest.mark.parametrize("cut", [4, 40, 400])
+def test_a_file_cut_short_is_corrupt(cut: int) -> None:
+    with pytest.raises(CorruptData, match="query memory"):
+        QueryMemory.from_bytes(small().to_bytes()[:cut])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_parts_are_refused() -> None:
+    one = np.ones((1, 4), np.float32)
+    zero, grade = np.array([0]), np.array([1.0])
+    with pytest.raises(DimensionMismatch):
+        QueryMemory(one, np.ones((1, 3), np.float32), zero, zero, zero, grade)
+    with pytest.raises(InvalidRequest, match="above 0"):
+        QueryMemory(one, one, zero, zero, zero, np.array([0.0]))
+    with pytest.raises(InvalidRequest, match="of_document"):
+        QueryMemory(one, one, zero, zero, np.array([1]), grade)
+    with pytest.raises(InvalidRequest, match="temperature"):
+        QueryMemory(one, one, zero, zero, zero, grade, temperature=0.0)

@@ -1,0 +1,252 @@
+"""A model with a query memory answers by its formula, explains it, and is stored with its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.fakes import HashingEncoder
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import LENDING, NEIGHBOURS, QueryMemory
+from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine.models.tensors import head_from_tensors, head_tensors, require_head_alone
+from dsearch.engine.options import LayerOptions
+from dsearch.engine.ranking.coverage import covered_mass
+from dsearch.engine.ranking.memory import SnapshotMemory
+from dsearch.engine.search.gradients import GradientQuery, vjp
+from dsearch.errors import Conflict, CorruptData
+from dsearch.types import Document
+
+WORDS = ["apple", "bread", "cheese", "dough", "egg", "flour", "grape", "honey", "ice", "jam"]
+PAST = ["apple bread", "cheese dough", "egg flour"]
+JUDGED = [{"d3": 2.0, "d7": 1.0}, {"d3": 1.0, "d11": 1.0}, {"d20": 3.0}]
+
+
+def document(n: int) -> Document:
+    return Document(f"d{n}", f"{WORDS[n % 10]} {WORDS[(n * 3 + 1) % 10]} {WORDS[n // 10]} number{n}")
+
+
+@pytest.fixture
+def papers(engine: SearchEngine) -> Collection:
+    papers = engine.create("papers")
+    papers.ingest([document(n) for n in range(40)])
+    return papers
+
+
+def memory_over(papers: Collection, strength: float = 0.6) -> QueryMemory:
+    ids = sorted({id for judged in JUDGED for id in judged})
+    rows = papers.store.rows_of(ids)
+    of_row = np.array([rows[id] for id in ids])
+    positions = papers.snapshot.positions_of(of_row)
+    pairs = [(n, ids.index(id), grade) for n, judged in enumerate(JUDGED) for id, grade in judged.items()]
+    of_query, of_document, grades = (np.array(column) for column in zip(*pairs, strict=True))
+    states = papers.query_states(PAST, "hybrid").numpy()
+    embeddings = papers.snapshot.embeddings(positions[None])[0]
+    return QueryMemory(
+        states, embeddings, of_row, of_query, of_document, grades, texts=PAST, strength=strength
+    )
+
+
+def remembering(papers: Collection, heads: int = 1) -> Head:
+    head = Head(papers.store.dimension, heads=heads)
+    head.memory = memory_over(papers)
+    return head.eval()
+
+
+def by_hand(papers: Collection, head: Head, query: str) -> dict[int, float]:
+    """γ M of every visible position, in plain numbers."""
+    memory, snapshot = head.memory, papers.snapshot
+    assert memory is not None
+    state = papers.query_states([query], "hybrid")[0].double().numpy()
+    states = memory.states.double().numpy()
+    t, c = memory.log_temperature.exp().item(), memory.null_level.item()
+    weights = np.exp(np.append(states @ state / np.linalg.norm(state), c) / t)
+    a = weights / weights.sum()
+    judged = {int(row): n for n, row in enumerate(memory.rows.tolist())}
+    relevance = np.zeros(len(judged))
+    for q, d, grade in zip(
+        memory.of_query.tolist(), memory.of_document.tolist(), memory.grades.tolist(), strict=True
+    ):
+        relevance[d] += a[q] * grade
+    stored = memory.embeddings.double().numpy()
+    expected: dict[int, float] = {}
+    for position in snapshot.visible().tolist():
+        embedding = snapshot.embeddings(np.array([position]))[0].astype(np.float64)
+        mine = judged.get(int(snapshot.rows(np.array([position]))[0]))
+        similar = stored @ embedding
+        near = np.argsort(-similar, kind="stable")[:NEIGHBOURS]
+        shares = np.exp(similar[near] / LENDING)
+        lent = float(relevance[near] @ shares / shares.sum())
+        expected[position] = memory.strength.item() * (lent if mine is None else relevance[mine])
+    return expected
+
+
+@pytest.mark.parametrize("candidates", [100, 6])
+def test_every_candidate_has_the_part_of_the_formula(papers: Collection, candidates: int) -> None:
+    head = remembering(papers)
+    papers.upsert([document(n) for n in range(40, 44)])  # fresh rows borrow too
+    papers.delete(["d11", "d5"])  # a judged document that is gone still lends
+    layer = SearchLayer(papers.snapshot, head, candidates=candidates)
+    found = layer(papers.query_states(["bread apple"], "hybrid"), ["bread apple"])
+    assert found.memory is not None
+    expected = by_hand(papers, head, "bread apple")
+    shown = [at for at in found.positions[0].tolist() if at >= 0]
+    assert candidates == 6 or set(shown) == set(expected)
+    assert found.memory[0, : len(shown)].tolist() == pytest.approx([expected[at] for at in shown], abs=1e-5)
+    raw = found.dense[0, 0] + found.keyword[0, 0] + found.memory[0]
+    assert torch.allclose(found.scores[0], raw, atol=1e-6)
+    assert (found.scores[0].diff() <= 0).all()
+
+
+def test_all_positions_are_as_candidates_are(papers: Collection) -> None:
+    papers.upsert([document(41)])
+    head = remembering(papers)
+    assert head.memory is not None
+    bound = SnapshotMemory(head.memory, papers.snapshot)
+    recalled = head.memory(papers.query_states(["apple", "jam"], "hybrid"))
+    every = np.tile(np.arange(papers.snapshot.positions), (2, 1))
+    assert torch.allclose(bound.of_all(recalled), bound.scores(recalled, every), atol=1e-7)
+    assert (bound.of_all(recalled) <= bound.most(recalled)[:, None] + 1e-6).all()
+    parts = bound.sources(recalled[0].detach().numpy(), 3)
+    assert parts.sum() == pytest.approx(bound.of_all(recalled)[0, 3].item(), abs=1e-6)
+
+
+def test_memory_proposes_what_no_leg_does(papers: Collection) -> None:
+    """With one candidate a leg, a judged document of the same question is still found."""
+    head = remembering(papers)
+    layer = SearchLayer(papers.snapshot, head, candidates=1)
+    found = layer(papers.query_states(["egg flour"], "hybrid"), ["egg flour"])
+    rows = papers.store.rows_of(["d20"])
+    assert papers.snapshot.positions_of(np.array([rows["d20"]]))[0] in found.positions[0]
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_explanations_add_up_and_name_past_queries(papers: Collection, heads: int) -> None:
+    version = papers.add_model(remembering(papers, heads), {})
+    hits = papers.search("bread apple", model=version, explain=True, limit=40).hits
+    assert any(hit.explain and hit.explain.memory > 0.1 for hit in hits)
+    for hit in hits:
+        parts = hit.explain
+        assert parts is not None
+        heads_sum = sum(
+            share * (dense + keyword)
+            for share, dense, keyword in zip(parts.shares, parts.dense, parts.keyword, strict=True)
+        )
+        assert hit.score == pytest.approx(heads_sum + parts.memory + parts.mixing, abs=1e-4)
+        assert sum(past.part for past in parts.past_queries) == pytest.approx(parts.memory, abs=1e-5)
+        learned = parts.learned
+        if heads == 1 and learned is not None:
+            changed = learned.score + learned.dense + learned.keyword + learned.memory
+            assert hit.score == pytest.approx(changed, abs=1e-4)
+    first = hits[0].explain
+    assert first is not None
+    assert first.past_queries[0].query == "apple bread"
+
+
+def test_covered_mass_counts_the_memory(papers: Collection) -> None:
+    version = papers.add_model(remembering(papers), {})
+    few = papers.attend(["apple"], model=version, candidates=5)
+    layer = SearchLayer(papers.snapshot, papers.head(version))
+    whole = layer(papers.query_states(["apple"], "hybrid"), ["apple"])
+    weights = dict(zip(whole.positions[0].tolist(), whole.weights[0].tolist(), strict=True))
+    narrow = SearchLayer(papers.snapshot, papers.head(version), candidates=5)
+    kept = narrow(papers.query_states(["apple"], "hybrid"), ["apple"]).positions[0]
+    expected = sum(weights[at] for at in kept.tolist() if at >= 0)
+    with torch.inference_mode():
+        mass = covered_mass(few.output, narrow, ["apple"])
+    assert mass[0].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_what_is_certified_is_what_a_full_search_gives(papers: Collection) -> None:
+    version = papers.add_model(remembering(papers), {})
+    whole = papers.attend(["bread apple"], model=version)
+    proved = 0
+    for candidates in (2, 5, 10, 20, 39):
+        some = papers.attend(["bread apple"], model=version, candidates=candidates, certify=3)
+        assert some.certificate is not None
+        if bool(some.certificate.proved[0]):
+            proved += 1
+            assert some.ids[0][:3] == whole.ids[0][:3]
+    assert proved
+
+
+def test_a_memory_has_no_part_in_keyword_search_and_kernels(papers: Collection) -> None:
+    version = papers.add_model(remembering(papers), {})
+    for options in (LayerOptions(mode="keyword"), LayerOptions(score="gaussian")):
+        one, other = (papers.attend(["bread apple"], model=model, **options) for model in (version, "v0"))
+        assert one.ids == other.ids
+        assert torch.equal(one.output.scores, other.output.scores)
+
+
+def test_it_is_stored_with_its_rows_and_answers_alike_when_opened_again(tmp_path: Path) -> None:
+    with SearchEngine(tmp_path, encoder=lambda: HashingEncoder(16)) as engine:
+        papers = engine.create("papers")
+        papers.ingest([document(n) for n in range(40)])
+        version = papers.add_model(remembering(papers), {})
+        papers.promote(version)
+        before = [(hit.id, hit.score) for hit in papers.search("bread apple").hits]
+        record = papers.store.model(version).record
+        assert record["memory"]["queries"] == 3
+        assert record["format"] == 9
+    with SearchEngine(tmp_path, encoder=lambda: HashingEncoder(16)) as engine:
+        papers = engine.collection("papers")
+        assert [(hit.id, hit.score) for hit in papers.search("bread apple").hits] == before
+        assert engine.verify("papers").ok
+    damaged = tmp_path / "collections" / "papers" / "models" / version / "memory.safetensors"
+    if not damaged.exists():
+        (damaged,) = tmp_path.rglob("memory.safetensors")
+    content = bytearray(damaged.read_bytes())
+    content[-3] ^= 4
+    damaged.write_bytes(content)
+    with SearchEngine(tmp_path, encoder=lambda: HashingEncoder(16)) as engine:
+        with pytest.raises(CorruptData):
+            engine.collection("papers").search("bread apple")
+        assert not engine.verify("papers").ok
+
+
+def test_a_changed_document_loses_its_grades_and_borrows_from_its_former_self(papers: Collection) -> None:
+    head = remembering(papers)
+    assert head.memory is not None
+    recalled = head.memory(papers.query_states(["egg flour"], "hybrid"))
+    before = _part(papers, head, recalled, "d20")
+    changed = document(20)
+    papers.upsert([Document("d20", changed.text + " more", title=changed.title)])
+    after = _part(papers, head, recalled, "d20")
+    assert after > 0
+    assert after != pytest.approx(before)
+
+
+def _part(papers: Collection, head: Head, recalled: torch.Tensor, id: str) -> float:
+    assert head.memory is not None
+    at = papers.snapshot.positions_of(np.array([papers.store.rows_of([id])[id]]))
+    return SnapshotMemory(head.memory, papers.snapshot).scores(recalled, at[None])[0, 0].item()
+
+
+def test_gradients_of_a_request_are_those_of_the_layer(papers: Collection) -> None:
+    version = papers.add_model(remembering(papers), {})
+    states = papers.query_states(["bread apple"], "hybrid").double().requires_grad_()
+    head = remembering(papers).double()
+    found = SearchLayer(papers.snapshot, head)(states, ["bread apple"])
+    upstream = torch.randn(
+        found.weights.shape, dtype=torch.double, generator=torch.Generator().manual_seed(1)
+    )
+    expected = torch.autograd.grad((found.weights * upstream).sum(), [states, head.memory.strength])  # pyright: ignore[reportOptionalMemberAccess]
+    served = vjp(
+        papers,
+        GradientQuery(states=states.detach(), texts=["bread apple"], model=version, dtype="float64"),
+        weights=upstream.tolist(),
+    )
+    assert np.allclose(served.states, expected[0].numpy(), atol=1e-9)
+    assert served.head["memory.strength"] == pytest.approx(expected[1].item(), rel=1e-6)
+
+
+def test_a_head_travels_without_its_memory_and_is_refused_as_a_child(papers: Collection) -> None:
+    head = remembering(papers)
+    again = head_from_tensors(head_tensors(head), papers.store.dimension)
+    assert again.memory is None
+    version = papers.add_model(head, {})
+    with pytest.raises(Conflict, match="memory"):
+        require_head_alone(version, papers.store.model(version).record)

@@ -1,0 +1,147 @@
+"""A query memory is chosen without its own rows, with hidden documents, and goes live by the gate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import ALIKE
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.ranking.memory import SnapshotMemory
+from dsearch.jobs import TrainingJob
+from dsearch.training import Examples, examples_from_judgements, run_training
+from dsearch.training.memory import MemorySetting, MemoryTrials, _hidings, memory_of
+from dsearch.training.ranking import Ranking
+from dsearch.training.tune import Trials
+from dsearch.types import Document
+
+TOPICS, EACH, DOCUMENTS = 20, 4, 3
+SETTING = MemorySetting(0.8, 0.05, 0.5)
+
+
+@pytest.fixture
+def topics(engine: SearchEngine) -> Collection:
+    """Documents whose words no query uses: only past queries tell which belong together."""
+    topics = engine.create("topics")
+    topics.ingest(
+        [
+            Document(f"d{topic}-{n}", f"alpha{topic} beta{topic} gamma{n} delta{(topic * 7 + n) % 11}")
+            for topic in range(TOPICS)
+            for n in range(DOCUMENTS)
+        ]
+    )
+    return topics
+
+
+def queries_of() -> tuple[dict[str, str], dict[str, dict[str, float]]]:
+    """Four wordings of each topic's question."""
+    numbers = [(topic, n) for topic in range(TOPICS) for n in range(EACH)]
+    texts = {f"q{topic:02}-{n}": f"question{topic} about{topic} wording{n}" for topic, n in numbers}
+    return texts, {f"q{topic:02}-{n}": {f"d{topic}-0": 2.0, f"d{topic}-1": 1.0} for topic, n in numbers}
+
+
+@pytest.fixture
+def examples(topics: Collection) -> Examples:
+    return examples_from_judgements(topics, *queries_of()).remembering()
+
+
+def test_leaving_a_row_out_is_a_memory_without_it(examples: Examples) -> None:
+    whole = memory_of(examples, SETTING)
+    without = memory_of(examples.subset(range(1, len(examples))), SETTING)
+    assert whole is not None
+    assert without is not None
+    state = torch.as_tensor(examples.states[:1])
+    every = np.arange(examples.snapshot.positions)[None]
+    parts = [
+        SnapshotMemory(memory, examples.snapshot).scores(memory(state, above=ALIKE), every)
+        for memory in (whole, without)
+    ]
+    assert torch.allclose(*parts, atol=1e-6)
+
+
+def test_a_ranking_of_training_queries_leaves_their_own_rows_out(examples: Examples) -> None:
+    """Else a memory would be judged by what it knows by heart."""
+    head = Head(examples.states.shape[1])
+    head.memory = memory_of(examples.subset([0]), SETTING._replace(strength=50.0))
+    plain = Ranking(examples.subset([0])).top(Head(examples.states.shape[1]).eval())
+    assert np.array_equal(Ranking(examples.subset([0])).top(head.eval()), plain)
+
+
+def test_what_a_ranking_orders_by_is_what_a_search_serves(topics: Collection, examples: Examples) -> None:
+    head = Head(examples.states.shape[1])
+    head.memory = memory_of(examples.subset(range(0, len(examples), 2)), SETTING)
+    with torch.no_grad():
+        head.hop_strength.fill_(0.5)
+    held_out = examples.subset(range(1, len(examples), 2))
+    top = Ranking(held_out).top(head.eval(), 5, hop_strength=0.5)
+    version = topics.add_model(head, {})
+    served = [topics.search(text, model=version, limit=5) for text in held_out.texts]
+    assert [[hit.id for hit in result.hits] for result in served] == topics.ids_at(examples.snapshot, top)
+
+
+def test_every_judged_document_is_hidden_in_exactly_one_round(examples: Examples) -> None:
+    hidings = np.stack(_hidings(examples))
+    judged = np.unique(np.concatenate([at for at, _ in examples.relevant]))
+    assert (hidings[:, judged].sum(0) == 1).all()
+    assert hidings.sum() == len(judged)
+    hidden = memory_of(examples, SETTING, hidden=hidings[0])
+    assert hidden is not None
+    rows = examples.snapshot.rows(np.flatnonzero(hidings[0]))
+    assert not np.isin(rows, hidden.rows.numpy()).any()
+
+
+def test_memory_is_chosen_where_past_queries_tell(examples: Examples) -> None:
+    memories = MemoryTrials.of(Trials.of(examples))
+    chosen, report = memories.judged()
+    assert chosen.memory is not None
+    whole = report.slice("all")
+    assert whole.before is not None
+    assert whole.after is not None
+    assert whole.after > whole.before + 0.3
+    assert report.passed
+
+
+def test_random_judgements_give_no_memory_that_goes_live(topics: Collection) -> None:
+    texts, _ = queries_of()
+    passed = 0
+    for seed in range(8):
+        drawn = np.random.default_rng(seed).integers(0, (TOPICS, DOCUMENTS), (len(texts), 2))
+        grades = {query: {f"d{topic}-{n}": 1.0} for query, (topic, n) in zip(texts, drawn, strict=True)}
+        examples = examples_from_judgements(topics, texts, grades).remembering()
+        chosen, report = MemoryTrials.of(Trials.of(examples)).judged()
+        passed += chosen.memory is not None and report.passed
+    assert passed <= 1  # each passes in one of twenty
+
+
+def test_clicks_keep_no_texts(examples: Examples) -> None:
+    memory = memory_of(replace(examples, source="clicks"), SETTING)
+    assert memory is not None
+    assert memory.texts is None
+
+
+def test_training_lets_a_memory_go_live_and_queries_find_by_it(topics: Collection) -> None:
+    texts, grades = queries_of()
+    job = TrainingJob(queries=texts, judgements=grades, epochs=2)
+    done = run_training(topics, job)
+    registered = done.register(topics, job)
+    assert registered.live is not None
+    assert "memory" in topics.store.model(registered.live).record
+    first = topics.search("question3 about3 other wording", explain=True).hits[0]
+    assert first.id in ("d3-0", "d3-1")
+    assert first.explain is not None
+    assert first.explain.past_queries
+    before = topics.search("question3 about3 other wording", model="v0").hits[0]
+    assert before.id not in ("d3-0", "d3-1")
+    topics.promote("v0")
+    assert topics.search("question3 about3 other wording").hits[0].id == before.id
+
+
+def test_without_memory_none_is_fitted(topics: Collection) -> None:
+    texts, grades = queries_of()
+    job = TrainingJob(queries=texts, judgements=grades, epochs=2, memory=False)
+    version = run_training(topics, job).register(topics, job).version
+    assert topics.head(version).memory is None
