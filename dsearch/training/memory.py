@@ -84,16 +84,16 @@ def memory_of(
     positions = np.concatenate([at for at, _ in examples.relevant])
     grades = np.concatenate([of for _, of in examples.relevant])
     if hidden is not None:
-        kept = ~hidden[positions]
-        owners, positions, grades = owners[kept], positions[kept], grades[kept]
+        visible = ~hidden[positions]
+        owners, positions, grades = owners[visible], positions[visible], grades[visible]
     if not len(grades):
         return None
-    asked, of_query = np.unique(owners, return_inverse=True)
+    with_grades, of_query = np.unique(owners, return_inverse=True)
     judged, of_document = np.unique(positions, return_inverse=True)
-    texts = [examples.texts[at] for at in asked.tolist()] if examples.source == "judgements" else None
+    texts = [examples.texts[at] for at in with_grades.tolist()] if examples.source == "judgements" else None
     snapshot = examples.snapshot
     return QueryMemory(
-        states[asked],
+        states[with_grades],
         snapshot.embeddings(judged[None])[0],
         snapshot.rows(judged),
         of_query,
@@ -152,11 +152,11 @@ class MemoryTrials:
     def choose(self, without: Sequence[int] = ()) -> ChosenMemory:
         """The best memory by all queries but those `without`, beside the setting that they choose."""
         trials = self.trials
-        setting = self._known(trials.choose(without).setting)
-        kept = np.flatnonzero(~np.isin(trials.drawn, np.asarray(without, np.int64)))
-        if len(kept) < _FEWEST:
+        setting = self._scored_setting(trials.choose(without).setting)
+        others = np.flatnonzero(~np.isin(trials.drawn, np.asarray(without, np.int64)))
+        if len(others) < _FEWEST:
             return ChosenMemory(setting, None)
-        return ChosenMemory(setting, self._best(setting, kept))
+        return ChosenMemory(setting, self._best(setting, others))
 
     def crossed(self) -> tuple[ChosenMemory, Answers, Answers]:
         """The choice by all queries, the answers of the start, and each fold's by what the others choose."""
@@ -166,14 +166,14 @@ class MemoryTrials:
         plain = np.zeros(len(fold))
         for number in range(min(_FOLDS, len(fold))):
             mine = np.flatnonzero(fold == number)
-            chosen = self.choose(trials.drawn[mine].tolist())
-            every[:, mine] = self.values[chosen].subset(mine)
-            plain[mine] = self.values[chosen.setting, None].all[mine]
-        kept = self.choose()
+            of_fold = self.choose(trials.drawn[mine].tolist())
+            every[:, mine] = self.values[of_fold].subset(mine)
+            plain[mine] = self.values[of_fold.setting, None].all[mine]
+        chosen = self.choose()
         if every[0].mean() < plain.mean():  # what the folds choose is worse than none
-            kept = kept._replace(memory=None)
+            chosen = chosen._replace(memory=None)
         before = self.values[trials.start, None]
-        return kept, self._answers(before), self._answers(_Values(every[0], every[1]))
+        return chosen, self._answers(before), self._answers(_Values(every[0], every[1]))
 
     def judged(self, gate: Gate | None = None) -> tuple[ChosenMemory, GateReport]:
         """The choice by all queries, and the gate's report on what folds chose for one another."""
@@ -202,26 +202,26 @@ class MemoryTrials:
         }
         return TunedSearch(head.eval(), chosen.setting, record["scores"], gate, tuned.seconds, record)
 
-    def _best(self, setting: Setting, kept: Int64[np.ndarray, " kept"]) -> MemorySetting | None:
+    def _best(self, setting: Setting, others: Int64[np.ndarray, " others"]) -> MemorySetting | None:
         """The memory that gains most; all documents and hidden ones count alike.
 
         None if the gain is not larger than its standard error: among many memories some look better by luck.
         """
-        plain = self.values[setting, None].subset(kept)
+        plain = self.values[setting, None].subset(others)
         unseen = ~np.isnan(plain.unseen)
 
         def gain(memory: MemorySetting) -> float:
-            values = self.values[setting, memory].subset(kept)
+            values = self.values[setting, memory].subset(others)
             whole = float((values.all - plain.all).mean())
             if unseen.sum() < _FEWEST:
                 return whole
             return whole + float((values.unseen - plain.unseen)[unseen].mean())
 
         best = max(GRID, key=gain)
-        rise = self.values[setting, best].subset(kept).all - plain.all
+        rise = self.values[setting, best].subset(others).all - plain.all
         return best if gain(best) > 0 and rise.mean() > rise.std() / np.sqrt(len(rise)) else None
 
-    def _known(self, setting: Setting) -> Setting:
+    def _scored_setting(self, setting: Setting) -> Setting:
         """The setting, or the choice of all queries where no fold of these trials chose it."""
         return setting if (setting, None) in self.values else self.trials.choose().setting
 
@@ -242,11 +242,11 @@ def _values(
     values: dict[tuple[Setting, MemorySetting | None], _Values] = {}
     states = torch.as_tensor(drawn.states)
     hidings = [None, *_hidings(examples)]
-    for memory, found in _remembered(examples, pool, states, hidings):
+    for memory, rounds in _remembered(examples, pool, states, hidings):
         for setting, base in pool.scores.items():
             rows = [
                 pool.ndcg(base if of is None else base + of, hidden)
-                for of, hidden in zip(found, hidings, strict=True)
+                for of, hidden in zip(rounds, hidings, strict=True)
             ]
             values[setting, memory] = _Values(rows[0], _mean_of_rounds(rows[1:]))
     return values
@@ -263,7 +263,7 @@ def _remembered(
     yield None, [None for _ in hidings]
     first = GRID[0]
     memories = [memory_of(examples, first, hidden=hidden) for hidden in hidings]
-    bound = [None if one is None else SnapshotMemory(one, examples.snapshot) for one in memories]
+    bound = [None if memory is None else SnapshotMemory(memory, examples.snapshot) for memory in memories]
     plain: dict[tuple[float, float], list[Float[Tensor, "queries pool"] | None]] = {}
     for setting in GRID:
         key = setting[1:]
@@ -306,13 +306,13 @@ class _Pool:
         scores: t · logit by each setting, −inf at −1 and at what is hidden from the query.
         grades: 0 if not relevant.
         ideal: the grades of each query, the largest first.
-        given: relevant positions and grades, of which `grades` are those in the pool.
+        relevant: relevant positions and grades, of which `grades` are those in the pool.
     """
 
     positions: Int64[np.ndarray, "queries pool"]
     scores: dict[Setting, Float[Tensor, "queries pool"]]
     grades: Float[Tensor, "queries pool"]
-    given: tuple[Int64[np.ndarray, "queries longest"], Float32[np.ndarray, "queries longest"]]
+    relevant: tuple[Int64[np.ndarray, "queries longest"], Float32[np.ndarray, "queries longest"]]
 
     @classmethod
     def of(cls, examples: Examples, drawn: Examples, settings: Sequence[Setting]) -> _Pool:
@@ -350,20 +350,20 @@ class _Pool:
         self, scores: Float[Tensor, "queries pool"], hidden: Bool[np.ndarray, " positions"] | None
     ) -> Float[np.ndarray, " queries"]:
         """nDCG@10 of each query; with `hidden` on those documents alone, NaN where none is relevant."""
-        positions, given = self.given
+        positions, relevant = self.relevant
         grades = self.grades
         if hidden is not None:
             other = torch.as_tensor(~hidden[np.maximum(self.positions, 0)]) & (grades > 0)
             scores, grades = scores.masked_fill(other, -torch.inf), grades.masked_fill(other, 0.0)
-            given = np.where(hidden[np.maximum(positions, 0)], given, 0.0)
+            relevant = np.where(hidden[np.maximum(positions, 0)], relevant, 0.0)
         depth = min(DEPTH, scores.shape[1])
         discounts = 1 / np.log2(np.arange(DEPTH) + 2)
         top = scores.topk(depth, dim=1)
-        found = grades.gather(1, top.indices).masked_fill(top.values == -torch.inf, 0.0).double().numpy()
-        ideal = -np.sort(-given, axis=1)[:, :DEPTH].astype(np.float64)
+        gains = grades.gather(1, top.indices).masked_fill(top.values == -torch.inf, 0.0).double().numpy()
+        ideal = -np.sort(-relevant, axis=1)[:, :DEPTH].astype(np.float64)
         best = ideal @ discounts[: ideal.shape[1]]
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(best > 0, found @ discounts[:depth] / best, np.nan)
+            return np.where(best > 0, gains @ discounts[:depth] / best, np.nan)
 
 
 @torch.inference_mode()

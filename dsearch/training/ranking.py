@@ -210,10 +210,10 @@ class Ranking:
             )
 
     def _snapshot_memory(self, memory: QueryMemory) -> SnapshotMemory:
-        kept = self._memory
-        if kept is None or not kept.same_rows(memory):
-            kept = self._memory = SnapshotMemory(memory, self.examples.snapshot)
-        return kept
+        bound = self._memory
+        if bound is None or not bound.same_rows(memory):
+            bound = self._memory = SnapshotMemory(memory, self.examples.snapshot)
+        return bound
 
     def _block(
         self,
@@ -321,7 +321,7 @@ class Ranking:
 
 
 class _Beside(NamedTuple):
-    """What logits have beside the similarity: keyword scores b and γ M; None without."""
+    """Parts of the logits beside the similarity: keyword scores b, and γ M; None without."""
 
     keyword: Float[Tensor, "batch documents"] | None
     memory: Float[Tensor, "batch documents"] | None

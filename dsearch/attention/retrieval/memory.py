@@ -146,15 +146,15 @@ class QueryMemory(nn.Module):
 
     def _grades_like(self, like: Tensor) -> Float[Tensor, "documents queries"]:
         """R transposed, sparse by rows: a product with it takes a tenth of adding grade by grade."""
-        kept = self._matrix
-        if kept is None or kept.dtype != like.dtype or kept.device != like.device:
+        matrix = self._matrix
+        if matrix is None or matrix.dtype != like.dtype or matrix.device != like.device:
             at = torch.stack([self.of_document, self.of_query])
             with torch.inference_mode(False), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sparse")
                 size = self.documents, len(self)
                 sparse = torch.sparse_coo_tensor(at, self.grades.clone(), size)  # pyright: ignore[reportUnknownMemberType]
-                kept = self._matrix = sparse.coalesce().to_sparse_csr().to(like)
-        return kept
+                matrix = self._matrix = sparse.coalesce().to_sparse_csr().to(like)
+        return matrix
 
     def forward(
         self, states: Float[Tensor, "batch encoder_dim"], *, above: float | None = None

@@ -192,10 +192,10 @@ class SearchLayer(nn.Module):
         """The head's memory over these documents."""
         memory = self.head.memory
         assert memory is not None
-        kept = self._memory
-        if kept is None or kept.memory is not memory or kept.snapshot is not self._snapshot:
-            kept = self._memory = SnapshotMemory(memory, self._snapshot)
-        return kept
+        bound = self._memory
+        if bound is None or bound.memory is not memory or bound.snapshot is not self._snapshot:
+            bound = self._memory = SnapshotMemory(memory, self._snapshot)
+        return bound
 
     def _recalled(
         self, query_states: Float[Tensor, "batch encoder_dim"]

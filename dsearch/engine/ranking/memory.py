@@ -40,8 +40,8 @@ class SnapshotMemory:
         positions = snapshot.positions_of(memory.rows.cpu().numpy())
         self._judged_at: Int64[np.ndarray, " documents"] = positions
         self._judged = np.full(snapshot.positions, NONE, np.int64)
-        there = positions != NONE
-        self._judged[positions[there]] = np.flatnonzero(there)
+        present = positions != NONE
+        self._judged[positions[present]] = np.flatnonzero(present)
         self._built = _built_lending(memory, snapshot.generation)
         self._fresh = _Lending.empty(snapshot.positions - snapshot.built)
 
@@ -60,15 +60,15 @@ class SnapshotMemory:
             recalled: γ a of each past query, as `QueryMemory` gives it.
             positions: of the candidates; −1 = none.
         """
-        relevance, there = self.memory.relevance(recalled), positions != NONE
-        at = np.where(there, positions, 0)
+        relevance, present = self.memory.relevance(recalled), positions != NONE
+        at = np.where(present, positions, 0)
         neighbours, weights = self._lent(at)
         judged = self._judged[at]
         own = relevance.gather(1, torch.as_tensor(np.maximum(judged, 0)).to(relevance.device))
         flat = torch.as_tensor(neighbours.reshape(len(at), -1)).to(relevance.device)
         lent = relevance.gather(1, flat).reshape(neighbours.shape) * torch.as_tensor(weights).to(relevance)
         scores = torch.where(torch.as_tensor(judged >= 0).to(relevance.device), own, lent.sum(-1))
-        return scores * torch.as_tensor(there).to(scores)
+        return scores * torch.as_tensor(present).to(scores)
 
     def of_all(self, recalled: Float[Tensor, "batch queries"]) -> Float[Tensor, "batch positions"]:
         """γ M of every position, deleted ones included."""
@@ -167,7 +167,7 @@ class _Lending(NamedTuple):
 
     neighbours: Int64[np.ndarray, "documents near"]
     weights: Float32[np.ndarray, "documents near"]
-    known: Bool[np.ndarray, " documents"]
+    computed: Bool[np.ndarray, " documents"]
     lock: threading.Lock
 
     @classmethod
@@ -183,22 +183,22 @@ class _Lending(NamedTuple):
     def of(
         self, at: Int64[np.ndarray, "batch candidates"], compute: _Compute
     ) -> tuple[np.ndarray, np.ndarray]:
-        if not self.known[at].all():
+        if not self.computed[at].all():
             with self.lock:
-                missing = np.unique(at[~self.known[at]])
+                missing = np.unique(at[~self.computed[at]])
                 if len(missing):
                     self.neighbours[missing], self.weights[missing] = compute(missing)
-                    self.known[missing] = True  # last: readers hold no lock
+                    self.computed[missing] = True  # last: readers hold no lock
         return self.neighbours[at], self.weights[at]
 
 
-_kept: WeakKeyDictionary[Generation, WeakKeyDictionary[QueryMemory, _Lending]] = WeakKeyDictionary()
+_lendings: WeakKeyDictionary[Generation, WeakKeyDictionary[QueryMemory, _Lending]] = WeakKeyDictionary()
 _keeping = threading.Lock()
 
 
 def _built_lending(memory: QueryMemory, generation: Generation) -> _Lending:
     with _keeping:
-        of_generation = _kept.setdefault(generation, WeakKeyDictionary())
+        of_generation = _lendings.setdefault(generation, WeakKeyDictionary())
         if memory not in of_generation:
             of_generation[memory] = _Lending.empty(len(generation))
         return of_generation[memory]
@@ -211,5 +211,5 @@ def _largest(
     if most == 0:
         return np.empty((len(scores), 0), np.int64)
     columns = np.argpartition(-scores, most - 1, axis=1)[:, :most]
-    found = np.take_along_axis(scores, columns, 1) > 0
-    return np.where(found, positions[columns], NONE)
+    positive = np.take_along_axis(scores, columns, 1) > 0
+    return np.where(positive, positions[columns], NONE)
