@@ -12,12 +12,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from dsearch.errors import InvalidRequest
 from dsearch.types import Mode
 
-ALPHA, MARGIN = 0.05, 0.02  # what the gate asks, see training/gate/gate.py
+
+class Risk(NamedTuple):
+    """Chances of error that the gate takes, see training/gate/gate.py.
+
+    `alpha` is the largest p-value that counts as a gain; `harm` the largest probability that seen or unseen
+    documents lose more than the margin.
+    """
+
+    alpha: float
+    harm: float
+
+
+RISKS = {"cautious": Risk(0.025, 0.05), "balanced": Risk(0.05, 0.10), "bold": Risk(0.20, 0.20)}
+BALANCED, MARGIN = "balanced", 0.02
 
 FEEDBACK = "feedback"
 VALUE = "value"
@@ -149,7 +162,19 @@ class LearningJob:
     seed: int = option(0, "random seed", low=0, high=2**31)
     promote: bool = option(True, "let the result answer, if it does better on held-out queries")
     accept: bool = option(False, "let the result answer, whatever held-out queries say")
-    alpha: float = option(ALPHA, "gate: largest p-value that counts as a gain", low=0, high=1, inside=True)
+    risk: str = option(
+        BALANCED,
+        "gate: chances of error: cautious (p ≤ .025, 5 in 100 that seen or unseen documents lose more than "
+        "the margin), balanced (p ≤ .05, 10 in 100) or bold (p ≤ .2, 20 in 100)",
+        choices=tuple(RISKS),
+    )
+    alpha: float | None = option(
+        None,
+        "gate: largest p-value that counts as a gain, in place of the one of the risk",
+        low=0,
+        high=1,
+        inside=True,
+    )
     margin: float = option(
         MARGIN, "gate: tolerated loss of nDCG@10 on seen or unseen documents", low=0, high=1
     )

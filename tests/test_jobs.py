@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
@@ -16,6 +16,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.jobs import (
     OBJECTIVE_NAMES,
     QUERY_SIDES,
+    RISKS,
     LearningJob,
     TrainingJob,
     TuningJob,
@@ -51,7 +52,8 @@ def test_every_way_in_has_every_option(
 def test_lists_are_those_of_the_registries() -> None:
     assert set(OBJECTIVE_NAMES) == (set(OBJECTIVES) - {"reinforce"}) | {"value"}  # its rewards are a program
     assert tuple(QUERY_SIDES) == tuple(OF_HEADS)
-    assert (Gate().alpha, Gate().margin) == (TrainingJob().alpha, TrainingJob().margin)
+    assert Gate() == Gate.of_risk(TrainingJob().risk, alpha=TrainingJob().alpha, margin=TrainingJob().margin)
+    assert get_args(get_type_hints(TuneOptions)["risk"]) == tuple(RISKS)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,7 @@ def test_lists_are_those_of_the_registries() -> None:
         ({"queries": {}}, "belong together"),
         ({**JUDGED, "epochs": 0}, "epochs=0; use an integer from 1 to 1000"),
         ({**JUDGED, "alpha": 1.0}, "alpha=1.0; use a number between 0 and 1"),
+        ({**JUDGED, "risk": "reckless"}, "risk='reckless'; use one of cautious, balanced, bold"),
         ({**JUDGED, "scope": "all"}, "scope='all'; use one of head, query, full"),
         ({"source": "clicks"}, "source='clicks'; use feedback"),
         ({"source": "feedback", "trusted_keys": []}, "trusted_keys is empty"),

@@ -80,7 +80,8 @@ class LearningOptions(TypedDict, total=False):
     seed: int
     promote: bool
     accept: bool
-    alpha: float
+    risk: Literal["cautious", "balanced", "bold"]
+    alpha: float | None
     margin: float
 
 

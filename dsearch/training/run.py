@@ -158,7 +158,7 @@ def judged_examples(
 
 
 def _gate(job: LearningJob) -> Gate:
-    return Gate(alpha=job.alpha, margin=job.margin)
+    return Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,8 @@ class Trials:
 
     def judged(self, choice: ChosenSetting, gate: Gate | None = None) -> GateReport:
         """Gate report of a choice by all queries: the cross-validated values against those of the start."""
-        return judge(_answers(self.values[self.start]), _answers(choice.crossed), gate, seed=self.seed)
+        before, after = _answers(self.values[self.start]), _answers(choice.crossed)
+        return judge(before, after, gate, queries=self.drawn, seed=self.seed)
 
     def tuned(self, choice: ChosenSetting, gate: GateReport) -> TunedSearch:
         """Choice by all queries, with its gate report."""

@@ -1,8 +1,9 @@
 """How often the gate errs: chance let through, gains held back, poison believed.
 
+    python scripts/bench/gate.py --simulated 1000
     python scripts/bench/gate.py DATA/scifact --home index --log gate.jsonl
 
-Learns from qrels/train of a BEIR folder whose collection is indexed; the test judgements have no part.
+With a BEIR folder whose collection is indexed, heads learn from qrels/train; test judgements have no part.
 
     coin        the changes that a trained head makes, each with its sign by coin: no gain is the truth
     random      heads with random projections, small to large
@@ -12,14 +13,22 @@ Learns from qrels/train of a BEIR folder whose collection is indexed; the test j
                 before the trusted slice that clicks are judged by
     real        heads trained as they should be, cross-fitted; so many resamplings of their held-out queries
 
-Of the first four no more than alpha may pass, of poison none, of the last nearly all. Every trial is a line
-of the log: an interrupted run prints what it has, and goes on from there when started again.
+Of the first four no more than alpha may pass, of poison none, of the last nearly all.
+
+Rows that begin with "simulated" train nothing: they draw changes of nDCG@10, most of them 0 and a few of them
+jumps (the document at another rank of the first ten, or small changes of many graded documents), for one
+candidate or for a tuned search and a head that move together on a share of the queries. There the gate stands
+beside the one-sided t-test of the same changes, and `train` (both candidates) beside `tune` (one).
+
+Every trial is a line of the log: an interrupted run prints what it has, and goes on from there when started
+again.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import signal
@@ -27,7 +36,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +62,7 @@ from dsearch.training import (
     train_head,
 )
 from dsearch.training.finetune.feedback import judged_by_trusted
-from dsearch.training.gate.gate import GateReport
+from dsearch.training.gate.gate import GateReport, judge_candidates
 from dsearch.training.gate.held_out import Answers, HeldOut, joined, split_folds
 
 FOLDS = 3
@@ -95,11 +104,25 @@ class Row:
         )
         return max(0.0, 1.0 - below)
 
+    @property
+    def highest(self) -> float:
+        """Upper bound of the share that passes, one-sided 95 % (Clopper and Pearson 1934)."""
+        low, high = self.passed / self.of, 1.0
+        for _ in range(40):
+            share = (low + high) / 2
+            below = sum(
+                math.comb(self.of, k) * share**k * (1 - share) ** (self.of - k)
+                for k in range(self.passed + 1)
+            )
+            low, high = (share, high) if below > 0.05 else (low, share)
+        return high
+
     def __str__(self) -> str:
         told = f"{self.name}: {self.passed} of {self.of} passed"
         if self.null and self.of:
             told += (
-                f" ({self.passed / self.of:.3f}; at {Gate().alpha:g} as many or more: p = {self.likely:.3f})"
+                f" ({self.passed / self.of:.3f}, at most {self.highest:.3f}; "
+                f"at {Gate().alpha:g} as many or more: p = {self.likely:.3f})"
             )
         return told + (f", {self.asked} asked for" if self.of < self.asked else "")
 
@@ -117,7 +140,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--simulated", type=int, default=0, help="draws of each row that trains nothing")
     parser.add_argument("--home", type=Path, default=Path("index"))
     parser.add_argument("--null-heads", type=int, default=200)
     parser.add_argument("--whole", type=int, default=20)
@@ -133,13 +157,15 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started, rows, interrupted = time.process_time(), {}, False
-    with SearchEngine(arguments.home, readonly=True) as engine:
-        examples = judged(engine, arguments.folder)
-        try:
-            for row in rows_of(examples, arguments):
-                rows[row.name] = row
-        except KeyboardInterrupt:
-            interrupted = True
+    examples = None
+    if arguments.folder is not None:
+        with SearchEngine(arguments.home, readonly=True) as engine:
+            examples = judged(engine, arguments.folder)
+    try:
+        for row in rows_of(examples, arguments):
+            rows[row.name] = row
+    except KeyboardInterrupt:
+        interrupted = True
     print(*rows.values(), sep="\n")
     print(f"{time.process_time() - started:.0f} s of CPU", file=sys.stderr)
     if arguments.json:
@@ -154,18 +180,20 @@ def judged(engine: SearchEngine, folder: Path) -> Examples:
     return examples_from_judgements(engine.collection(folder.name), texts, training)
 
 
-def rows_of(examples: Examples, arguments: argparse.Namespace) -> Iterator[Row]:
+def rows_of(examples: Examples | None, arguments: argparse.Namespace) -> Iterator[Row]:
     """Every row after each of its trials, so that there is something to print whenever it ends."""
     settings = {
-        "data_sha256": examples.digest,
+        "data_sha256": None if examples is None else examples.digest,
         "code_sha256": training_code(),
         "epochs": arguments.epochs,
         "null_epochs": arguments.null_epochs,
         "gate": asdict(Gate()),
     }
     log = Log(arguments.log, settings)
-    trials = Trials(examples, arguments.epochs, arguments.null_epochs)
-    for kind in (kind for kind in kinds(trials, arguments) if arguments.only in kind.name):
+    every = simulated_kinds(arguments.simulated)
+    if examples is not None:
+        every += kinds(Trials(examples, arguments.epochs, arguments.null_epochs), arguments)
+    for kind in (kind for kind in every if arguments.only in kind.name):
         passed, told_at = 0, time.monotonic()
         for seed in range(kind.count):
             passed += log.outcome(kind.name, seed, kind.trial).passed
@@ -196,6 +224,169 @@ def kinds(trials: Trials, arguments: argparse.Namespace) -> list[Kind]:
         Kind("signs by coin", null, trials.coin),
         Kind("real gains, resampled", arguments.resamplings, trials.resampled, False),
     ]
+
+
+FEW = 0.6  # of the queries of a simulation have seen documents
+SAMPLES = 1000
+LOOKS = 1000  # draws until the tuned search passes
+
+
+@cache
+def sizes_of(kind: str) -> tuple[float, float]:
+    """Mean and mean square of the jumps."""
+    sizes = jumps(np.random.default_rng(0), 100_000, kind)
+    return float(sizes.mean()), float((sizes**2).mean())
+
+
+def jumps(generator: np.random.Generator, queries: int, kind: str) -> np.ndarray:
+    """Absolute changes of nDCG@10: of the one relevant document's rank, or of many graded ones."""
+    if kind == "graded":
+        return np.abs(generator.normal(0, 0.08, queries) * generator.exponential(1, queries))
+    gains = np.append(1 / np.log2(np.arange(2, 12)), 0.0)
+    return np.abs(gains[generator.integers(11, size=queries)] - gains[generator.integers(11, size=queries)])
+
+
+def moved(
+    generator: np.random.Generator, queries: int, kind: str, gain: float = 0.0, deviation: float | None = None
+) -> np.ndarray:
+    """Changes with this expected gain: most are 0, and of the jumps more go up than down.
+
+    Args:
+        generator: random numbers.
+        queries: number of queries.
+        kind: "single" or "graded".
+        gain: expected mean change.
+        deviation: expected deviation; None for jumps on 15 % (single) or 70 % (graded) of the queries.
+    """
+    (mean, square), share = sizes_of(kind), {"single": 0.15, "graded": 0.7}[kind]
+    scale = 1.0
+    if deviation is not None:
+        share = (deviation**2 + gain**2) / square
+        scale, share = math.sqrt(max(1.0, share)), min(1.0, share)  # jumps on all queries, and larger ones
+    up = 0.5 + gain / (2 * share * scale * mean)
+    if not 0 <= up <= 1:
+        raise ValueError(f"jumps of kind {kind!r} on {share:.0%} of the queries cannot gain {gain:g}")
+    signs = np.where(generator.random(queries) < up, 1.0, -1.0)
+    return np.where(generator.random(queries) < share, scale * signs * jumps(generator, queries, kind), 0.0)
+
+
+def answers_of(changes: np.ndarray, seen: np.ndarray) -> tuple[Answers, Answers]:
+    """Answers before and after, of which only the difference has a part."""
+    before = np.full(len(changes), 0.5)
+    after = before + changes
+    return (
+        Answers(before, seen, np.where(seen, np.nan, before)),
+        Answers(after, seen, np.where(seen, np.nan, after)),
+    )
+
+
+def one_alone(
+    seed: int, kind: str, queries: int, gain: float = 0.0, deviation: float | None = None
+) -> Outcome:
+    """The verdict on one candidate."""
+    generator = np.random.default_rng(seed)
+    changes = moved(generator, queries, kind, gain, deviation)
+    return Outcome.of(
+        judge(*answers_of(changes, generator.random(queries) < FEW), samples=SAMPLES, seed=seed)
+    )
+
+
+def by_t_test(seed: int, kind: str, queries: int, gain: float, deviation: float | None = None) -> Outcome:
+    """The verdict of a one-sided t-test, on the changes that `one_alone` judges."""
+    changes = moved(np.random.default_rng(seed), queries, kind, gain, deviation)
+    error = float(changes.std(ddof=1)) / math.sqrt(queries)
+    p_value = 1.0 if error == 0 else float(1 - student_t(changes.mean() / error, queries - 1))
+    return Outcome(p_value <= Gate().alpha, p_value, float(changes.mean()))
+
+
+def student_t(value: float, freedom: int) -> float:
+    """Distribution function of Student's t, by integration."""
+    grid = np.linspace(-60.0, value, 20_001) if value > -60 else np.array([-60.0])
+    density = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(
+        math.pi * freedom
+    )
+    density *= (1 + grid**2 / freedom) ** (-(freedom + 1) / 2)
+    return float(((density[1:] + density[:-1]) / 2 * np.diff(grid)).sum())
+
+
+def both(
+    seed: int, kind: str, queries: int, gains: tuple[float, float], alike: float
+) -> tuple[GateReport, GateReport, GateReport]:
+    """Reports on the tuned search alone, and on tuned search and head together."""
+    generator = np.random.default_rng(seed)
+    tuned = moved(generator, queries, kind, gains[0])
+    own = moved(generator, queries, kind, gains[1])
+    head = np.where(generator.random(queries) < alike, tuned + (gains[1] - gains[0]), own)
+    seen = generator.random(queries) < FEW
+    none = np.zeros(queries, bool)
+    alone = judge(*answers_of(tuned, none), queries=np.arange(queries), samples=SAMPLES, seed=seed)
+    now, of_tuned = answers_of(tuned, seen)
+    _, of_head = answers_of(head, seen)
+    options = {"queries": np.arange(queries), "samples": SAMPLES, "seed": seed}
+    return alone, *judge_candidates(alone, now, of_tuned, of_head, **options)
+
+
+def null_pair(seed: int, kind: str, queries: int, alike: float) -> Outcome:
+    """Whether anything goes live of two candidates without a gain."""
+    _, tuned, head = both(seed, kind, queries, (0.0, 0.0), alike)
+    return replace(Outcome.of(head), passed=tuned.passed or head.passed)
+
+
+def withheld(seed: int, kind: str, queries: int, gains: tuple[float, float], alike: float) -> Outcome:
+    """Whether `train` puts nothing live, on the first draw of this seed on which `tune` passes."""
+    for look in range(LOOKS):
+        alone, tuned, head = both(seed * LOOKS + look, kind, queries, gains, alike)
+        if alone.passed:
+            return replace(Outcome.of(tuned), passed=not (tuned.passed or head.passed))
+    raise ValueError(f"tune passed in none of {LOOKS} draws")
+
+
+def with_slice(seed: int, queries: int, few: int, change: float) -> Outcome:
+    """The verdict where all gain .03 but a few unseen queries, whose true mean changes by this."""
+    generator = np.random.default_rng(seed)
+    changes = moved(generator, queries, "graded", 0.03)
+    seen = np.arange(queries) >= few
+    changes[~seen] += change - 0.03
+    return Outcome.of(judge(*answers_of(changes, seen), samples=SAMPLES, seed=seed))
+
+
+def simulated_kinds(count: int) -> list[Kind]:
+    """Rows that train nothing."""
+    rows: list[tuple[str, Callable[[int], Outcome], bool]] = []
+    for kind, queries in itertools.product(("single", "graded"), (30, 100, 400)):
+        name = f"{kind}, {queries} queries"
+        rows.append((f"one null candidate, {name}", partial(one_alone, kind=kind, queries=queries), True))
+    for kind, alike in itertools.product(("single", "graded"), (0.0, 0.7)):
+        name = f"two null candidates, {kind}, 100 queries, {alike:.0%} alike"
+        rows.append((name, partial(null_pair, kind=kind, queries=100, alike=alike), True))
+    for queries, gains, alike in (
+        (60, (0.03, 0.0), 0.7),
+        (60, (0.03, 0.03), 0.7),
+        (100, (0.02, 0.0), 0.7),
+        (100, (0.02, 0.02), 0.7),
+        (225, (0.02, 0.03), 0.5),
+    ):
+        name = (
+            f"tune passes and train puts nothing live, gains {gains[0]:g} and {gains[1]:g}, {queries} queries"
+        )
+        trial = partial(withheld, kind="graded", queries=queries, gains=gains, alike=alike)
+        rows.append((f"{name}, {alike:.0%} alike", trial, False))
+    for kind, queries, gain, deviation in (
+        ("single", 100, 0.03, 0.12),
+        ("graded", 100, 0.03, 0.12),
+        ("graded", 100, 0.03, 0.105),
+        ("graded", 60, 0.03, 0.12),
+        ("single", 200, 0.02, 0.15),
+        ("graded", 400, 0.015, 0.15),
+    ):
+        about = f"gain {gain:g}, deviation {deviation:g}, {queries} queries, {kind}"
+        options = {"kind": kind, "queries": queries, "gain": gain, "deviation": deviation}
+        rows.append((f"{about}: the gate", partial(one_alone, **options), False))
+        rows.append((f"{about}: t-test", partial(by_t_test, **options), False))
+    for few, change in ((5, 0.0), (20, 0.0), (60, 0.0), (27, -0.074), (60, -0.05)):
+        name = f"all gain .03, but {few} unseen of 400 queries {change:+g}"
+        rows.append((name, partial(with_slice, queries=400, few=few, change=change), False))
+    return [Kind(f"simulated: {name}", count, trial, null) for name, trial, null in rows]
 
 
 class Log:

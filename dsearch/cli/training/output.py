@@ -51,6 +51,12 @@ def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
     return f"{version} is kept but does not answer; {try_it}, or: {promote}"
 
 
+def decision_lines(record: Mapping[str, Any]) -> list[str]:
+    """The gate's decision in words; records of earlier versions have none."""
+    decision = (record.get("gate") or {}).get("decision")
+    return [] if decision is None else [f"  {decision['text']}"]
+
+
 def outcome_of(collection: str, job: TrainingJob, learned: JobResult, registered: Registered) -> Outcome:
     """The outcome of a training in this process."""
     lines = (
@@ -86,6 +92,7 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registere
     if trained.tuned is not None:
         report = trained.tuned.gate
         lines.append(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")
+        lines += decision_lines(trained.tuned.record)
     if registered.live is None:
         return [*lines, is_kept(collection, registered.version)]
     if registered.live != registered.version:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from dsearch.cli.remote import ended_task, server_of
 from dsearch.cli.session import opened_engine
 from dsearch.cli.training.judgements import JudgedFolder, judged_job
-from dsearch.cli.training.output import Outcome, answers_now, is_kept
+from dsearch.cli.training.output import Outcome, answers_now, decision_lines, is_kept
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.jobs import LearningJob, TrainingJob, request_of
 
@@ -59,6 +59,7 @@ def train_by_server(
             f"({result['epochs']} epochs)"
         ),
         f"gate: {result['reason']}",
+        *decision_lines(result),
         answers_now(collection, version, result["parent"]) if live else is_kept(collection, trained),
     ]
     return Outcome(live, {"version": version, **result}, lines)

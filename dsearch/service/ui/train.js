@@ -56,6 +56,7 @@ function other(text, request, start) {
 function trainedElement({ result }) {
   const box = element("div", "verdict", element("p", "", result.live ? `${result.model} answers now.`
     : `${result.model} is kept, but does not answer.`));
+  if (result.gate?.decision) box.append(element("p", "quiet", result.gate.decision.text));
   for (const { name, queries, before, after, difference } of result.gate?.slices ?? []) {
     const interval = difference ? ` (${difference.low.toFixed(4)} to ${difference.high.toFixed(4)})` : "";
     box.append(element("p", "quiet", `${name}: ${count(queries, "held-out query", "held-out queries")}, ` +

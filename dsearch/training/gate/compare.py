@@ -10,7 +10,7 @@ import numpy as np
 
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Interval, paired_bootstrap
-from dsearch.training.gate.gate import sign_flip_p_value
+from dsearch.training.gate.decision import sign_flip_p_value
 
 SAMPLES = 10_000
 _SAME = 1e-9

@@ -1,18 +1,19 @@
 """Gate: decide by held-out queries whether a trained head may go live.
 
-It may if both hold:
+It may if all of these hold:
     gain        nDCG@10 over all held-out queries rises, significantly at `alpha` (one-sided, paired)
-    no loss     on no slice (seen, unseen documents) does the mean fall by more than `margin`
+    no harm     on neither slice (seen, unseen documents) is the probability above `harm` that the true mean
+                falls by more than `margin`
+    enough      `min_queries` held-out queries
 
 Significance is the larger of two p-values: the bootstrap's (Efron 1979; Sakai, SIGIR 2006) and that of random
-sign flips (Fisher 1935; Smucker, Allan and Carterette, CIKM 2007). A head with a small effect changes three
-or four queries; if all of them happen to rise, the bootstrap alone calls that significant.
+sign flips. A head with a small effect changes three or four queries; if all of them happen to rise, the
+bootstrap alone calls that significant. A small slice bounds the decision by as much as it says: its
+probability of harm has a shrinkage prior (decision.py).
 
-There may be two candidates: the tuned search, and the head that was trained from it.
-
-Both must beat the live model. Two chances to pass would double α, so they are tested together by Hochberg's
-procedure (Biometrika 75:800, 1988; both are compared with the same answers, so their p-values are positively
-dependent, for which it holds: Sarkar and Chang 1997): at α if both reach it, else at α / 2 each.
+There may be two candidates: the tuned search, and the head that was trained from it. Both are compared with
+the live model and tested together, by a step-down test with shared sign flips (decision.py), in which the
+tuned search has first claim on most of α: without it, training would refuse what tuning alone lets through.
 
 If both pass, the tuned search goes live unless the head beats it too: it costs nothing and changes no
 embedding.
@@ -20,26 +21,42 @@ embedding.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Interval, bootstrap_columns
-from dsearch.jobs import ALPHA, MARGIN
+from dsearch.jobs import BALANCED, MARGIN, RISKS
 from dsearch.products import product
+from dsearch.training.gate.decision import (
+    FLAT,
+    SAMPLES,
+    SLICE_PRIOR,
+    WHOLE_PRIOR,
+    Decision,
+    Normal,
+    deviation_of,
+    further_for_significance,
+    further_for_slice,
+    on_common_queries,
+    posterior,
+    rounded,
+    sign_flip_p_value,
+    step_down_p_values,
+)
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.ranking import DEPTH, corpus_embeddings
 
 MEASURE = "nDCG@10"
-SAMPLES = 10_000
 CANARIES = 200
+CLAIMS = (0.8, 0.2)  # on α, of the tuned search and of the head
 
 Verdict = Literal["passed", "refused", "cannot tell"]
 
@@ -50,32 +67,66 @@ class Gate:
 
     Attributes:
         alpha: largest p-value that counts as a gain.
-        margin: largest tolerated fall of a slice's mean nDCG@10.
-        min_queries: smallest number of held-out queries in a slice for a decision.
+        margin: tolerated fall of a slice's mean nDCG@10.
+        min_queries: smallest number of held-out queries for a decision.
+        harm: largest probability that a slice's true mean falls by more than `margin`.
     """
 
-    alpha: float = ALPHA
+    alpha: float = RISKS[BALANCED].alpha
     margin: float = MARGIN
-    min_queries: int = 50
+    min_queries: int = 10
+    harm: float = RISKS[BALANCED].harm
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < 1:
-            raise InvalidRequest(f"alpha={self.alpha}; use a number between 0 and 1")
+        for name in ("alpha", "harm"):
+            if not 0 < (value := getattr(self, name)) < 1:
+                raise InvalidRequest(f"{name}={value}; use a number between 0 and 1")
         if not 0 <= self.margin < 1:
             raise InvalidRequest(f"margin={self.margin}; use a number from 0 to below 1")
         if self.min_queries < 1:
             raise InvalidRequest(f"min_queries={self.min_queries}; use an integer of at least 1")
 
+    @classmethod
+    def of_risk(cls, risk: str = BALANCED, *, alpha: float | None = None, margin: float = MARGIN) -> Gate:
+        """The gate of a named risk; an `alpha` that is given takes the place of its own.
+
+        Raises:
+            InvalidRequest: an unknown risk.
+        """
+        if risk not in RISKS:
+            raise InvalidRequest(f"risk={risk!r}; use one of {', '.join(RISKS)}")
+        return cls(RISKS[risk].alpha if alpha is None else alpha, margin, harm=RISKS[risk].harm)
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Held-out queries of one kind, before and after; None where there are no queries."""
+    """Held-out queries of one kind, before and after; None where there are no queries.
+
+    Attributes:
+        name: "all", "seen" or "unseen".
+        queries: number of queries.
+        before, after: means of the measure.
+        difference: mean change, with its bootstrap interval.
+        deviation: deviation of a query's change, as the decision takes it (decision.py).
+        harm: probability that the true mean falls by more than the margin; None where the slice does not
+            bound the verdict, because it is the whole or because nothing could be in it.
+    """
 
     name: str
     queries: int
     before: float | None
     after: float | None
     difference: Interval | None
+    deviation: float | None = None
+    harm: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryChanges:
+    """Change of each held-out query, and its index among all judged queries where it is known."""
+
+    values: Float[np.ndarray, " queries"]
+    queries: Int64[np.ndarray, " queries"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +134,8 @@ class GateReport:
     """Report of the gate: the slices, the canaries, the verdict and the reason for it in words.
 
     `canary_overlap` is the mean share of the ten nearest documents of a stored document that stay its ten
-    nearest; `p_value` the larger of the two.
+    nearest; `p_value` the larger of the two, adjusted where candidates were tested together; `p_value_alone`
+    the same before that.
     """
 
     gate: Gate
@@ -93,18 +145,18 @@ class GateReport:
     verdict: Verdict
     reason: str
     measure: str = MEASURE
+    decision: Decision | None = None
+    p_value_alone: float | None = None
+    changes: QueryChanges | None = field(default=None, repr=False, compare=False)
 
     @property
     def passed(self) -> bool:
         """True if the head may go live without manual acceptance."""
         return self.verdict == "passed"
 
-    def before(self, gate: Gate) -> GateReport:
-        """Evaluate the same evidence by another gate, with every slice judged."""
-        if self.p_value is None:
-            return replace(self, gate=gate)
-        verdict, reason = _verdict(gate, self.slices, self.p_value, measure=self.measure)
-        return replace(self, gate=gate, verdict=verdict, reason=reason)
+    def adjusted(self, p_value: float) -> GateReport:
+        """The same evidence with a p-value that was adjusted for several candidates."""
+        return replace(_decided(replace(self, p_value=p_value)), p_value_alone=self.p_value)
 
     def slice(self, name: str) -> Slice:
         """The slice "all", "seen" or "unseen"."""
@@ -118,6 +170,8 @@ class GateReport:
             "measure": self.measure,
             "test": "one-sided paired bootstrap and sign flips, the larger p-value",
             "p_value": self.p_value,
+            "p_value_alone": self.p_value if self.p_value_alone is None else self.p_value_alone,
+            "decision": None if self.decision is None else self.decision.to_dict(),
             "canary_overlap": self.canary_overlap,
             **asdict(self.gate),
             "slices": [asdict(one) for one in self.slices],
@@ -126,21 +180,15 @@ class GateReport:
     def to_text(self) -> str:
         """A few lines for a terminal."""
         lines = [f"gate: {self.verdict}: {self.reason}"]
-        for one in self.slices:
-            if one.before is None or one.after is None or one.difference is None:
-                lines.append(f"  {one.name:<7}{one.queries:>5} held-out queries")
-                continue
-            interval = f"[{one.difference.low:+.4f}, {one.difference.high:+.4f}]"
-            lines.append(
-                f"  {one.name:<7}{one.queries:>5} held-out queries, {self.measure} {one.before:.4f} → "
-                f"{one.after:.4f} ({one.difference.mean:+.4f} {interval})"
-            )
-        asked = f"  asked: a gain with p ≤ {self.gate.alpha:g} (one-sided)"
+        if self.decision is not None:
+            lines.append(f"  {self.decision.to_text()}")
+        lines += [self._line_of(one) for one in self.slices]
+        required = f"  asked: a gain with p ≤ {self.gate.alpha:g} (one-sided)"
         if self.p_value is not None:
-            asked += f", is p = {self.p_value:.4f}"
+            required += f", is p = {self.p_value:.4f}"
         lines.append(
-            f"{asked}; no slice falls by more than {self.gate.margin:g}; "
-            f"{self.gate.min_queries} queries in each"
+            f"{required}; on no slice a probability above {self.gate.harm:g} of losing more than "
+            f"{self.gate.margin:g}; {self.gate.min_queries} held-out queries"
         )
         if self.canary_overlap is not None:
             lines.append(
@@ -148,6 +196,17 @@ class GateReport:
                 f"of their first {DEPTH} hits"
             )
         return "\n".join(lines)
+
+    def _line_of(self, one: Slice) -> str:
+        line = f"  {one.name:<7}{one.queries:>5} held-out queries"
+        if one.before is not None and one.after is not None and one.difference is not None:
+            interval = f"[{one.difference.low:+.4f}, {one.difference.high:+.4f}]"
+            line += (
+                f", {self.measure} {one.before:.4f} → {one.after:.4f} ({one.difference.mean:+.4f} {interval})"
+            )
+        if one.harm is not None:
+            line += f"; loses more than {self.gate.margin:g} with probability {one.harm:.2f}"
+        return line
 
 
 def judge(
@@ -158,6 +217,7 @@ def judge(
     canary_overlap: float | None = None,
     need_slices: bool = True,
     measure: str = MEASURE,
+    queries: Int64[np.ndarray, " queries"] | None = None,
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> GateReport:
@@ -168,8 +228,10 @@ def judge(
         after: the trained head's, for the same queries in the same order.
         gate: requirements of the gate.
         canary_overlap: see `overlap_of_canaries`; reported, without effect on the verdict.
-        need_slices: False: a slice of too few queries is not judged, so long as there are enough in all.
+        need_slices: False: without a query about unseen documents they do not bound the decision, not even
+            by the prior.
         measure: name of the measure, for the report; more is better.
+        queries: index of each query among all judged ones, for `judge_candidates`.
         samples: number of resamplings.
         seed: random seed of the resampling.
     """
@@ -179,68 +241,113 @@ def judge(
         reason = "no query was held out, so nobody can tell whether it helps"
         return GateReport(gate, slices, None, canary_overlap, "cannot tell", reason, measure)
     unseen = ~np.isnan(before.unseen)
+    prior = WHOLE_PRIOR if measure == MEASURE else FLAT
+    changes = after.all - before.all
+    whole = _slice("all", before.all, after.all, prior, samples, seed)
     slices = [
-        _slice("all", before.all, after.all, samples, seed),
-        _slice("seen", before.all[before.seen], after.all[before.seen], samples, seed),
-        _slice("unseen", before.unseen[unseen], after.unseen[unseen], samples, seed),
+        whole,
+        _slice("seen", before.all[before.seen], after.all[before.seen], prior, samples, seed),
+        _slice("unseen", before.unseen[unseen], after.unseen[unseen], prior, samples, seed),
     ]
-    whole = slices[0]
+    # The seen slice is empty where no two queries share a document; then the other one is the whole.
+    seen = int(before.seen.sum())
+    bounding = [seen not in (0, len(before)), seen > 0 and (need_slices or bool(unseen.any()))]
+    if measure == MEASURE:
+        slices[1:] = [
+            _bounding(one, gate) if bounds else one for one, bounds in zip(slices[1:], bounding, strict=True)
+        ]
     assert whole.difference is not None
-    p_value = max(
-        whole.difference.p_one_sided, sign_flip_p_value(after.all - before.all, samples=samples, seed=seed)
+    by_signs = sign_flip_p_value(changes, queries=queries, samples=samples, seed=seed)
+    p_value = max(whole.difference.p_one_sided, by_signs)
+    paired = QueryChanges(changes, queries)
+    return _decided(
+        GateReport(gate, slices, p_value, canary_overlap, "cannot tell", "", measure, changes=paired)
     )
-    verdict, reason = _verdict(gate, slices, p_value, need_slices, measure)
-    return GateReport(gate, slices, p_value, canary_overlap, verdict, reason, measure)
 
 
-def _verdict(
-    gate: Gate, slices: list[Slice], p_value: float, need_slices: bool = True, measure: str = MEASURE
-) -> tuple[Verdict, str]:
-    whole, seen, unseen = slices
+def _slice(
+    name: str,
+    before: Float[np.ndarray, " queries"],
+    after: Float[np.ndarray, " queries"],
+    prior: Normal,
+    samples: int,
+    seed: int,
+) -> Slice:
+    if len(before) == 0:
+        return Slice(name, 0, None, None, None)
+    changes = after - before
+    difference = bootstrap_columns(changes[:, None], samples, seed)[0]
+    deviation = deviation_of(changes, prior)
+    return Slice(name, len(before), float(before.mean()), float(after.mean()), difference, deviation)
+
+
+def _bounding(one: Slice, gate: Gate) -> Slice:
+    """The slice with its probability of harm."""
+    mean = SLICE_PRIOR
+    if one.difference is not None and one.deviation is not None:
+        mean = posterior(one.difference.mean, one.deviation, one.queries, SLICE_PRIOR)
+    return replace(one, harm=mean.below(-gate.margin))
+
+
+def _decided(report: GateReport) -> GateReport:
+    """The report with its verdict, the reason, and the decision, from slices and p-value."""
+    verdict, reason, further = _verdict(report)
+    whole = report.slices[0]
     assert whole.difference is not None
+    assert whole.deviation is not None
+    prior = WHOLE_PRIOR if report.measure == MEASURE else FLAT
+    gain = posterior(whole.difference.mean, whole.deviation, whole.queries, prior)
+    decision = Decision(gain.mean, gain.quantile(0.05), gain.quantile(0.95), 1 - gain.below(0.0), further)
+    return replace(report, verdict=verdict, reason=reason, decision=decision)
+
+
+def _verdict(report: GateReport) -> tuple[Verdict, str, int | None]:
+    """Verdict, reason, and how many further queries would settle it."""
+    gate, measure, p_value = report.gate, report.measure, report.p_value
+    whole, *parts = report.slices
+    assert whole.difference is not None
+    assert whole.deviation is not None
+    assert p_value is not None
+    mean = whole.difference.mean
     change = f"held-out {measure} {whole.before:.4f} → {whole.after:.4f}"
-    if whole.difference.mean <= 0:
-        return "refused", f"{change}: it did not rise"
-    for one in (seen, unseen):
-        if (
-            one.difference is not None
-            and -one.difference.mean > gate.margin
-            and one.queries >= gate.min_queries
-        ):
-            return "refused", (
-                f"on {one.name} documents {measure} falls by {-one.difference.mean:.4f} "
-                f"({one.before:.4f} → {one.after:.4f}; allowed {gate.margin:g})"
-            )
-    # Where no two queries share a document, nothing can be seen twice: that slice is empty by nature.
-    short = [one for one in (whole, seen, unseen) if one.queries < gate.min_queries and one.queries > 0]
-    if unseen.queries == 0:
-        short.append(unseen)
-    if not need_slices:
-        short = [one for one in short if one is whole]
-    if short:
-        counts = ", ".join(f"{one.queries} held-out queries ({one.name} documents)" for one in short)
-        return "cannot tell", f"{counts} are too few to judge by; {gate.min_queries} are needed"
+    further = further_for_significance(mean, whole.deviation, whole.queries, gate.alpha)
+    if whole.queries < gate.min_queries:
+        reason = f"{whole.queries} held-out queries are too few to judge by; {gate.min_queries} are needed"
+        missing = gate.min_queries - whole.queries
+        return "cannot tell", reason, missing if further is None else max(missing, further)
+    if mean <= 0:
+        return "refused", f"{change}: it did not rise", None
+    for one in parts:
+        if one.harm is not None and one.harm > gate.harm:
+            fell = one.difference is not None and -one.difference.mean > gate.margin
+            verdict = "refused" if fell else "cannot tell"
+            return verdict, _harm(one, gate, measure), _further_of_slice(one, whole.queries, gate)
     if p_value > gate.alpha:
-        return "refused", f"{change}: not significant, p = {p_value:.3f} > {gate.alpha:g}"
-    return "passed", f"{change}, p = {p_value:.4f}"
+        return "refused", f"{change}: not significant, p = {p_value:.3f} > {gate.alpha:g}", further
+    return "passed", f"{change}, p = {p_value:.4f}", None
 
 
-def sign_flip_p_value(
-    differences: Float[np.ndarray, " queries"], *, samples: int = SAMPLES, seed: int = 0
-) -> float:
-    """The share of random sign patterns under which the mean difference is at least as high as it is.
+def _harm(one: Slice, gate: Gate, measure: str) -> str:
+    """Words for a slice that may lose too much."""
+    chance = (
+        f"the probability is {one.harm:.2f} that they lose more than {gate.margin:g} (allowed {gate.harm:g})"
+    )
+    if one.difference is None:
+        return f"no held-out query is about {one.name} documents; {chance}"
+    moved = f"{one.before:.4f} → {one.after:.4f}"
+    if one.difference.mean < 0:
+        moved = f"falls by {-one.difference.mean:.4f} ({moved})"
+    return f"on {one.name} documents {measure} {moved} over {one.queries} held-out queries; {chance}"
 
-    Queries that did not change have no part; (count + 1) / (samples + 1), as in the bootstrap.
-    """
-    changed = differences[differences != 0]
-    if len(changed) == 0:
-        return 1.0
-    generator = np.random.default_rng(seed)
-    signs = generator.integers(0, 2, size=(samples, len(changed)), dtype=np.int8) * 2 - 1
-    flipped = signs.astype(np.float32) @ changed.astype(np.float32)
-    # Float sums in another order differ in their last bits; equal patterns must count as equal.
-    as_high = flipped >= changed.sum() - 1e-5
-    return float((as_high.sum() + 1) / (samples + 1))
+
+def _further_of_slice(one: Slice, queries: int, gate: Gate) -> int | None:
+    """Further queries in all after which the slice would no longer be in doubt."""
+    if one.difference is None or one.deviation is None:
+        return None
+    further = further_for_slice(
+        one.difference.mean, one.deviation, one.queries, SLICE_PRIOR, gate.margin, gate.harm
+    )
+    return None if further is None else rounded(further * queries / one.queries)
 
 
 @torch.inference_mode()
@@ -272,19 +379,6 @@ def overlap_of_canaries(
     return float(np.mean(shares))
 
 
-def _slice(
-    name: str,
-    before: Float[np.ndarray, " queries"],
-    after: Float[np.ndarray, " queries"],
-    samples: int,
-    seed: int,
-) -> Slice:
-    if len(before) == 0:
-        return Slice(name, 0, None, None, None)
-    difference = bootstrap_columns((after - before)[:, None], samples, seed)[0]
-    return Slice(name, len(before), float(before.mean()), float(after.mean()), difference)
-
-
 def judge_candidates(
     of_tuned: GateReport,
     now: Answers | None,
@@ -293,6 +387,8 @@ def judge_candidates(
     gate: Gate | None = None,
     *,
     canary_overlap: float | None = None,
+    queries: Int64[np.ndarray, " queries"] | None = None,
+    samples: int = SAMPLES,
     seed: int = 0,
 ) -> tuple[GateReport, GateReport]:
     """Evaluate the tuned search and the head together; return the report on each.
@@ -304,16 +400,45 @@ def judge_candidates(
         trained: held-out answers of the trained head.
         gate: requirements on both together.
         canary_overlap: canary overlap of the head; reported, without effect on the verdict.
+        queries: index of each held-out query among all judged ones, as `judge` had for the tuned search;
+            None pairs the two by `tuned` where they were judged on as many queries, else not at all.
+        samples: number of resamplings.
         seed: random seed of the resampling.
     """
-    whole = gate or Gate()
-    of_head = judge(now, trained, whole, canary_overlap=canary_overlap, seed=seed)
-    both = (of_tuned, of_head)
-    if not all(report.p_value is not None and report.p_value <= whole.alpha for report in both):
-        half = replace(whole, alpha=whole.alpha / 2)
-        of_tuned, of_head = of_tuned.before(half), of_head.before(half)
+    options: dict[str, Any] = {"canary_overlap": canary_overlap, "queries": queries}
+    of_head = judge(now, trained, gate, samples=samples, seed=seed, **options)
+    if of_tuned.p_value is not None and of_head.p_value is not None:
+        together, indices = _side_by_side(of_tuned, of_head, now, tuned)
+        p_tuned, p_head = step_down_p_values(
+            together,
+            (of_tuned.p_value, of_head.p_value),
+            queries=indices,
+            weights=CLAIMS,
+            samples=samples,
+            seed=seed,
+        )
+        of_tuned, of_head = of_tuned.adjusted(p_tuned), of_head.adjusted(p_head)
     against = "what answers now"
     if of_tuned.passed and of_head.passed:
         against = "the tuned search"
-        of_head = judge(tuned, trained, whole, canary_overlap=canary_overlap, seed=seed)
+        of_head = judge(tuned, trained, gate, samples=samples, seed=seed, **options)
     return of_tuned, replace(of_head, reason=f"against {against}: {of_head.reason}")
+
+
+def _side_by_side(
+    of_tuned: GateReport, of_head: GateReport, now: Answers | None, tuned: Answers | None
+) -> tuple[Float[np.ndarray, "candidates queries"], Int64[np.ndarray, " queries"]]:
+    """QueryChanges by both candidates, a column for each query, and its index.
+
+    Columns that are not shared count as independent, which is the stricter of the two.
+    """
+    first, second = of_tuned.changes, of_head.changes
+    assert first is not None
+    assert second is not None
+    if first.queries is not None and second.queries is not None:
+        return on_common_queries([(first.values, first.queries), (second.values, second.queries)])
+    places = np.arange(len(first.values) + len(second.values))
+    if now is not None and tuned is not None and len(first.values) == len(second.values):
+        return np.stack([tuned.all - now.all, second.values]), places[: len(second.values)]
+    of_second, of_first = np.split(places, [len(second.values)])
+    return on_common_queries([(first.values, of_first), (second.values, of_second)])

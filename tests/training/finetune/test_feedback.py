@@ -119,11 +119,11 @@ def test_without_a_trusted_slice_it_says_that_it_cannot_tell(synonyms: Collectio
 
 def test_few_trusted_queries_are_too_few(synonyms: Collection) -> None:
     clicked(synonyms, "a", list(range(COUNT)))
-    clicked(synonyms, "trusted", list(range(40)))
+    clicked(synonyms, "trusted", list(range(9)))
     source = examples_from_feedback(synonyms, without={"trusted"})
     trusted = examples_from_feedback(synonyms, only={"trusted"})
     assert finetune_from_feedback(source, trusted, FAST).gate.verdict == "cannot tell"
-    assert finetune_from_feedback(source, trusted, FAST, gate=Gate(min_queries=30)).gate.passed
+    assert finetune_from_feedback(source, trusted, FAST, gate=Gate(min_queries=9)).gate.passed
 
 
 @pytest.mark.parametrize("poison", ["random", "one document", "shifted", "thumbs"])

@@ -1,0 +1,30 @@
+"""The gate's decision on a terminal; records of earlier versions have none."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from dsearch.cli.training.output import decision_lines
+from dsearch.training.gate.gate import judge
+from dsearch.training.gate.held_out import Answers
+
+OLD = {"verdict": "refused", "reason": "it did not rise", "p_value": 0.3, "alpha": 0.05, "slices": []}
+
+
+def test_a_decision_is_shown_in_words() -> None:
+    values = np.random.default_rng(0).uniform(0, 1, 60)
+    before = Answers(values, np.zeros(60, bool), values)
+    changes = np.random.default_rng(1).normal(0.02, 0.15, 60)
+    after = Answers(values + changes, np.zeros(60, bool), values + changes)
+    stored = json.loads(json.dumps({"gate": judge(before, after).to_dict()}))
+    (line,) = decision_lines(stored)
+    assert line.strip() == stored["gate"]["decision"]["text"]
+    assert line.strip() in judge(before, after).to_text()
+
+
+def test_records_without_a_decision_are_still_shown() -> None:
+    assert decision_lines({"gate": OLD}) == []
+    assert decision_lines({"gate": {**OLD, "decision": None}}) == []
+    assert decision_lines({"gate": None}) == decision_lines({}) == []
