@@ -61,9 +61,14 @@ class FoldAnswers:
 
     def of(self, kept: Kept) -> Answers:
         """Answers of the selected checkpoint and settings."""
-        return (
-            [self.before, *self.after][kept.checkpoint] if kept.served is None else self.served[kept.served]
-        )
+        if kept.served is None:
+            return [self.before, *self.after][kept.checkpoint]
+        return self.serving(kept.served)
+
+    def serving(self, of: Served) -> Answers:
+        """Answers with these settings; without a memory where this fold chose none."""
+        plain = of._replace(memory=0.0)
+        return self.served.get(of) or self.served.get(plain) or self.before
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,8 @@ def chosen(folds: list[FoldAnswers]) -> Kept:
     kept = kept_checkpoint(np.stack([before.all, *(one.all for one in after)]), before.seen)
     if not folds[0].served:
         return Kept(kept)
-    served = {of: joined([fold.served[of] for fold in folds]) for of in folds[0].served}
+    ways = dict.fromkeys(of for fold in folds for of in fold.served)
+    served = {of: joined([fold.serving(of) for fold in folds]) for of in ways}
     best = kept_served(served, joined([fold.now for fold in folds]))
     if kept < len(after):
         early = [before, *after][kept]
