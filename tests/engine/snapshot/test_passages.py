@@ -3,102 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 
 import numpy as np
 import pytest
 import torch
-from support.fakes import HashingEncoder
+from support.engine.long_documents import (
+    OPTIONS,
+    QUERIES,
+    brute,
+    reference,
+    some,
+    states_of,
+    trained,
+    words,
+)
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.maxp import best_passages
-from dsearch.engine import GradientQuery, PassageOptions, SearchEngine, SearchLayer, attention_parts, vjp
-from dsearch.engine.indexing.chunking import Cutting, encode, spans_of
+from dsearch.engine import GradientQuery, PassageOptions, SearchLayer, attention_parts, vjp
 from dsearch.engine.options import KeyOptions
 from dsearch.engine.ranking.certificate import _inner_products
 from dsearch.engine.ranking.coverage import covered_mass
-from dsearch.errors import Conflict, InvalidRequest
 from dsearch.store import Passages
 from dsearch.types import Document
-
-OPTIONS = PassageOptions(tokens=16, overlap=4)
-FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
-WORDS = FOODS.split()
-QUERIES = ["apple number7", "mango pear kale", "honey", "bread and cheese", "lemon juice number3"]
-
-
-def words(count: int, seed: int) -> str:
-    chance = random.Random(seed)
-    return " ".join(chance.choice([*WORDS, f"number{chance.randrange(30)}"]) for _ in range(count))
-
-
-def some(seed: int = 0, count: int = 24) -> list[Document]:
-    """Every third document is long."""
-    return [
-        Document(f"d{n}", words(40 + n if n % 3 == 0 else 8, 1000 * seed + n), WORDS[n % 16])
-        for n in range(count)
-    ]
-
-
-@pytest.fixture
-def long(engine):
-    """A collection of built, fresh, changed and deleted documents, long ones among each."""
-    collection = engine.create("long", passages=OPTIONS)
-    collection.ingest(some())
-    collection.upsert(some(1, 5))
-    collection.upsert([Document("new", words(70, 77)), Document("tiny", "apple honey")])
-    collection.delete(["d6", "d8"])
-    return collection
-
-
-def brute(collection, head: Head, states: torch.Tensor, texts: list[str] | None):
-    """Plain tensors, document by document: dense [batch, heads, documents], keyword, and what was taken."""
-    store, snapshot = collection.store, collection.snapshot
-    rows = snapshot.rows(np.arange(snapshot.positions))
-    first, passages = store.embeddings(rows), store.passages(rows)
-    folded = head.fold(head.queries(states))
-    dense, taken = [], []
-    for row, embedding in zip(rows.tolist(), first, strict=True):
-        every = np.concatenate(
-            [embedding[None], passages[row].embeddings] if row in passages else [embedding[None]]
-        )
-        scores = folded @ torch.as_tensor(every).to(folded).T
-        best = scores.max(-1)
-        dense.append(best.values)
-        taken.append(torch.as_tensor(every).to(folded)[best.indices])
-    keyword = torch.zeros(len(states), len(rows))
-    if texts is not None:
-        keyword = torch.as_tensor(snapshot.all_keyword_scores(texts))
-    return torch.stack(dense, -1), keyword.to(folded), torch.stack(taken, 2)
-
-
-def reference(collection, head: Head, states: torch.Tensor, texts: list[str] | None):
-    """Weights of all documents and the contexts."""
-    dense, keyword, taken = brute(collection, head, states, texts)
-    logits = (dense + head.keyword_weight[:, None] * keyword[:, None]) / head.temperature
-    excluded = collection.snapshot.excluded
-    if excluded is not None:
-        logits = logits.masked_fill(torch.as_tensor(excluded), -torch.inf)
-    heads = logits.softmax(-1)
-    weights = (heads * head.mixture[:, None]).sum(1)
-    values = head.values(taken)
-    context = torch.einsum("h,bhd,bhdv->bv", head.mixture, heads, values)
-    return weights, context, logits
-
-
-def trained(dimension: int, heads: int = 1, seed: int = 3) -> Head:
-    """Any head but the untrained one."""
-    head, generator = Head(dimension, heads=heads), torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in head.named_parameters():
-            if name not in ("log_temperature", "hop_strength"):
-                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return head
-
-
-def states_of(collection, texts=QUERIES) -> torch.Tensor:
-    return torch.as_tensor(collection.encoder.encode_queries(texts))
-
 
 # --- what is found
 
@@ -315,163 +241,6 @@ def test_a_score_takes_the_passage_that_is_best_by_itself(long):
 
 
 # --- indexing
-
-
-def test_collections_without_long_documents_are_what_they_were(engine, documents):
-    collection = engine.create("short")
-    assert collection.describe()["passages"] == {"tokens": 256, "overlap": 32}
-    collection.ingest(documents)
-    assert collection.snapshot.passages is None
-    assert collection.snapshot.generation.manifest.format == 2
-    assert (
-        SearchLayer(collection.snapshot, Head(collection.store.dimension))(states_of(collection)).keys is None
-    )
-
-
-def test_a_second_run_encodes_nothing(long, encoder):
-    before = encoder.encoded
-    report = long.ingest(
-        [document for document in some() if document.id not in ("d0", "d1", "d2", "d3", "d4")]
-    )
-    assert (report.updated, report.inserted) == (0, 2)  # d6 and d8 had been deleted
-    long.update_metadata("new", {"year": 1999})
-    assert long.search("apple", filter={"year": {"eq": 1999}}, mode="dense").hits[0].passage is not None
-    encoded = encoder.encoded - before
-    again = long.ingest(some()[5:])
-    assert (again.unchanged, again.encoded) == (19, 0)
-    assert encoder.encoded - before == encoded
-
-
-def test_interrupted_indexing_goes_on(engine, encoder, monkeypatch):
-    collection, whole = engine.create("stopped", passages=OPTIONS), engine.create("whole", passages=OPTIONS)
-    monkeypatch.setattr("dsearch.engine.indexing.ingest._LONG_ENCODED_AT_A_TIME", 400)
-    encode_documents, calls = encoder.encode_documents, []
-
-    def failing(texts):
-        calls.append(len(texts))
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return encode_documents(texts)
-
-    monkeypatch.setattr(encoder, "encode_documents", failing)
-    with pytest.raises(KeyboardInterrupt):
-        collection.ingest(some())
-    assert max(calls) < 60
-    waiting = collection.store.count().pending
-    assert 0 < waiting < 24
-    assert collection.ingest(some()).encoded == waiting
-    whole.ingest(some())
-    for name in ("rows", "vectors"):
-        assert np.array_equal(
-            getattr(collection.snapshot.generation, name), getattr(whole.snapshot.generation, name)
-        )
-    assert collection.store.verify().ok
-
-
-def test_what_is_built_is_what_was_fresh(engine):
-    fresh, built = engine.create("fresh", passages=OPTIONS), engine.create("built", passages=OPTIONS)
-    fresh.upsert(some())
-    built.ingest(some())
-    for query in QUERIES:
-        one, other = (c.search(query, limit=24, mode="dense").hits for c in (fresh, built))
-        assert [(hit.id, hit.passage) for hit in one] == [(hit.id, hit.passage) for hit in other]
-    fresh.refresh()
-    assert len(fresh.snapshot.fresh) == 0
-    assert np.array_equal(fresh.snapshot.generation.vectors, built.snapshot.generation.vectors)
-
-
-def test_another_process_sees_the_same(long, tmp_path):
-    with SearchEngine(tmp_path / "home", readonly=True, encoder=HashingEncoder) as other:
-        hits = other.collection("long").search("mango pear kale", mode="dense").hits
-        assert hits == long.search("mango pear kale", mode="dense").hits
-
-
-# --- how documents are cut
-
-
-def test_passages_fit_their_size_with_the_title(encoder):
-    document = Document("d", words(300, 5), "a title of five words")
-    embeddings, cut = encode(encoder, [Document("s", "short"), document], Cutting(24, 4))
-    assert embeddings.shape == (2, 32)
-    assert list(cut) == [1]
-    spans = cut[1].spans.tolist()
-    texts = [f"{document.title} {document.text[start:end]}" for start, end in spans]
-    assert max(encoder.token_counts(texts)) <= 24
-    again = encoder.encode_documents(texts)
-    assert np.array_equal(embeddings[1], again[0])
-    assert np.array_equal(cut[1].embeddings, again[1:])
-
-
-def test_a_title_that_is_too_long_is_shortened(encoder):
-    document = Document("d", words(100, 5), words(200, 6))
-    title, spans = spans_of(encoder, [document], Cutting(24, 4))[0]
-    assert title == " ".join(document.title.split()[:5])
-    assert len(spans) > 5
-
-
-def test_a_document_that_is_nearly_all_title_stays_whole(encoder):
-    assert spans_of(encoder, [Document("d", "", words(300, 5))], Cutting(24, 4)) == {}
-    assert spans_of(encoder, [Document("d", "end", words(300, 5))], Cutting(24, 4)) == {}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (PassageOptions(tokens=8), "passages of 8 tokens; use 16 to 256"),
-        (PassageOptions(tokens=257), "passages of 257 tokens; use 16 to 256"),
-        (PassageOptions(tokens=100, overlap=50), "an overlap of 50 tokens; use 0 to 49"),
-        (PassageOptions(overlap=-1), "an overlap of -1 tokens"),
-        (PassageOptions(tokens=32, none=True), "passages are turned off"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(engine, options, message):
-    with pytest.raises(InvalidRequest, match=message):
-        engine.create("refused", passages=options)
-    assert "refused" not in engine.names()
-
-
-def test_how_a_collection_is_cut_stays(engine):
-    engine.create("cut", passages=OPTIONS)
-    assert engine.collection_or_new("cut", passages=PassageOptions()).name == "cut"
-    assert engine.collection_or_new("cut", passages=PassageOptions(tokens=16)).name == "cut"
-    for other in (PassageOptions(tokens=32), PassageOptions(overlap=5), PassageOptions(none=True)):
-        with pytest.raises(Conflict, match=r"passages of 16 tokens, 4 shared, and that stays.*-c NEW_NAME"):
-            engine.collection_or_new("cut", passages=other)
-    engine.create("whole", passages=PassageOptions(none=True))
-    assert engine.collection_or_new("whole", passages=PassageOptions()).describe()["passages"] is None
-    with pytest.raises(Conflict, match="does not cut long documents"):
-        engine.collection_or_new("whole", passages=PassageOptions(tokens=32))
-
-
-class Silent(HashingEncoder):
-    token_counts = None
-
-
-def test_an_encoder_that_counts_no_tokens_cuts_nothing(tmp_path):
-    with SearchEngine(tmp_path / "other", encoder=Silent) as engine:
-        assert engine.create("plain").describe()["passages"] is None
-        with pytest.raises(InvalidRequest, match="counts no tokens"):
-            engine.create("refused", passages=OPTIONS)
-
-
-def test_given_embeddings_are_one_a_document(engine):
-    assert engine.create("given", dimension=4).describe()["passages"] is None
-
-
-# --- the best passage itself
-
-
-def test_the_best_passage_by_hand():
-    scores = torch.tensor([[[0.1, 0.5, 0.9, 0.5, 0.2]], [[0.3, -1.0, -2.0, 7.0, 7.0]]])
-    owners = torch.tensor([[[0, 1, 0, 1, 2]], [[0, 1, 1, 2, 2]]])  # 2 is padding
-    assert best_passages(scores, owners, 2).tolist() == [[[2, 1]], [[0, 1]]]
-
-
-def test_a_score_of_nan_or_nothing_takes_the_first_passage():
-    scores = torch.tensor([[torch.nan, 0.5, torch.nan], [-torch.inf, 1.0, -torch.inf]])
-    assert best_passages(scores, torch.tensor([0, 1, 0]), 2).tolist() == [[0, 1], [0, 1]]
-
-
 # --- over a wire
 
 
