@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from support.tiny_encoder import write_tiny_encoder
+from support.training.numbers import PAIRS
 from support.training.observers import Recorder
 
 from dsearch.encoder import Encoder
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
 from dsearch.training import (
     Examples,
     TrainingOptions,
-    examples_from_judgements,
     finetune,
     query_options,
     train_student,
 )
 from dsearch.training.gate.held_out import HeldOut
-from dsearch.types import Document
-
-PAIRS = 24
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    return Encoder.load(str(write_tiny_encoder(tmp_path_factory.mktemp("tiny"))))
-
-
-@pytest.fixture
-def numbers(tmp_path: Path, tiny: Encoder) -> Iterator[Collection]:
-    with SearchEngine(tmp_path / "home", encoder=lambda: tiny) as engine:
-        collection = engine.create("numbers")
-        collection.ingest([Document(id=f"d{i}", text=f"answer {i} red") for i in range(PAIRS)])
-        yield collection
-
-
-@pytest.fixture
-def examples(numbers: Collection) -> Examples:
-    """A query asks by another number: no word of it helps."""
-    queries = {f"q{i:02d}": f"question {i + PAIRS}" for i in range(PAIRS)}
-    return examples_from_judgements(numbers, queries, {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)})
 
 
 @pytest.mark.parametrize("method", ["lora", "all"])

@@ -17,15 +17,14 @@ set_threads(1)
 
 import torch
 from safetensors.torch import save_file
+from support.training.numbers import number_examples
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import Encoder, EncoderTraining, LearningEncoder
 from dsearch.engine import SearchEngine
-from dsearch.training import Student, examples_from_judgements
+from dsearch.training import Student
 from dsearch.training.loop.distributed import joined
 from dsearch.training.scopes.full import FullOptions, FullTask
-
-PAIRS = 24
 
 
 def main(folder: str, home: str, rank: str, count: str, port: str, out: str) -> None:
@@ -33,9 +32,7 @@ def main(folder: str, home: str, rank: str, count: str, port: str, out: str) -> 
     encoder = Encoder.load(folder)
     with SearchEngine(home, readonly=True, encoder=lambda: encoder) as engine, joined() as processes:
         collection = engine.collection("numbers")
-        queries = {f"q{i:02d}": f"question {i + PAIRS}" for i in range(PAIRS)}
-        qrels = {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)}
-        examples = examples_from_judgements(collection, queries, qrels)
+        examples = number_examples(collection)
         student = Student(Head(16), LearningEncoder(encoder, EncoderTraining("all")))
         task = FullTask(
             examples,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.tiny_encoder import write_tiny_encoder
 from support.training.observers import Recorder, StopWhen
 
 from dsearch.encoder import Encoder
@@ -26,11 +25,6 @@ PAIRS = 30
 QUERIES = {f"q{i:02d}": f"question {i}" for i in range(PAIRS)}
 QRELS = {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)}
 OPTIONS = FullOptions(epochs=3, encoder_learning_rate=1e-2, negatives=1, held_out=3, steps_a_round=3)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    return Encoder.load(str(write_tiny_encoder(tmp_path_factory.mktemp("tiny"))))
 
 
 def text(number: int) -> str:

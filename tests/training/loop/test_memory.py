@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.tiny_encoder import write_tiny_encoder
 
 from dsearch.encoder import Encoder
-from dsearch.engine import Collection, SearchEngine
-from dsearch.training import Examples, TrainingOptions, examples_from_judgements, query_options
+from dsearch.engine import Collection
+from dsearch.training import Examples, TrainingOptions, query_options
 from dsearch.training.losses.objectives import OBJECTIVES
 from dsearch.training.scopes.full import FullOptions, train_full
 from dsearch.training.scopes.head import train_head, train_student
-from dsearch.types import Document
-
-PAIRS = 24
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_encoder(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
-def tiny(folder: Path) -> Encoder:
-    return Encoder.load(str(folder))
-
-
-@pytest.fixture
-def numbers(tmp_path: Path, tiny: Encoder) -> Iterator[Collection]:
-    with SearchEngine(tmp_path / "home", encoder=lambda: tiny) as engine:
-        collection = engine.create("numbers")
-        collection.ingest([Document(id=f"d{i}", text=f"answer {i} red") for i in range(PAIRS)])
-        yield collection
-
-
-@pytest.fixture
-def examples(numbers: Collection) -> Examples:
-    queries = {f"q{i:02d}": f"question {i + PAIRS}" for i in range(PAIRS)}
-    return examples_from_judgements(numbers, queries, {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)})
+def tiny(tiny_folder: Path) -> Encoder:
+    """One for each test: running out of memory changes its batch size."""
+    return Encoder.load(str(tiny_folder))
 
 
 class Memory:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.paths import SUPPORT
-from support.tiny_encoder import write_tiny_encoder
+from support.training.numbers import PAIRS
 from support.training.observers import StopWhen
 from support.warm.processes import warm_start
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import Encoder, EncoderTraining, LearningEncoder
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection
 from dsearch.errors import Cancelled, InvalidRequest
-from dsearch.training import Examples, RunFolder, Student, Watch, examples_from_judgements
+from dsearch.training import Examples, RunFolder, Student, Watch
 from dsearch.training.data.examples import mined_negatives
 from dsearch.training.gate.held_out import HeldOut
 from dsearch.training.loop.distributed import Processes
@@ -32,34 +31,8 @@ from dsearch.training.loop.gradcache import cached_backward
 from dsearch.training.loop.loop import Epoch
 from dsearch.training.loop.moving_index import Contents, MovingIndex
 from dsearch.training.scopes.full import FullOptions, FullTask, train_full
-from dsearch.types import Document
 
-PAIRS = 24
 SCRIPT = SUPPORT / "training" / "process_gradients.py"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_encoder(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def tiny(folder: Path) -> Encoder:
-    return Encoder.load(str(folder))
-
-
-@pytest.fixture
-def numbers(tmp_path: Path, tiny: Encoder) -> Iterator[Collection]:
-    with SearchEngine(tmp_path / "home", encoder=lambda: tiny) as engine:
-        collection = engine.create("numbers")
-        collection.ingest([Document(id=f"d{i}", text=f"answer {i} red") for i in range(PAIRS)])
-        yield collection
-
-
-@pytest.fixture
-def examples(numbers: Collection) -> Examples:
-    queries = {f"q{i:02d}": f"question {i + PAIRS}" for i in range(PAIRS)}
-    return examples_from_judgements(numbers, queries, {f"q{i:02d}": {f"d{i}": 1.0} for i in range(PAIRS)})
 
 
 @pytest.fixture
@@ -137,7 +110,7 @@ def test_memory_holds_a_chunk_whatever_the_batch(tiny: Encoder, monkeypatch: pyt
 @pytest.mark.crash
 @pytest.mark.parametrize("count", [2])
 def test_processes_together_have_the_gradient_of_one(
-    numbers: Collection, folder: Path, tmp_path: Path, count: int
+    numbers: Collection, tiny_folder: Path, tmp_path: Path, count: int
 ) -> None:
     def results(of: int) -> list[dict[str, torch.Tensor]]:
         with socket.socket() as probe:
@@ -145,7 +118,7 @@ def test_processes_together_have_the_gradient_of_one(
             port = probe.getsockname()[1]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         files = [tmp_path / f"{of}-{rank}" for rank in range(of)]
-        command = [sys.executable, SCRIPT, folder, tmp_path / "home"]
+        command = [sys.executable, SCRIPT, tiny_folder, tmp_path / "home"]
         started = [
             warm_start()([*map(str, [*command, rank, of, port, file])], env=environment)
             for rank, file in enumerate(files)
