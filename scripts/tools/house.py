@@ -25,11 +25,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "dsearch"
+TESTS = ROOT / "tests"
 RELATIVE_CLAUSE = re.compile(r"(What|Whether|Who|Whose|How|Of|Which|Where|When)\b")
 REPEATS_CLASS_NAMES = ("integrations",)  # adapters carry the names of their frameworks
 
 LARGEST_FOLDER = 15
 LONGEST_MODULE = 450
+LONGEST_TEST_FILE = 500
 README_WORDS = 1_300
 REPEATED_CLASSES = 17  # result shapes of the HTTP schema and of types or clients; to become one declaration
 SHOWN = 8
@@ -160,6 +162,16 @@ def lines_of(path: Path) -> tuple[int, int]:
     return source.count("\n"), len(code)
 
 
+def long_test_files(tests: Path) -> list[str]:
+    """Files below the folder of tests with too many lines, each with their number."""
+    sizes = {path: path.read_text("utf-8").count("\n") for path in sorted(tests.rglob("*.py"))}
+    return [
+        f"{path.relative_to(tests.parent)} ({size})"
+        for path, size in sizes.items()
+        if size > LONGEST_TEST_FILE
+    ]
+
+
 def rows() -> list[Row]:
     """Every count of the table."""
     modules = Modules(PACKAGE)
@@ -169,6 +181,7 @@ def rows() -> list[Row]:
     clauses = relative_docstrings(modules)
     counts = {name: lines_of(path) for name, path in modules.paths.items()}
     long = [f"{name} ({counts[name][0]})" for name in counts if counts[name][0] > LONGEST_MODULE]
+    long_tests = long_test_files(TESTS)
     large = [f"{folder} ({size})" for folder, size in sizes.items() if size > LARGEST_FOLDER]
     words = len((ROOT / "README.md").read_text("utf-8").split())
     return [
@@ -176,6 +189,7 @@ def rows() -> list[Row]:
         Row("modules in the largest folder", max(sizes.values()), LARGEST_FOLDER, tuple(large)),
         Row("public class names in several modules", len(classes), REPEATED_CLASSES, tuple(classes)),
         Row(f"modules of more than {LONGEST_MODULE} lines", len(long), 0, tuple(long)),
+        Row(f"test files of more than {LONGEST_TEST_FILE} lines", len(long_tests), 0, tuple(long_tests)),
         Row("docstrings that begin with a relative clause", len(clauses), 0, tuple(clauses)),
         Row("words in README", words, README_WORDS),
         Row("modules", len(modules.paths), None),
