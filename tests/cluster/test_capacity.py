@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 
 from dsearch.cluster.capacity import KINDS, Machine, Rates, plan
 from dsearch.errors import InvalidRequest
@@ -21,7 +22,7 @@ def test_a_plan_worked_out_by_hand() -> None:
     assert made.machines == 2
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=by_size(30, 300))
 @given(
     documents=st.integers(1, 10**11),
     queries=st.floats(0.1, 1e4),

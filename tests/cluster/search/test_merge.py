@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.cluster_checks import WORDS, require_same, sharded
 from support.fakes import HashingEncoder
+from support.sizes import by_size
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.errors import ShardsLost
@@ -182,7 +183,7 @@ def test_a_lost_shard_fails_or_is_missing_by_choice(food: Collection, split_food
 words = st.lists(st.sampled_from(WORDS[:5]), min_size=1, max_size=4).map(" ".join)
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+@settings(max_examples=by_size(8, 80), suppress_health_check=list(HealthCheck))
 @given(
     texts=st.lists(words, max_size=14),
     query=words,

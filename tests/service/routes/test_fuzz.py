@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from support.service.problems import require_an_answer
+from support.sizes import by_size
 
 from dsearch.engine import Collection
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
@@ -57,7 +58,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, Any]:
 
 
 @given(bodies())
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=by_size(60, 600), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_json_gets_an_answer(client: TestClient, papers: Collection, sent: tuple[str, Any]) -> None:
     route, body = sent
     method = "PUT" if route == "documents" else "POST"
@@ -71,7 +72,7 @@ def test_any_json_gets_an_answer(client: TestClient, papers: Collection, sent: t
 
 
 @given(st.dictionaries(st.just("metadata") | TEXT, VALUES, max_size=2), st.sampled_from(["d001", "nobody"]))
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=by_size(15, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_patch_gets_an_answer(client: TestClient, papers: Collection, body: Any, id: str) -> None:
     require_an_answer(client.patch(f"/v1/collections/papers/documents/{id}", json=body))
 

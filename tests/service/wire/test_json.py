@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
+from support.sizes import by_size
 
 from dsearch.engine import Collection
 from dsearch.service.errors import InvalidJson
@@ -29,13 +30,13 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES, st.booleans())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=by_size(50, 500))
 def test_what_json_can_say_is_read_as_it_was_said(value: object, escaped: bool) -> None:
     assert parse(json.dumps(value, ensure_ascii=escaped).encode()) == value
 
 
 @given(st.binary(max_size=40) | st.text('{}[]",:0eNaIin\\ud8 ', max_size=30).map(str.encode))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=by_size(100, 1000))
 def test_anything_else_is_a_problem_and_no_crash(body: bytes) -> None:
     with contextlib.suppress(InvalidJson):
         parse(body)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sizes import by_size
 
 from dsearch.engine.feedback import explored
 from dsearch.store import Event, Impression, Page
@@ -115,7 +116,7 @@ def test_one_key_cannot_bend_the_estimate() -> None:
     assert propensities_from_pages(honest + forged, key_share=1.0).values[1] > 10 * before
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=by_size(25, 250))
 @given(
     amounts=st.dictionaries(st.text(max_size=3), st.floats(0, 1e6), min_size=1, max_size=30),
     share=st.floats(0, 1),

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.paths import SUPPORT
+from support.sizes import by_size
 from support.training.numbers import PAIRS
 from support.training.observers import StopWhen
 from support.warm.processes import warm_start
@@ -139,7 +140,7 @@ def test_processes_together_have_the_gradient_of_one(
 # ---- negatives
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=by_size(10, 100))
 @given(st.integers(0, 10_000), st.integers(0, 5), st.floats(0.1, 1.5))
 def test_negatives_are_no_answers_and_stand_below_the_margin(seed: int, count: int, margin: float) -> None:
     generator = np.random.default_rng(seed)
