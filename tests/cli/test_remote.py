@@ -21,6 +21,8 @@ from dsearch.client import Client
 from dsearch.engine import SearchEngine
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture
 def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:

@@ -17,6 +17,8 @@ from dsearch.errors import Conflict, DsearchError
 from dsearch.store.documents import validate
 from dsearch.types import Document, Stamp
 
+pytestmark = pytest.mark.server
+
 QUERIES = ["river stone", "attention music head"]
 JUDGED = ({"q": "cat"}, {"q": {"d001": 1}})
 STATES = np.random.default_rng(3).standard_normal((2, 32))

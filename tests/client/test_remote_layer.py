@@ -14,6 +14,8 @@ from dsearch.client import Client, LocalEngine, RemoteSearch
 from dsearch.engine import SearchLayer
 from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
 
+pytestmark = pytest.mark.server
+
 QUERIES = ["river stone", "attention music head", "lamp"]
 SCORES = ["dot", "cosine", "scaled_dot_product", "additive", "gaussian"]
 

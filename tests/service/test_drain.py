@@ -20,6 +20,8 @@ from support.service.service_fakes import WordEncoder, documents, serving
 
 from dsearch.engine import SearchEngine
 
+pytestmark = pytest.mark.server
+
 CLIENTS = 6
 TRIALS = int(os.environ.get("DRAIN_TRIALS", "3"))
 

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.service.sockets import ask
 
+pytestmark = pytest.mark.server
+
 
 def raw(origin: str, request: bytes, *, hang_up: bool = False) -> bytes:
     with socket.create_connection(("127.0.0.1", int(origin.rpartition(":")[2])), timeout=20) as connection:

@@ -22,6 +22,8 @@ from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.service.middleware.slow_clients import Patience, patient_protocol
 
+pytestmark = pytest.mark.server
+
 SLOW = 40
 SEARCH = "/v1/collections/papers/search"
 HEAD = b"POST /v1/collections/papers/search HTTP/1.1\r\nHost: localhost\r\n"

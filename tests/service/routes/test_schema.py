@@ -26,6 +26,8 @@ from support.sizes import by_size
 from dsearch.engine import SearchEngine
 from dsearch.service import create_app
 
+pytestmark = pytest.mark.server
+
 CASES = int(os.environ.get("SCHEMA_CASES", by_size(500, 20_000)))
 ROUNDS = 2 if CASES >= 20_000 else 1
 LEAVES_COLLECTIONS = {"PUT /v1/collections/{collection}", "DELETE /v1/collections/{collection}"}
