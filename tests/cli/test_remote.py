@@ -17,7 +17,9 @@ from support.paths import SUPPORT, TESTS
 from support.warm.processes import warm_start
 
 from dsearch.cli.commands.serve import bound
+from dsearch.cli.remote import ended_task
 from dsearch.client import Client
+from dsearch.client.answers import Task
 from dsearch.engine import SearchEngine
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
 
@@ -308,3 +310,24 @@ def test_a_port_in_use_is_said() -> None:
             bound("127.0.0.1", port)
     with bound("127.0.0.1", 0) as listening:
         assert listening.getsockname()[1] > 0
+
+
+def test_an_interrupted_command_cancels_its_task(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    source = tmp_path / "some.jsonl"
+    source.write_text('{"id": "d1", "text": "river"}\n')
+    assert dsearch("index", source, "-c", "papers")[0] == 0
+    with Client(served) as client:
+        task = client.refresh("papers")
+        client.wait_for_task(task.id)
+        cancelled: list[str] = []
+
+        class Interrupted:
+            def wait_for_task(self, *_: object, **__: object) -> Task:
+                raise KeyboardInterrupt
+
+            def cancel_task(self, id: str) -> None:
+                cancelled.append(id)
+
+        with pytest.raises(KeyboardInterrupt):
+            ended_task(Interrupted(), task, "refresh of papers")  # type: ignore[arg-type]
+        assert cancelled == [task.id]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.fakes import HashingEncoder
 
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine, home
 from dsearch.engine.home import ALIASES_FILE
 from dsearch.errors import (
     CollectionExists,
@@ -97,3 +98,21 @@ def test_a_crash_while_it_is_written_leaves_the_old_ones(
         with pytest.raises(KeyboardInterrupt):
             engine.drop_alias("live")
     assert engine.aliases() == {"live": "food"}
+
+
+def test_aliases_are_synced_before_they_have_their_name(
+    engine: SearchEngine, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    for name in ("sync_file", "sync_folder"):
+        sync = getattr(home, name)
+
+        def recording(path: Path, *, name: str = name, sync: Callable[[Path], None] = sync) -> None:
+            there = (engine.home.path / ALIASES_FILE).exists()
+            order.append(f"{name} {path.name}, {'in place' if there else 'not yet'}")
+            sync(path)
+
+        monkeypatch.setattr(home, name, recording)
+    engine.set_alias("live", "food")
+    folder = engine.home.path.name
+    assert order == [f"sync_file .{ALIASES_FILE}.writing, not yet", f"sync_folder {folder}, in place"]

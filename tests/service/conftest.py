@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from support.engine.copies import copied_collection
 from support.service.browsing import chromium, opened_page
 from support.service.service_fakes import NASTY, ORIGIN, WordEncoder, documents, open_words, serving
 from support.warm.processes import WarmSubprocess, warm_start
@@ -54,14 +55,22 @@ def client(app: FastAPI) -> Iterator[TestClient]:
         yield connected
 
 
+@pytest.fixture(scope="session")
+def built_papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `papers`, which is built once."""
+    home = tmp_path_factory.mktemp("built") / "home"
+    with SearchEngine(home, encoder=WordEncoder) as engine:
+        collection = engine.create("papers")
+        collection.ingest(documents(140))
+        collection.upsert(documents(150)[140:])
+        collection.delete(["d003", "d145"])
+    return home / "papers"
+
+
 @pytest.fixture
-def papers(engine: SearchEngine) -> Collection:
+def papers(engine: SearchEngine, built_papers: Path) -> Collection:
     """A collection of 150 documents: 140 in the generation, 10 written after, one of each deleted."""
-    collection = engine.create("papers")
-    collection.ingest(documents(140))
-    collection.upsert(documents(150)[140:])
-    collection.delete(["d003", "d145"])
-    return collection
+    return copied_collection(engine, built_papers)
 
 
 @pytest.fixture(scope="module")

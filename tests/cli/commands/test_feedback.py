@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from dsearch.cli import main
 from dsearch.encoder import Encoder
 from dsearch.engine import SearchEngine
 from dsearch.service import create_app
+from dsearch.store import Event, FeedbackStore, Impression
 from dsearch.types import Document
 
 COUNT = 60
@@ -186,3 +188,16 @@ def test_feedback_is_cleared_while_a_server_runs(home: Path, dsearch: Run) -> No
     use(home, {"anna": 0})
     with SearchEngine(home, encoder=HashingEncoder):  # has the lock of the home
         assert "t: 60 events deleted" in dsearch("feedback", "clear", "-c", "t", "--all")[1]
+
+
+def test_what_is_older_is_counted_in_days(home: Path, dsearch: Run) -> None:
+    store = FeedbackStore(home / "t")
+    for hours in (1, 23, 25, 49):
+        received = time.time() - 3600 * hours
+        page = Impression(f"q{hours}", "tint", received)
+        store.record(
+            [page], [Event(f"e{hours}", f"q{hours}", "k", "c", "click", "d1", 1, received, received)]
+        )
+    assert "t: 1 events deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "2")[1]
+    assert "t: 1 events deleted" in dsearch("feedback", "clear", "-c", "t", "--older-than", "1")[1]
+    assert FeedbackStore(home / "t").stats()["events"] == 2

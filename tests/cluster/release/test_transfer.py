@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import BinaryIO
 
 import pytest
 
-from dsearch.cluster.release.release import Release
+from dsearch.cluster.release import transfer
+from dsearch.cluster.release.release import RELEASE_NAME, Release
 from dsearch.cluster.release.split import split
 from dsearch.cluster.release.transfer import below, fetch_shard, read_release, send
 from dsearch.cluster.shards.shard import Shard
@@ -96,3 +99,36 @@ def test_a_place_that_takes_nothing_is_told(folder: Path) -> None:
 )
 def test_options_stay_behind_the_folder(uri: str, there: str) -> None:
     assert below(uri, "food", "000001") == there
+
+
+def test_a_release_is_none_until_all_of_it_was_sent(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its release.json comes last: who reads it finds the shards that it names."""
+    copied: list[str] = []
+
+    def copy(source: BinaryIO, sink: object, length: int) -> None:
+        copied.append(Path(source.name).relative_to(folder).as_posix())
+
+    monkeypatch.setattr("dsearch.cluster.release.transfer.shutil.copyfileobj", copy)
+    send(folder, (tmp_path / "there").as_uri())
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    assert sorted(copied) == sorted(files)
+    assert copied[-1] == RELEASE_NAME
+
+
+def test_a_shard_that_names_a_file_outside_itself_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made the digests of such a manifest can make them fit."""
+    there = (tmp_path / "there").as_uri()
+    send(folder, there)
+    entry = Release.read(folder).shards[0]
+    for name in ("../outside", "/outside", "a/../../outside"):
+        manifest = SimpleNamespace(files={name: {}})
+        monkeypatch.setattr(transfer.ShardManifest, "read", lambda *_, made=manifest: made)
+        # As from a bucket: a release in a folder of this machine is read where it lies.
+        monkeypatch.setattr(transfer, "_local", lambda uri: None)
+        with pytest.raises(CorruptData, match="names a file outside itself"):
+            fetch_shard(there, entry.name, entry.digest, tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())

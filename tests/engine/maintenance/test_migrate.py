@@ -328,3 +328,19 @@ def test_killed_it_has_switched_or_goes_on(forks: Forks, tmp_path: Path, moment:
         with SearchEngine(home, encoder=lambda: new):  # what was still held goes at the next opening
             left = [path.name for path in home.iterdir() if path.is_dir()]
     assert left == ["papers@2"]
+
+
+def test_the_switch_is_synced_after_the_new_edition_has_its_name(
+    engine: SearchEngine, collection: Collection, newer: HashingEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not bring back an edition that takes no more writes."""
+    synced: list[tuple[Path, str]] = []
+    sync = migrate.sync_folder
+
+    def recording(folder: Path) -> None:
+        synced.append((folder, engine.home.editions("food")[-1].name))
+        sync(folder)
+
+    monkeypatch.setattr(migrate, "sync_folder", recording)
+    engine.migrate("food", newer)
+    assert synced == [(engine.home.path, "food@2")]

@@ -338,6 +338,9 @@ def test_a_late_event_loop_is_noticed_and_forgotten() -> None:
 def test_a_late_server_refuses_searches_but_says_how_it_is(
     app: FastAPI, client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    until = time.monotonic() + 60
+    while client.get("/readyz").status_code != 200 and time.monotonic() < until:
+        time.sleep(0.002)  # it loads its encoder first
     monkeypatch.setattr(app.state.service.lag, "refuses", lambda: True)
     answered = client.post(f"{URL}/search", json={"query": "cat"})
     assert (answered.status_code, answered.json()["code"]) == (503, "overloaded")

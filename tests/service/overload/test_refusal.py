@@ -20,6 +20,8 @@ from dsearch.service.middleware.slow_clients import Patience, patient_protocol
 
 pytestmark = pytest.mark.server
 
+pytestmark = pytest.mark.server
+
 BODY = json.dumps({"query": "cat", "limit": 1}).encode()
 HEAD = f"POST {SEARCH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 REQUEST = f"{HEAD}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY

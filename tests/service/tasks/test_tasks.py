@@ -14,7 +14,7 @@ from support.service.service_fakes import ORIGIN, WordEncoder
 from support.service.tasks import JUDGED, URL, app_of, ask, ended, events, until_running
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.errors import Cancelled, CorruptData, UnsupportedFormat
+from dsearch.errors import Cancelled, CorruptData, InsufficientStorage, UnsupportedFormat
 from dsearch.processes import Report
 from dsearch.service.tasks import manager
 from dsearch.service.tasks.store import KEPT_EVENTS, TaskStore
@@ -397,3 +397,13 @@ def test_a_task_is_on_the_medium_before_it_is_acknowledged(tmp_path: Path) -> No
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     store.close()
+
+
+def test_a_full_disk_is_said_and_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = TaskStore(tmp_path)
+    with tasks._lock:
+        pages = tasks._connection.execute("PRAGMA page_count").fetchone()[0]
+        tasks._connection.execute(f"PRAGMA max_page_count = {pages}")  # as a medium with no page left
+    with pytest.raises(InsufficientStorage, match="full; free some space"):
+        tasks.add("refresh", "papers", {"some": "x" * 1_000_000})
+    tasks.close()
