@@ -105,8 +105,8 @@ def choose(
 ) -> Choice:
     """Measure the candidates, store the fastest, and return it.
 
-    A candidate that cannot be exported, does not agree, or fails is omitted with its reason; torch always
-    remains. The fastest has the largest geometric mean of the two rates.
+    A candidate that cannot be exported, does not agree, or fails is omitted with its reason; without any,
+    torch is chosen. The fastest has the largest geometric mean of the two rates.
 
     Args:
         cache: folder of exports and choices.

@@ -258,7 +258,7 @@ class Snapshot:
             return proposed
         fresh = np.stack([self.keyword.scores_of_texts(query, self.fresh.texts) for query in queries])
         best = self._best_fresh(np.where(fresh > 0, fresh, -np.inf), k)
-        # Both have the same scores, so the best k of both are proposed.
+        # Both scores have the same scale, so k are proposed of both together.
         at = np.where(best == NONE, 0, best - self.built)
         of_best = np.where(best == NONE, 0, np.take_along_axis(fresh, at, 1))
         both, positions = np.concatenate([scores, of_best], 1), np.concatenate([proposed, best], 1)
