@@ -29,28 +29,22 @@ from dsearch.engine.network_layer import open_layer
 from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.search.attend import AttendResult
-from dsearch.engine.search.gradients import AttentionParts, GradientQuery, Gradients, attention_parts, vjp
-from dsearch.engine.search.predict import FieldPrediction, Predicted, PredictionSource
+from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp
 from dsearch.engine.snapshot.snapshot import Snapshot
 
 __all__ = [
     "MAX_HEADS",
     "UNTRAINED",
     "AttendResult",
-    "AttentionParts",
     "Backup",
     "Collection",
     "Compacted",
     "EncodedDocuments",
-    "FieldPrediction",
     "GradientQuery",
-    "Gradients",
     "KeyOptions",
     "LayerOptions",
     "Migrated",
     "PassageOptions",
-    "Predicted",
-    "PredictionSource",
     "QueryStates",
     "SearchEngine",
     "SearchLayer",

@@ -35,12 +35,13 @@ from dsearch.engine.models.training_record import Lessons
 from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
 from dsearch.engine.rebuild import MINIMUM, Rebuilder, measured_live, tuning_queries
 from dsearch.engine.search.attend import AttendResult, attend
-from dsearch.engine.search.predict import EVIDENCE, Predicted, fields_of, predict
+from dsearch.engine.search.predict import EVIDENCE, fields_of, predict
 from dsearch.engine.search.search import search
 from dsearch.engine.search.similar import similar
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DsearchError
+from dsearch.results import Predictions
 from dsearch.store import Store, WriteReceipt
 from dsearch.types import Document, SearchResult
 
@@ -172,7 +173,7 @@ class Collection(CollectionState):
         model: str | None = None,
         filter: object | None = None,
         **options: Unpack[LayerOptions],
-    ) -> Predicted:
+    ) -> Predictions:
         """Predict a field of the documents, pooled by the attention of each query; see `search/predict.py`.
 
         With a kernel score this is Nadaraya–Watson regression: `score="gaussian", width=0.2, mode="dense"`.

@@ -25,7 +25,12 @@ DEPTH = 10  # positions that a coin may move
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Two positions, counted from 1, the upper one first, and whether their documents changed places."""
+    """Two positions of a page that were left to a coin.
+
+    Attributes:
+        pair: the positions, counted from 1, the upper one first.
+        swapped: whether their documents changed places.
+    """
 
     pair: tuple[int, int]
     swapped: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from dsearch.engine import Collection
 from dsearch.engine import SearchOptions as EngineOptions
 from dsearch.errors import DimensionMismatch
 from dsearch.service.collections import Catalogue
+from dsearch.service.schemas.answers import prediction_answer
 from dsearch.service.schemas.search import AttendFields, PredictRequest, SearchFields
 from dsearch.service.wire.json import stamped
 from dsearch.types import SearchResult
@@ -110,11 +110,7 @@ def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str,
             filter=asked.tree(),
             **_options(asked),
         )
-    results = [asdict(prediction) for prediction in predicted.predictions]
-    for result in results:
-        if result["labels"] is not None:  # JSON has no key but text, and true is not "true"
-            result["labels"] = [{"label": label, "share": share} for label, share in result["labels"].items()]
-    return {**stamped(predicted.stamp), "results": results}
+    return {**stamped(predicted.stamp), "results": [prediction_answer(one) for one in predicted.predictions]}
 
 
 def _options(asked: AttendFields) -> dict[str, Any]:

@@ -26,14 +26,11 @@ from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import StrictRoute
-from dsearch.service.schemas.attend import PredictAnswer
+from dsearch.service.schemas.answers import BatchAnswer, PredictAnswer, SearchAnswer, search_answer
 from dsearch.service.schemas.documents import SimilarRequest
-from dsearch.service.schemas.hits import search_answer
 from dsearch.service.schemas.search import (
-    BatchAnswer,
     BatchRequest,
     PredictRequest,
-    SearchAnswer,
     SearchFields,
     SearchParameters,
     SearchRequest,

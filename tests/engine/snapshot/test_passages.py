@@ -319,7 +319,7 @@ def test_a_score_takes_the_passage_that_is_best_by_itself(long):
 
 def test_collections_without_long_documents_are_what_they_were(engine, documents):
     collection = engine.create("short")
-    assert collection.describe()["passages"] == {"tokens": 256, "overlap": 32}
+    assert collection.describe().passages == {"tokens": 256, "overlap": 32}
     collection.ingest(documents)
     assert collection.snapshot.passages is None
     assert collection.snapshot.generation.manifest.format == 2
@@ -438,7 +438,7 @@ def test_how_a_collection_is_cut_stays(engine):
         with pytest.raises(Conflict, match=r"passages of 16 tokens, 4 shared, and that stays.*-c NEW_NAME"):
             engine.collection_or_new("cut", passages=other)
     engine.create("whole", passages=PassageOptions(none=True))
-    assert engine.collection_or_new("whole", passages=PassageOptions()).describe()["passages"] is None
+    assert engine.collection_or_new("whole", passages=PassageOptions()).describe().passages is None
     with pytest.raises(Conflict, match="does not cut long documents"):
         engine.collection_or_new("whole", passages=PassageOptions(tokens=32))
 
@@ -449,13 +449,13 @@ class Silent(HashingEncoder):
 
 def test_an_encoder_that_counts_no_tokens_cuts_nothing(tmp_path):
     with SearchEngine(tmp_path / "other", encoder=Silent) as engine:
-        assert engine.create("plain").describe()["passages"] is None
+        assert engine.create("plain").describe().passages is None
         with pytest.raises(InvalidRequest, match="counts no tokens"):
             engine.create("refused", passages=OPTIONS)
 
 
 def test_given_embeddings_are_one_a_document(engine):
-    assert engine.create("given", dimension=4).describe()["passages"] is None
+    assert engine.create("given", dimension=4).describe().passages is None
 
 
 # --- the best passage itself
@@ -488,13 +488,13 @@ def test_slopes_are_those_of_the_passages_that_were_taken(long, heads, score):
     head, states = trained(long.store.dimension, heads), states_of(long).double()
     options = {"score": score, "hops": 1, **({"width": 0.7} if score == "gaussian" else {})}
     question, parts = parts_of(long, head, states, ("slopes", "parts"), **options)
-    raw = torch.as_tensor(parts.arrays["dense"] + parts.arrays["keyword"]).requires_grad_()
+    raw = torch.as_tensor(parts.dense + parts.keyword).requires_grad_()
     mask = torch.as_tensor([[n < len(ids) for n in range(raw.shape[2])] for ids in parts.ids])
     logits = (raw / parts.temperature).masked_fill(~mask[:, None], -torch.inf)
     weights = (logits.softmax(-1) * torch.as_tensor(parts.mixture)[:, None]).sum(1)
-    torch.testing.assert_close(weights, torch.as_tensor(parts.arrays["weights"]))
+    torch.testing.assert_close(weights, torch.as_tensor(parts.weights))
     (of_raw,) = torch.autograd.grad(weights[:, 2].sum(), [raw])
-    slopes = torch.as_tensor(parts.arrays["slopes"])
+    slopes = torch.as_tensor(parts.slopes)
     there = torch.einsum("bhc,bhcd->bd", of_raw, slopes).numpy()
     upstream = [[float(n == 2) for n in range(len(ids))] for ids in parts.ids]
     here = vjp(long, dataclasses.replace(question, stamp=parts.stamp), weights=upstream).states
@@ -505,22 +505,20 @@ def test_keys_and_values_are_those_of_the_passages_that_were_taken(long):
     head, states = trained(long.store.dimension), states_of(long).double()
     _, parts = parts_of(long, head, states, ("keys", "values", "parts"), hops=1)
     dense = torch.einsum(
-        "bd,bcd->bc", head.queries(states.float())[:, 0].double(), torch.as_tensor(parts.arrays["keys"])
+        "bd,bcd->bc", head.queries(states.float())[:, 0].double(), torch.as_tensor(parts.keys)
     )
     mask = torch.as_tensor([[n < len(ids) for n in range(dense.shape[1])] for ids in parts.ids])
-    torch.testing.assert_close(
-        dense[mask], torch.as_tensor(parts.arrays["dense"])[:, 0][mask], atol=1e-5, rtol=1e-5
-    )
-    context = np.einsum("bc,bcd->bd", parts.arrays["weights"], parts.arrays["values"])
-    np.testing.assert_allclose(context, parts.arrays["context"], atol=1e-9)
+    torch.testing.assert_close(dense[mask], torch.as_tensor(parts.dense)[:, 0][mask], atol=1e-5, rtol=1e-5)
+    context = np.einsum("bc,bcd->bd", parts.weights, parts.values)
+    np.testing.assert_allclose(context, parts.context, atol=1e-9)
 
 
 def test_heads_that_took_different_passages_have_keys_and_values_of_their_own(long):
     head, states = trained(long.store.dimension, 3), states_of(long).double()
     _, parts = parts_of(long, head, states, ("keys", "values", "parts"), hops=1)
-    keys, values = parts.arrays["keys"], parts.arrays["values"]
-    assert keys.shape == values.shape == (*parts.arrays["dense"].shape, long.store.dimension)
+    keys, values = parts.keys, parts.values
+    assert keys.shape == values.shape == (*parts.dense.shape, long.store.dimension)
     assert (keys != keys[:, :1]).any()
-    shares = parts.arrays["head_weights"] * parts.mixture[:, None]
+    shares = parts.head_weights * parts.mixture[:, None]
     context = np.einsum("bhc,bhcd->bd", shares, values)
-    np.testing.assert_allclose(context, parts.arrays["context"], atol=1e-9)
+    np.testing.assert_allclose(context, parts.context, atol=1e-9)
