@@ -22,9 +22,10 @@ from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, SearchEngine, Snapshot
-from dsearch.engine.options import SearchChoices, SearchOptions
+from dsearch.engine.options import SearchArguments
 from dsearch.errors import NotInCluster, ShardsMissing
 from dsearch.hints import Command
+from dsearch.search_options import SearchOptions
 from dsearch.store import Store
 from dsearch.types import Mode, SearchResult
 
@@ -113,18 +114,18 @@ class ShardedCollection(Collection):
             "had; ask a server over the home itself (dsearch serve) for anything else"
         )
 
-    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
+    def search(self, query: str, **options: Unpack[SearchArguments]) -> SearchResult:
         """As `Collection.search`; `partial` lets an answer without lost shards pass.
 
         Raises:
             ShardsMissing: no copy of a shard answers.
         """
-        return self._search([query], SearchChoices(**options))[0]
+        return self.answer([query], SearchOptions(**options))[0]
 
-    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
+    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchArguments]) -> list[SearchResult]:
         """`search` for many queries at once, from one release and one model."""
         options.setdefault("coverage", False)
-        return self._search(queries, SearchChoices(**options))
+        return self.answer(queries, SearchOptions(**options))
 
     def query_states(
         self, queries: Sequence[str], mode: Mode, model: str | None = None
@@ -154,7 +155,8 @@ class ShardedCollection(Collection):
             )
         return head
 
-    def _search(self, queries: Sequence[str], chosen: SearchChoices) -> list[SearchResult]:
+    def answer(self, queries: Sequence[str], options: SearchOptions) -> list[SearchResult]:
+        """As `Collection.answer`."""
         model, look = self.live_model, False
         while True:
             live = self._releases.live(self.name, look=look)
@@ -166,7 +168,7 @@ class ShardedCollection(Collection):
             _, release, shards = live
             try:
                 search = ShardedSearch(release, shards, self._supported_head, self.query_states)
-                return search.search(queries, model, chosen)
+                return search.search(queries, model, options)
             except ShardsMissing:
                 # It may have been replaced and stopped since it was looked at.
                 again = self._releases.live(self.name, look=True)

@@ -26,7 +26,7 @@ from dsearch.engine.models.tensors import (
     require_head_alone,
 )
 from dsearch.engine.network_layer import open_layer
-from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
+from dsearch.engine.options import KeyOptions, LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.search.attend import AttendResult
 from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp
@@ -48,7 +48,6 @@ __all__ = [
     "QueryStates",
     "SearchEngine",
     "SearchLayer",
-    "SearchOptions",
     "SearchOutput",
     "Snapshot",
     "System",

@@ -32,7 +32,7 @@ from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
 from dsearch.engine.models.training_record import Lessons
-from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
+from dsearch.engine.options import KeyOptions, LayerOptions, SearchArguments
 from dsearch.engine.rebuild import MINIMUM, Rebuilder, measured_live, tuning_queries
 from dsearch.engine.search.attend import AttendResult, attend
 from dsearch.engine.search.predict import EVIDENCE, fields_of, predict
@@ -42,6 +42,7 @@ from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DsearchError
 from dsearch.results import Predictions
+from dsearch.search_options import SearchOptions
 from dsearch.store import Store, WriteReceipt
 from dsearch.types import Document, SearchResult
 
@@ -75,27 +76,13 @@ class Collection(CollectionState):
 
     # ---- search
 
-    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
+    def search(self, query: str, **options: Unpack[SearchArguments]) -> SearchResult:
         """Search for the documents that a query attends to most.
 
         Args:
             query: the words. "Quoted phrases" and +terms must be in a document, -terms must not; the rest is
                 looked for by meaning and words.
-            options:
-                limit: hits wanted, 1 to 1000 (10); fewer come when there are fewer documents.
-                offset: hits left out before the first.
-                cursor: `next_cursor` of the page before, in place of an offset: the same ranking goes on.
-                mode: "hybrid", "dense" or "keyword".
-                model: a version; the live one when None.
-                hops: rounds of search; by the model when None, see `SearchLayer`.
-                hop_strength: g of the later rounds; the head's own when None.
-                filter: a condition on metadata that documents must meet; see `dsearch.store.filters`.
-                operators: False takes quotes and signs in the query as ordinary characters.
-                score_threshold: hits of lower score are left out.
-                weight_threshold: hits of lower weight are left out.
-                explain: whether hits carry the parts of their scores.
-                highlight: whether hits carry the pieces that show the query's words.
-                coverage: whether to compute covered mass; on small collections when None.
+            options: described by `dsearch.search_options.SearchOptions`.
 
         Raises:
             InvalidRequest: an empty query, a limit, offset, mode or hops out of range, not a filter.
@@ -104,16 +91,18 @@ class Collection(CollectionState):
             Conflict: the cursor is of a state that this collection never was in.
             ModelNotFound: no such version.
         """
-        found = search(self, [query], **options)[0]
-        self._live.require_sound()  # damage that was found meanwhile is damage of this answer
-        return found
+        return self.answer([query], SearchOptions(**options))[0]
 
-    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
+    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchArguments]) -> list[SearchResult]:
         """Run `search` for many queries in one state; covered mass only on request."""
         options.setdefault("coverage", False)
-        found = search(self, queries, **options)
-        self._live.require_sound()
-        return found
+        return self.answer(queries, SearchOptions(**options))
+
+    def answer(self, queries: Sequence[str], options: SearchOptions) -> list[SearchResult]:
+        """Answer queries that have the same options, in one state; see `search`."""
+        results = search(self, queries, options)
+        self._live.require_sound()  # damage that was found meanwhile is damage of this answer
+        return results
 
     def similar(
         self,
@@ -121,7 +110,7 @@ class Collection(CollectionState):
         *,
         unlike: Sequence[str] = (),
         query: str | None = None,
-        **options: Unpack[SearchOptions],
+        **options: Unpack[SearchArguments],
     ) -> SearchResult:
         """Search by example: documents like some and unlike others, without these; see `search/similar.py`.
 
@@ -136,7 +125,7 @@ class Collection(CollectionState):
             InvalidRequest: nothing to like, a document in both lists, and as for `search`.
             InvalidCursor, Gone, Conflict, ModelNotFound.
         """
-        return similar(self, like, unlike=unlike, query=query, **options)
+        return similar(self, like, unlike=unlike, query=query, chosen=SearchOptions(**options))
 
     def attend(
         self,

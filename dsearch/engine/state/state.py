@@ -191,7 +191,7 @@ class CollectionState:
         Raises:
             InvalidRequest: not a filter.
         """
-        return self._narrowed.narrowed(snapshot, filter)
+        return snapshot if filter is None else self._narrowed.narrowed(snapshot, filter)
 
     def snapshot_at(self, stamp: Stamp) -> Snapshot:
         """Return the state that a stamp names: the present one, or one of the last few of its generation.

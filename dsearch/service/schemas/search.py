@@ -1,29 +1,29 @@
-"""Requests and answers of searches, as the OpenAPI document shows them.
+"""Requests of searches, as the OpenAPI document shows them.
 
 Requests are checked field by field, and errors say what is allowed; unknown names are rejected.
 """
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from dsearch.attention import POOLINGS, SCORES
+from dsearch.declared import options_of
 from dsearch.engine.feedback import MAX_EXPLORE
-from dsearch.engine.search.pagination import MAX_CURSOR_CHARACTERS
 from dsearch.index import AUTO, DENSE_KINDS
+from dsearch.search_options import MAX_HOPS, MAX_LIMIT, SearchOptions
+from dsearch.service.wire.declared_fields import options_from
 from dsearch.service.wire.fields import Given, allowed, listed
 from dsearch.service.wire.json import parse
 from dsearch.store import Filter, parse_filter
 from dsearch.types import Document, Mode
 
-MAX_LIMIT = 1000
-MAX_OFFSET = 10_000
 MAX_QUERY_CHARACTERS = 8192
 MAX_QUERIES = 256
 MAX_BATCH_HITS = 25_600
-MAX_HOPS = 4
 
 
 def _words(text: str) -> str:
@@ -40,7 +40,6 @@ QueryText = Annotated[
     allowed(f"1 to {MAX_QUERY_CHARACTERS} characters, at least one word"),
 ]
 Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT), allowed(f"an integer from 1 to {MAX_LIMIT}")]
-Offset = Annotated[int, Field(ge=0, le=MAX_OFFSET), allowed(f"an integer from 0 to {MAX_OFFSET}")]
 SearchMode = Annotated[Mode, allowed("hybrid, dense or keyword")]
 Version = Annotated[
     str, Field(pattern=r"^v[0-9]{1,9}$"), allowed("a registered version such as v1; v0 is untrained")
@@ -53,12 +52,6 @@ else:  # the schema lists what is registered
 Score = Annotated[ScoreName, allowed(listed(SCORES))]
 Pooling = Annotated[PoolingName, allowed(listed(POOLINGS))]
 YesOrNo = Annotated[bool, allowed("true or false")]
-Threshold = Annotated[
-    float, Field(ge=-1e9, le=1e9, allow_inf_nan=False), allowed("a number from -1e9 to 1e9")
-]
-CursorText = Annotated[
-    str, Field(min_length=1, max_length=MAX_CURSOR_CHARACTERS), allowed("the next_cursor of an answer")
-]
 FilterGiven = Annotated[dict[str, Any], allowed('an object such as {"year": {"gte": 1990}}')]
 FilterText = Annotated[
     str,
@@ -98,35 +91,30 @@ class Filtered(Given):
         return None if self.filter is None else parse_filter(self.filter)
 
 
-class SearchFields(Filtered):
+@options_from(SearchOptions, check=False)
+class DeclaredFields(Filtered):
+    """The options of `SearchOptions`."""
+
+    if TYPE_CHECKING:  # some of the fields that the decorator adds
+        limit: int
+        offset: int
+
+    def options(self) -> SearchOptions:
+        """Return the options as the engine takes them.
+
+        Raises:
+            InvalidRequest: not a filter.
+        """
+        return SearchOptions(filter=self.tree(), **dict(zip(_DECLARED, _declared(self), strict=True)))
+
+
+_DECLARED = tuple(options_of(SearchOptions))
+_declared = attrgetter(*_DECLARED)
+
+
+class SearchFields(DeclaredFields):
     """Options of a search."""
 
-    limit: Limit = Field(10, description="hits wanted; fewer come when there are fewer documents")
-    offset: Offset = Field(0, description="hits left out before the first")
-    cursor: CursorText | None = Field(
-        None, description="next_cursor of the page before, in place of an offset: the same ranking goes on"
-    )
-    mode: SearchMode = Field("hybrid", description="by meaning and words, by meaning, or by words alone")
-    model: Version | None = Field(None, description="a version; the live one when it is not given")
-    explain: YesOrNo = Field(False, description="whether hits carry the parts of their scores")
-    highlight: YesOrNo = Field(False, description="whether hits carry the pieces that show the query's words")
-    operators: YesOrNo = Field(
-        True, description='whether "phrases" and +terms must, and -terms must not, be in a document'
-    )
-    score_threshold: Threshold | None = Field(None, description="hits of a lower score are left out")
-    weight_threshold: Threshold | None = Field(None, description="hits of a lower weight are left out")
-    hops: Hops | None = Field(
-        None,
-        description="rounds of search, each refining the query; the model's own if not given",
-    )
-    hop_strength: HopStrength | None = Field(
-        None, description="g of the later rounds; the model's own if not given"
-    )
-    partial: YesOrNo = Field(
-        False,
-        description="in a cluster: whether to answer without shards that are down, saying which share of the "
-        "documents is missing, rather than to fail",
-    )
     explore: Explore | None = Field(
         None,
         description="share of such pages on which a coin decides whether two documents change places, so "

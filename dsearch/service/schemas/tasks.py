@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.jobs import EvaluationJob, TrainingJob, TuningJob
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, KeyKind, Limit, SearchMode, Version
+from dsearch.service.wire.declared_fields import options_from, plain_errors
 from dsearch.service.wire.fields import Given, allowed, listed
-from dsearch.service.wire.job_fields import options_from, plain_errors
 from dsearch.types import TaskState
 
 MAX_JUDGED_QUERIES = 50_000

@@ -233,15 +233,15 @@ def test_searches_with_different_filters_are_not_one_batch(client: TestClient, p
     from dsearch.service.schemas.search import SearchRequest
 
     one, same, true = (
-        Searches.of(None, "papers", SearchRequest(query="cat", filter={"done": {"eq": value}}))  # type: ignore[arg-type]
+        Searches(None, "papers", SearchRequest(query="cat", filter={"done": {"eq": value}}).options())  # type: ignore[arg-type]
         for value in (1, 1, True)
     )
     assert one == same
     assert one != true
-    first = Searches.of(None, "papers", SearchRequest(query="cat"))  # type: ignore[arg-type]
+    first = Searches(None, "papers", SearchRequest(query="cat").options())  # type: ignore[arg-type]
     assert first != one
     assert first.largest_batch > 1
-    paged = Searches.of(None, "papers", SearchRequest(query="cat", cursor="abc"))  # type: ignore[arg-type]
+    paged = Searches(None, "papers", SearchRequest(query="cat", cursor="abc").options())  # type: ignore[arg-type]
     assert paged.largest_batch == 1
 
 
