@@ -10,10 +10,11 @@ This module is light: it imports neither torch nor the engine.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
+from dsearch.declared import Spell, allowed_values, has_type, in_python, option, options_of
 from dsearch.errors import InvalidRequest
 from dsearch.types import Mode
 
@@ -50,70 +51,6 @@ OBJECTIVE_NAMES = (
 )
 
 Grades = Mapping[str, Mapping[str, float]]
-Spell = Callable[[str, object], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """The description of one option.
-
-    Attributes:
-        help: one sentence, without a full stop.
-        choices: the texts that are allowed; empty for any.
-        low, high: bounds of a number; `inside` excludes the bounds themselves.
-        flag: its name on the command line, where that is another one.
-        alias: its name in JSON, where that is another one.
-        longest: characters of a text.
-    """
-
-    help: str
-    choices: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    inside: bool = False
-    flag: str | None = None
-    alias: str | None = None
-    longest: int | None = None
-
-    def allows(self, value: Any) -> bool:
-        """True if a value of the right type lies within the bounds."""
-        if self.choices:
-            return value in self.choices
-        if isinstance(value, str):
-            return 0 < len(value) <= (self.longest or len(value))
-        if self.low is None or self.high is None or isinstance(value, bool):
-            return True
-        if self.inside:
-            return self.low < value < self.high
-        return self.low <= value <= self.high
-
-
-def allowed_values(field: dataclasses.Field[Any], about: Option) -> str:
-    """The values that an option may have, in words."""
-    if about.choices:
-        return ("one of " if len(about.choices) > 1 else "") + ", ".join(about.choices)
-    if about.longest is not None:
-        return f"a text of 1 to {about.longest} characters"
-    if about.low is None:
-        return "true or false"
-    if type_of(field)[0] is int:
-        return f"an integer from {about.low:g} to {about.high:g}"
-    between = "between {:g} and {:g}" if about.inside else "from {:g} to {:g}"
-    return "a number " + between.format(about.low, about.high)
-
-
-def option(default: Any, help: str, **about: Any) -> Any:
-    """Declare a field of a job; arguments as for `Option`."""
-    return dataclasses.field(default=default, metadata={"option": Option(help, **about)})
-
-
-def options_of(job: type) -> dict[str, tuple[dataclasses.Field[Any], Option]]:
-    """The fields of a job that are options, by name; data (queries, judgements, …) are not among them."""
-    return {
-        field.name: (field, field.metadata["option"])
-        for field in dataclasses.fields(job)
-        if "option" in field.metadata
-    }
 
 
 def request_of(job: LearningJob) -> dict[str, Any]:
@@ -124,24 +61,6 @@ def request_of(job: LearningJob) -> dict[str, Any]:
         if field.name != "left_out" and value != field.default:
             arguments[field.name] = value
     return arguments
-
-
-def type_of(field: dataclasses.Field[Any]) -> tuple[type, bool]:
-    """The type of an option, and whether it may be None."""
-    name, _, optional = str(field.type).partition(" | ")
-    return {"bool": bool, "int": int, "float": float, "str": str}[name], bool(optional)
-
-
-def _has_type(value: object, field: dataclasses.Field[Any]) -> bool:
-    plain, optional = type_of(field)
-    if value is None or isinstance(value, bool):
-        return optional if value is None else plain is bool
-    return isinstance(value, (int, float) if plain is float else plain)
-
-
-def in_python(name: str, value: object = None) -> str:
-    """An option as Python and JSON spell it: `scope='full'`, or its name alone."""
-    return name if value is None else f"{name}={value!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +111,7 @@ class LearningJob:
             raise InvalidRequest("queries and judgements belong together; give both or neither")
         for name, (declared, about) in options_of(type(self)).items():
             value = getattr(self, name)
-            if value != declared.default and not (_has_type(value, declared) and about.allows(value)):
+            if value != declared.default and not (has_type(value, declared) and about.allows(value)):
                 raise InvalidRequest(f"{spell(name, value)}; use {allowed_values(declared, about)}")
 
 

@@ -44,13 +44,13 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A training query that moved a hit; see `engine/lessons.py`.
+    """A training query that moved a hit.
 
     Attributes:
-        query: its text; None if it is not stored, as for clicks and sentences of the documents.
-        grade: judged grade of this document for the query; None if only others were judged.
+        query: its text; null: not stored, as for clicks and sentences of the documents.
+        grade: judged grade of this document for the query; null: only others were judged.
         share: share of the change of this hit's score by all training queries at the first step of training,
-            by absolute amounts; above 0 if the query raised the hit.
+            by absolute amounts; below 0 if the query lowered the hit. Later steps are not counted.
     """
 
     query: str | None
@@ -70,7 +70,7 @@ class Learned:
         dense: gain of the dense part of the score since; several heads count by their shares. With one head
             `score + dense + keyword + memory` is the hit's score.
         keyword: gain of the keyword part of the score.
-        lessons: training queries that moved it most; None if the model stores none.
+        lessons: training queries that moved it most; null: the model stores none.
         memory: gain of the part from past queries.
     """
 
@@ -110,9 +110,9 @@ class Explanation:
         terms: for each (stemmed) query term that the document holds its part of `keyword`, by head: the
             terms' parts of a head add up to that head's keyword part.
         shares: share of the document's weight by each head; they sum to 1.
-        mixing: term of the score from the comparison of several heads; see `engine/explaining.py`.
-        null_weight: weight of the null slot, not given to any document; None if the model has no slot.
-        learned: effect of training; None for the untrained model, and if it is unknown (models with document
+        mixing: term of the score from the comparison of several heads.
+        null_weight: weight of the null slot, not given to any document; null: the model has no slot.
+        learned: effect of training; null for the untrained model, and if it is unknown (models with document
             embeddings of their own, shards).
         memory: part from judged queries that are like this one; 0 without a query memory.
         past_queries: the queries behind it, the largest part first.
@@ -168,9 +168,15 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One returned document: `weight` is its share of the attention; hits are ordered by `score`.
+    """One returned document.
 
-    `passage` is there when the document is long and similarity had a part in the search.
+    Attributes:
+        rank: position in the ranking, from 1.
+        weight: its share of the attention.
+        score: hits are ordered by it; higher is better.
+        explain: parts of the score, if requested.
+        highlights: pieces of the document that match the query, if requested.
+        passage: of a long document the passage that its similarity comes from.
     """
 
     rank: int
@@ -184,13 +190,36 @@ class Hit:
     highlights: list[Highlight] | None = None
     passage: Passage | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """The members as JSON names them, without those that were not requested; values as they are."""
+        members: dict[str, Any] = {
+            "rank": self.rank,
+            "id": self.id,
+            "weight": self.weight,
+            "score": self.score,
+            "title": self.title,
+            "text": self.text,
+            "metadata": self.metadata,
+        }
+        if self.explain is not None:
+            members["explain"] = self.explain
+        if self.highlights is not None:
+            members["highlights"] = self.highlights
+        if self.passage is not None:
+            members["passage"] = self.passage
+        return members
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionSummary:
-    """Summary of the attention: number of candidates, entropy in nats, covered share of the exact softmax.
+    """Summary of the attention of one query.
 
-    `covered_mass` is 1 if the candidates are the whole corpus and None if it was not computed. `null_weight`
-    is the weight of the null slot, not given to any document, and None if the model has no slot.
+    Attributes:
+        candidates: number of documents that were weighed.
+        entropy: entropy of the weights in nats; its exponential is an effective number of documents.
+        covered_mass: share of the exact softmax over all documents that the candidates hold; null: not
+            computed.
+        null_weight: weight of the null slot, not given to any document; null: the model has no slot.
     """
 
     candidates: int

@@ -10,7 +10,7 @@ import typer
 
 from dsearch.attention.retrieval.head import QUERY_SIDES as OF_HEADS
 from dsearch.cli.app import app
-from dsearch.cli.job_options import as_flag
+from dsearch.cli.declared_options import as_flag
 from dsearch.client.options import TrainOptions, TuneOptions
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import (

@@ -23,13 +23,8 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[22m"
 
 def as_json(result: SearchResult) -> dict[str, object]:
     """A result in the shape that the HTTP API gives it."""
-    content = asdict(result)
-    stamp = content.pop("stamp")
-    for hit in content["hits"]:
-        for name in ("explain", "highlights", "passage"):
-            if hit[name] is None:
-                del hit[name]
-    return {**stamp, **content}
+    content = {name: getattr(result, name) for name in SearchResult.__slots__ if name != "stamp"}
+    return {**asdict(result.stamp), **content, "hits": [hit.to_dict() for hit in result.hits]}
 
 
 def show(result: SearchResult) -> None:

@@ -13,7 +13,7 @@ from dsearch.types import Document, Progress
 
 if TYPE_CHECKING:
     from dsearch.client import Client
-    from dsearch.client.answers import CollectionInfo, Task, Written
+    from dsearch.results import CollectionInfo, Task, Written
 
 LONGEST_S = 7 * 24 * 3600.0  # a task goes on as long as it takes
 _TELL_EVERY = 100  # documents

@@ -5,37 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from dsearch.search_options import SearchKeywords
 from dsearch.types import Mode, Stamp
 
 Filter: TypeAlias = Mapping[str, Any]
 """What a document's metadata must meet: `{"year": {"gte": 2017}}`, with `and`, `or` and `not`."""
 
 
-class FindOptions(TypedDict, total=False):
-    """Options of a search. The server's defaults apply to omitted ones.
+class FindOptions(SearchKeywords, total=False):
+    """Options of a search, described by `dsearch.search_options.SearchOptions`, whose defaults apply.
 
-    limit: number of hits, 1 to 1000 (10). offset: number of hits to skip. cursor: `next_cursor` of the
-    previous page, in place of an offset. mode: "hybrid", "dense" or "keyword". model: a version; the live
-    one. filter: condition on the documents' metadata. score_threshold, weight_threshold: lower bounds on
-    hits. operators: whether to interpret "phrases", +terms and -terms. explain: whether hits carry the parts
-    of their scores. highlight: whether hits carry the fragments that contain the query's words. hops,
-    hop_strength: rounds of search, and how far each turns the query; the model's own. explore: share of pages
-    on which a coin swaps two documents, for feedback; servers only.
+    explore: share of pages on which a coin swaps two documents, for feedback; servers only, as `partial`.
     """
 
-    limit: int
-    offset: int
-    cursor: str | None
-    mode: Mode
-    model: str | None
-    filter: Filter | None
-    score_threshold: float | None
-    weight_threshold: float | None
-    operators: bool
-    explain: bool
-    highlight: bool
-    hops: int | None
-    hop_strength: float | None
     explore: float
 
 

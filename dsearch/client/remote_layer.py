@@ -28,10 +28,10 @@ from torch.autograd.function import once_differentiable
 from dsearch.attention import POOLINGS, mix, pool, temper
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
-from dsearch.client.answers import Attention
 from dsearch.client.http import Client
 from dsearch.client.options import WayToAttend
 from dsearch.errors import InvalidRequest
+from dsearch.results import Attention
 from dsearch.types import Stamp
 
 if TYPE_CHECKING:

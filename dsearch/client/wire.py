@@ -13,10 +13,10 @@ from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from dsearch.client.answers import Attention, Prediction, Proof, Vjp, Written
 from dsearch.client.flow import Reply, Request
 from dsearch.errors import DsearchError, InvalidRequest, Unavailable
 from dsearch.hints import Command
+from dsearch.results import Attention, FieldPrediction, Gradients, Proof, Written
 from dsearch.types import Document, SearchResult, Stamp
 
 if TYPE_CHECKING:
@@ -108,12 +108,13 @@ def joined(found: Sequence[Attention]) -> Attention:
     return replace(found[0], ids=ids, certificates=certificates, **arrays)
 
 
-def joined_gradients(found: Sequence[Vjp]) -> Vjp:
+def joined_gradients(found: Sequence[Gradients]) -> Gradients:
     """Gradients of several parts as one: those of the states one below the other, those of the head added."""
     import numpy as np
 
     head = {name: sum(one.head[name] for one in found) for name in found[0].head}
-    return Vjp(found[0].stamp, np.concatenate([one.states for one in found]), head)  # type: ignore[arg-type]
+    states = np.concatenate([one.states for one in found])
+    return Gradients(found[0].stamp, states, head)  # type: ignore[arg-type]
 
 
 def head_file(tensors: Mapping[str, Any], record: Mapping[str, Any] | None) -> bytes:
@@ -245,13 +246,11 @@ def search_result(query: str, content: Mapping[str, Any]) -> SearchResult:
     return made(SearchResult, {**content, "query": query, "stamp": content})
 
 
-def prediction(content: Mapping[str, Any]) -> Prediction:
+def prediction(content: Mapping[str, Any]) -> FieldPrediction:
     """A prediction; JSON has labels in a list, for true is not "true"."""
+    found = made(FieldPrediction, {**content, "labels": None})
     labels = content["labels"]
-    if labels is not None:
-        labels = {one["label"]: one["share"] for one in labels}
-    found = made(Prediction, {**content, "labels": None})
-    return Prediction(**{**{name: getattr(found, name) for name in found.__slots__}, "labels": labels})
+    return replace(found, labels=labels and {one["label"]: one["share"] for one in labels})
 
 
 def tensors_of(content: bytes) -> tuple[Any, dict[str, np.ndarray]]:

@@ -22,9 +22,10 @@ from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.encoder import TextEncoder
 from dsearch.engine import Collection, Searchable, SearchEngine
-from dsearch.engine.options import SearchChoices, SearchOptions
+from dsearch.engine.options import SearchArguments
 from dsearch.errors import NotInCluster, ShardsMissing
 from dsearch.hints import Command
+from dsearch.search_options import SearchOptions
 from dsearch.types import Mode, SearchResult
 
 QueryStates = Callable[[str, Sequence[str], str], Tensor]  # collection, texts, model
@@ -98,19 +99,19 @@ class ShardedCollection:
         """Verification of the home's index: "unopened", since shards verify theirs."""
         return self._local.verification
 
-    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
+    def search(self, query: str, **options: Unpack[SearchArguments]) -> SearchResult:
         """Search as `Collection.search`; `partial` accepts an answer without lost shards.
 
         Raises:
             ShardsMissing: no copy of a shard answers.
             NotInCluster: shards cannot answer with that model.
         """
-        return self._search([query], SearchChoices(**options))[0]
+        return self.answer([query], SearchOptions(**options))[0]
 
-    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
+    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchArguments]) -> list[SearchResult]:
         """Run `search` for many queries, with one release and one model."""
         options.setdefault("coverage", False)
-        return self._search(queries, SearchChoices(**options))
+        return self.answer(queries, SearchOptions(**options))
 
     def _states(self, queries: Sequence[str], mode: Mode, model: str) -> Float[Tensor, "batch encoder_dim"]:
         if mode == "keyword" or self._query_states is None:
@@ -132,7 +133,8 @@ class ShardedCollection:
             )
         return head
 
-    def _search(self, queries: Sequence[str], chosen: SearchChoices) -> list[SearchResult]:
+    def answer(self, queries: Sequence[str], options: SearchOptions) -> list[SearchResult]:
+        """As `Collection.answer`."""
         model, live = self.live_model, self._releases.live(self.name)
         while True:
             if live is None:
@@ -143,7 +145,7 @@ class ShardedCollection:
             _, release, shards = live
             try:
                 search = ShardedSearch(release, shards, self._supported_head, self._states)
-                return search.search(queries, model, chosen)
+                return search.search(queries, model, options)
             except ShardsMissing:
                 # The release may have been replaced, and its shards stopped, since it was looked up.
                 before, live = live, self._releases.live(self.name, look=True)

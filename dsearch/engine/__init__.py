@@ -26,11 +26,10 @@ from dsearch.engine.models.tensors import (
     require_head_alone,
 )
 from dsearch.engine.network_layer import open_layer
-from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
+from dsearch.engine.options import KeyOptions, LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.search.attend import AttendResult
-from dsearch.engine.search.gradients import AttentionParts, GradientQuery, Gradients, attention_parts, vjp
-from dsearch.engine.search.predict import FieldPrediction, Predicted, PredictionSource
+from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp
 from dsearch.engine.searchable import Searchable
 from dsearch.engine.snapshot.snapshot import Snapshot
 
@@ -38,24 +37,18 @@ __all__ = [
     "MAX_HEADS",
     "UNTRAINED",
     "AttendResult",
-    "AttentionParts",
     "Backup",
     "Collection",
     "Compacted",
     "EncodedDocuments",
-    "FieldPrediction",
     "GradientQuery",
-    "Gradients",
     "KeyOptions",
     "LayerOptions",
     "Migrated",
     "PassageOptions",
-    "Predicted",
-    "PredictionSource",
     "QueryStates",
     "SearchEngine",
     "SearchLayer",
-    "SearchOptions",
     "SearchOutput",
     "Searchable",
     "Snapshot",

@@ -32,15 +32,17 @@ from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
 from dsearch.engine.models.documents import EncodedDocuments
 from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
 from dsearch.engine.models.training_record import Lessons
-from dsearch.engine.options import KeyOptions, LayerOptions, SearchOptions
+from dsearch.engine.options import KeyOptions, LayerOptions, SearchArguments
 from dsearch.engine.rebuild import MINIMUM, Rebuilder, measured_live, tuning_queries
 from dsearch.engine.search.attend import AttendResult, attend
-from dsearch.engine.search.predict import EVIDENCE, Predicted, fields_of, predict
+from dsearch.engine.search.predict import EVIDENCE, fields_of, predict
 from dsearch.engine.search.search import search
 from dsearch.engine.search.similar import similar
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DsearchError
+from dsearch.results import Predictions
+from dsearch.search_options import SearchOptions
 from dsearch.store import Store, WriteReceipt
 from dsearch.types import Document, SearchResult
 
@@ -74,27 +76,13 @@ class Collection(CollectionState):
 
     # ---- search
 
-    def search(self, query: str, **options: Unpack[SearchOptions]) -> SearchResult:
+    def search(self, query: str, **options: Unpack[SearchArguments]) -> SearchResult:
         """Search for the documents that a query attends to most.
 
         Args:
             query: text. "Quoted phrases" and +terms must occur in a document, -terms must not; the rest ranks
                 by embedding and keywords.
-            options:
-                limit: maximum number of hits, 1 to 1000 (10).
-                offset: number of hits to skip.
-                cursor: `next_cursor` of the previous page, in place of an offset: continues its ranking.
-                mode: "hybrid", "dense" or "keyword".
-                model: version; the live one when None.
-                hops: rounds of search; the model's own when None, see `SearchLayer`.
-                hop_strength: strength of the later rounds; the head's own when None.
-                filter: condition on metadata; see `dsearch.store.filters`.
-                operators: False treats quotes and signs in the query as ordinary characters.
-                score_threshold: omits hits of lower score.
-                weight_threshold: omits hits of lower weight.
-                explain: whether hits carry the parts of their scores.
-                highlight: whether hits carry fragments with the query's words.
-                coverage: whether to compute covered mass; on small collections when None.
+            options: described by `dsearch.search_options.SearchOptions`.
 
         Raises:
             InvalidRequest: an empty query, a limit, offset, mode or hops out of range, not a filter.
@@ -103,15 +91,17 @@ class Collection(CollectionState):
             Conflict: the cursor names a state that this collection never had.
             ModelNotFound: no such version.
         """
-        result = search(self, [query], **options)[0]
-        self._live.require_sound()  # damage found meanwhile may affect this answer
-        return result
+        return self.answer([query], SearchOptions(**options))[0]
 
-    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchOptions]) -> list[SearchResult]:
+    def search_batch(self, queries: Sequence[str], **options: Unpack[SearchArguments]) -> list[SearchResult]:
         """Run `search` for many queries in one state; without covered mass by default."""
         options.setdefault("coverage", False)
-        results = search(self, queries, **options)
-        self._live.require_sound()
+        return self.answer(queries, SearchOptions(**options))
+
+    def answer(self, queries: Sequence[str], options: SearchOptions) -> list[SearchResult]:
+        """Answer queries that have the same options, in one state; see `search`."""
+        results = search(self, queries, options)
+        self._live.require_sound()  # damage found meanwhile may affect this answer
         return results
 
     def similar(
@@ -120,7 +110,7 @@ class Collection(CollectionState):
         *,
         unlike: Sequence[str] = (),
         query: str | None = None,
-        **options: Unpack[SearchOptions],
+        **options: Unpack[SearchArguments],
     ) -> SearchResult:
         """Search by example: documents like some and unlike others; see `search/similar.py`.
 
@@ -135,7 +125,7 @@ class Collection(CollectionState):
             InvalidRequest: no examples, a document in both lists, and as for `search`.
             InvalidCursor, Gone, Conflict, ModelNotFound.
         """
-        return similar(self, like, unlike=unlike, query=query, **options)
+        return similar(self, like, unlike=unlike, query=query, chosen=SearchOptions(**options))
 
     def attend(
         self,
@@ -171,7 +161,7 @@ class Collection(CollectionState):
         model: str | None = None,
         filter: object | None = None,
         **options: Unpack[LayerOptions],
-    ) -> Predicted:
+    ) -> Predictions:
         """Predict a field of the documents, pooled by the attention of each query; see `search/predict.py`.
 
         With a kernel score this is Nadaraya–Watson regression: `score="gaussian", width=0.2, mode="dense"`.

@@ -240,7 +240,7 @@ class SearchEngine:
             collection = self.collection(name)
         if loss is not None:  # the index may have documents that are lost
             collection.refresh(on_progress)
-        return Recovered(name, loss, collection.describe()["documents"])
+        return Recovered(name, loss, collection.describe().documents)
 
     def backup(self, name: str, path: Path) -> Backup:
         """Copy a collection into the new folder `path`, atomically, while writes and searches continue.

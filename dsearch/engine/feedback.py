@@ -25,7 +25,12 @@ DEPTH = 10  # positions that may be swapped
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Two positions from 1, the upper one first, and whether their documents were swapped."""
+    """Two positions of a page that were left to a coin.
+
+    Attributes:
+        pair: the positions, counted from 1, the upper one first.
+        swapped: whether their documents changed places.
+    """
 
     pair: tuple[int, int]
     swapped: bool

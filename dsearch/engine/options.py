@@ -1,7 +1,6 @@
-"""Options of searches, keys and languages of a collection.
+"""Options of layers, keys and languages of a collection; those of searches are in `dsearch.search_options`.
 
-`LayerOptions` and `SearchOptions` are the options of a layer and of a search; modules and HTTP routes share
-them.
+`LayerOptions` says how a layer searches.
 
 `KeyOptions` says how the keys of a generation are stored. The generation's record in the store contains them,
 so the next generation is built with the same options unless others are requested.
@@ -12,7 +11,6 @@ too; records older than that option mean English.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict
 
@@ -21,14 +19,11 @@ from dsearch.errors import Conflict, InvalidRequest
 from dsearch.index import DENSE_KINDS, Tokenizer
 from dsearch.index.dense.kinds import AUTO
 from dsearch.index.dense.tuning import RECALL_TARGET
+from dsearch.search_options import SearchKeywords
 from dsearch.store import Store
 from dsearch.types import Mode
 
 CANDIDATES = 100  # of each leg and head
-# Maximum hits of one call to explain or highlight, since each needs its text.
-MAX_DETAILED = 1000
-# Up to this many documents the exact softmax costs less than the encoder and is computed by default.
-COVERAGE_DOCUMENTS = 20_000
 
 
 class LayerOptions(TypedDict, total=False):
@@ -44,88 +39,10 @@ class LayerOptions(TypedDict, total=False):
     temperature: float | None
 
 
-class SearchOptions(TypedDict, total=False):
-    """Options described in `Collection.search`, with its defaults."""
+class SearchArguments(SearchKeywords, total=False):
+    """Keyword arguments of `Collection.search`, described by `SearchOptions`, whose defaults hold."""
 
-    limit: int
-    offset: int
-    cursor: str | None
-    mode: Mode
-    model: str | None
-    hops: int | None
-    hop_strength: float | None
-    filter: object | None
-    operators: bool
-    score_threshold: float | None
-    weight_threshold: float | None
-    explain: bool
-    highlight: bool
     coverage: bool | None
-    partial: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SearchChoices:
-    """`SearchOptions` with defaults filled in."""
-
-    limit: int = 10
-    offset: int = 0
-    cursor: str | None = None
-    mode: Mode = "hybrid"
-    model: str | None = None
-    hops: int | None = None
-    hop_strength: float | None = None
-    filter: object | None = None
-    operators: bool = True
-    score_threshold: float | None = None
-    weight_threshold: float | None = None
-    explain: bool = False
-    highlight: bool = False
-    coverage: bool | None = None
-    partial: bool = False  # in a cluster: answer without lost shards
-
-    def check(self, queries: Sequence[str]) -> None:
-        """Check options that exclude each other.
-
-        Raises:
-            InvalidRequest: an empty query, a cursor with several queries, too many hits to explain.
-        """
-        blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
-        if blank is not None:
-            raise InvalidRequest(f"query {blank} is empty; give at least one word")
-        if self.cursor is not None and len(queries) != 1:
-            raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
-        if (self.explain or self.highlight) and len(queries) * self.limit > MAX_DETAILED:
-            raise InvalidRequest(
-                f"explain or highlight of {len(queries)} times {self.limit} hits; "
-                f"use at most {MAX_DETAILED} in all"
-            )
-
-    def covers(self, documents: int) -> bool:
-        """Return True if covered mass is computed for this number of documents."""
-        return documents <= COVERAGE_DOCUMENTS if self.coverage is None else self.coverage
-
-    def ranking(self, filter: object) -> tuple[object, ...]:
-        """Return the options that, with the query, decide hits and their order; `filter` is parsed."""
-        return (
-            filter,
-            self.operators,
-            self.mode,
-            self.model,
-            self.hops,
-            self.hop_strength,
-            self.score_threshold,
-            self.weight_threshold,
-        )
-
-    def layer(self, candidates: int) -> LayerOptions:
-        """Return the options of the layer."""
-        return {
-            "mode": self.mode,
-            "hops": self.hops,
-            "hop_strength": self.hop_strength,
-            "candidates": candidates,
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from dsearch.engine import Collection, PassageOptions, Searchable, SearchEngine
 from dsearch.engine.maintenance.migrate import Migrated, PreparedMigration
 from dsearch.errors import CollectionNotFound, DsearchError, NotInCluster
+from dsearch.results import AliasSet, CollectionDamaged, CollectionInfo
 
 Opened = TypeVar("Opened", bound=Searchable)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Catalogue:
@@ -75,6 +78,36 @@ class Catalogue:
                     del self._holds[collection]
                 self._changed.notify_all()
 
+    def call(
+        self,
+        function: Callable[Concatenate[Searchable, P], T],
+        name: str,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Callable[[], T]:
+        """Return a job that reads with the collection called `name`, held until it returns."""
+
+        def job() -> T:
+            with self.using(name) as collection:
+                return function(collection, *args, **options)
+
+        return job
+
+    def write(
+        self,
+        function: Callable[Concatenate[Collection, P], T],
+        name: str,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Callable[[], T]:
+        """Return a job that changes the collection called `name`, held until it returns."""
+
+        def job() -> T:
+            with self.writing(name) as collection:
+                return function(collection, *args, **options)
+
+        return job
+
     def damaged(self) -> list[str]:
         """Open collections whose index turned out to be damaged, sorted."""
         return self._engine.damaged()
@@ -88,21 +121,21 @@ class Catalogue:
         with self._changed:
             return sorted(self._used.intersection(self.names()))
 
-    def describe(self, name: str) -> dict[str, Any]:
+    def describe(self, name: str) -> CollectionInfo:
         """Describe a collection."""
         with self.using(name) as collection:
             return collection.describe()
 
-    def describe_all(self) -> list[dict[str, Any]]:
+    def describe_all(self) -> list[CollectionInfo | CollectionDamaged]:
         """Every collection; of one that cannot be opened its name and why."""
-        described: list[dict[str, Any]] = []
+        described: list[CollectionInfo | CollectionDamaged] = []
         for name in self.names():
             try:
                 described.append(self.describe(name))
             except CollectionNotFound:
                 continue  # deleted since it was listed
             except DsearchError as error:
-                described.append({"name": name, "problem": {"code": error.code, "detail": str(error)}})
+                described.append(CollectionDamaged.of(name, error))
         return described
 
     def create(
@@ -164,8 +197,8 @@ class Catalogue:
         """Alias → collection."""
         return self._engine.aliases()
 
-    def set_alias(self, alias: str, name: str) -> tuple[str, str | None]:
-        """Let an alias stand for a collection: the collection, and the one that it stood for.
+    def set_alias(self, alias: str, name: str) -> AliasSet:
+        """Point an alias at a collection.
 
         Raises:
             CollectionNotFound, InvalidRequest (not a name), CollectionExists (a collection is called so),
@@ -173,7 +206,7 @@ class Catalogue:
         """
         with self._changed:
             collection = self._existing(name, self._engine.collection).name
-            return collection, self._engine.set_alias(alias, collection)
+            return AliasSet(alias, collection, self._engine.set_alias(alias, collection))
 
     def drop_alias(self, alias: str) -> None:
         """Remove an alias.

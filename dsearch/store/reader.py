@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from dsearch.errors import DocumentNotFound, InvalidRequest
+from dsearch.results import FacetValue
 from dsearch.store.documents import passages, read, registry
 from dsearch.store.documents.read import Rows
 from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter
@@ -25,7 +26,6 @@ from dsearch.store.filters.sql import compile_filter, json_path
 from dsearch.store.records import (
     Changes,
     Counts,
-    FacetCount,
     GenerationRecord,
     ModelRecord,
     Passages,
@@ -208,7 +208,7 @@ class Reader:
         with self._readers.reading() as connection:
             return self._matches.rows(connection, tree, after)
 
-    def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetCount]:
+    def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetValue]:
         """Return the most frequent values of a metadata field among live documents, with their counts.
 
         Each element of a list counts once per document; objects, and lists in lists, do not count. Equal
@@ -371,7 +371,7 @@ def count(connection: sqlite3.Connection, tree: Filter) -> Counts:
     return Counts(documents, waiting, tombstones=0)
 
 
-def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limit: int) -> list[FacetCount]:
+def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limit: int) -> list[FacetValue]:
     """Return the most frequent values under `keys` among live, matching documents."""
     condition, parameters = ("TRUE", []) if tree is None else compile_filter(tree)
     path = f"?{len(parameters) + 1}"
@@ -386,7 +386,7 @@ def facets(connection: sqlite3.Connection, keys: Keys, tree: Filter | None, limi
         """,
         (*parameters, json_path(keys), limit),
     )
-    return [FacetCount(_python_value(kind, atom), documents) for kind, atom, documents in records]
+    return [FacetValue(_python_value(kind, atom), documents) for kind, atom, documents in records]
 
 
 def _python_value(kind: str, atom: str | int | float | None) -> Scalar:

@@ -37,14 +37,6 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class FacetCount:
-    """A value of a metadata field, and how many documents have it."""
-
-    value: str | int | float | bool | None
-    documents: int
-
-
-@dataclass(frozen=True, slots=True)
 class Pending:
     """Live rows without an embedding, ascending, and the characters of their contents, to batch by length."""
 

@@ -77,7 +77,7 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
     from dsearch.cluster.shards.local import LocalShards
     from dsearch.cluster.shards.remote import RayShards
     from dsearch.engine import SearchEngine
-    from dsearch.engine.options import SearchChoices
+    from dsearch.search_options import SearchOptions
     from dsearch.types import Document
 
     random = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def _measure(folder: Path, options: argparse.Namespace, ray: Any) -> list[dict[s
     asked = [f"w{a} w{b} w{c}" for a, b, c in random.zipf(1.3, (options.queries, 3)) % WORDS]
     states = torch.nn.functional.normalize(torch.randn(len(asked), DIMENSION), dim=-1)
     by_text = dict(zip(asked, states, strict=True))
-    chosen = SearchChoices(limit=10, coverage=False)
+    chosen = SearchOptions(limit=10, coverage=False)
 
     def states_of(texts: Sequence[str], mode: str, model: str) -> torch.Tensor:
         return torch.stack([by_text[text] for text in texts])

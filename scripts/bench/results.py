@@ -80,7 +80,7 @@ def main() -> None:
 def index(collection: Collection, documents: object) -> None:
     with ProgressBars() as on_progress:
         report = collection.ingest(documents, on_progress)  # type: ignore[arg-type]
-    print(f"{collection.name}: {collection.describe()['documents']} documents, {report}", file=sys.stderr)
+    print(f"{collection.name}: {collection.describe().documents} documents, {report}", file=sys.stderr)
 
 
 def train_on_split(

@@ -35,7 +35,7 @@ def test_a_folder_is_indexed_by_a_cluster(
         app(["index", str(notes), "-c", "c", "--ray", "auto", "--workers", "2"], standalone_mode=False)
         assert told in capsys.readouterr().out
     with SearchEngine(tmp_path / "home", readonly=True) as engine:
-        assert engine.collection("c").describe()["generation"] == 2  # the empty one was 1
+        assert engine.collection("c").describe().generation == 2  # the empty one was 1
 
 
 def test_blocks_are_committed_and_an_interrupted_run_goes_on(nodes: object, tmp_path: Path) -> None:

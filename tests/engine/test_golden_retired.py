@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_the_nearest_ancestor_that_is_served_answers(
         assert len(said) == 1  # once, not with every search
         for part in (f"model {promoted} was promoted", PARTS[name], f"{answers} answers in its place"):
             assert part in said[0]
-        for described in (collection.describe(), statistics(collection)):
+        for described in (asdict(collection.describe()), statistics(collection)):
             assert (described["model"], described["model_problem"]) == (answers, said[0])
 
 
@@ -93,7 +94,7 @@ def test_promoting_the_ancestor_settles_it(home: Path, name: str) -> None:
         with pytest.raises(Conflict):
             collection.delete_model(promoted)  # the register still names it as the live one
         collection.promote(answers)
-        assert collection.describe()["model_problem"] is None
+        assert collection.describe().model_problem is None
         require_answers(collection, answers, None)
         collection.delete_model(promoted)
         assert collection.live_model == answers
@@ -113,7 +114,7 @@ def test_a_child_of_one_is_compared_with_the_ancestor(home: Path) -> None:
         collection = engine.collection("overlay")
         child = collection.add_model(collection.head("v1"), {}, parent="v3")
         collection.promote(child)
-        assert collection.describe()["model_problem"] is None
+        assert collection.describe().model_problem is None
         explain = collection.search("honey", explain=True).hits[0].explain
         assert explain is not None
         assert explain.learned is not None

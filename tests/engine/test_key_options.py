@@ -41,21 +41,21 @@ def test_what_was_asked_for_holds_until_something_else_is(
 ) -> None:
     made = engine.create("few", keys=KeyOptions("auto", memory_bytes=100_000))
     made.ingest(documents(200))
-    assert made.describe()["keys"]["kind"] == "Flat"
-    assert made.describe()["keys"]["asked"] == "auto"
+    assert made.describe().keys["kind"] == "Flat"
+    assert made.describe().keys["asked"] == "auto"
     made.ingest(documents(1500))
-    assert made.describe()["keys"]["kind"] == "SQfp16"  # 1,500 keys of 32 numbers: 192,000 bytes, 96,000, …
+    assert made.describe().keys["kind"] == "SQfp16"  # 1,500 keys of 32 numbers: 192,000 bytes, 96,000, …
     made.refresh(memory_bytes=50_000)
-    report = made.describe()["keys"]
+    report = made.describe().keys
     assert (report["kind"], report["memory_bytes"], report["recall_target"]) == ("SQ8", 50_000, 0.99)
     home = engine.home.path
     engine.close()
     with SearchEngine(home, encoder=lambda: encoder) as again:
         again.collection("few").refresh()
-        assert again.collection("few").describe()["keys"]["kind"] == "SQ8"
+        assert again.collection("few").describe().keys["kind"] == "SQ8"
         again.collection("few").refresh(kind="Flat")
         again.collection("few").refresh()
-        assert again.collection("few").describe()["keys"]["kind"] == "Flat"
+        assert again.collection("few").describe().keys["kind"] == "Flat"
 
 
 def test_what_makes_no_sense_is_refused(engine: SearchEngine, collection: Collection) -> None:
@@ -68,7 +68,7 @@ def test_what_makes_no_sense_is_refused(engine: SearchEngine, collection: Collec
 
 
 def test_an_approximate_kind_is_tuned_on_sentences_of_the_documents(approximate: Collection) -> None:
-    report = approximate.describe()["keys"]
+    report = approximate.describe().keys
     assert report["recall_at_10"] >= TARGET
     assert report["parameters"]["nprobe"] >= 1
     asked = tuning_queries(approximate, KeyOptions("IVF"), None)
@@ -130,7 +130,7 @@ def test_a_promotion_measures_the_index_and_tunes_it_for_the_new_heads_queries(
     before = found_by(approximate, version)
     assert before < TARGET - 0.02
     approximate.promote(version)
-    report = approximate.describe()["keys"]
+    report = approximate.describe().keys
     assert report["recall_at_10"] >= TARGET
     assert found_by(approximate, version) > before
     assert report["parameters"] == approximate.snapshot.generation.dense.parameters
@@ -141,7 +141,7 @@ def test_a_promotion_measures_the_index_and_tunes_it_for_the_new_heads_queries(
         there = again.collection("many")
         assert there.snapshot.generation.dense.parameters == report["parameters"]
         there.refresh()  # a new generation is tuned by itself
-        assert there.describe()["keys"]["recall_at_10"] >= TARGET
+        assert there.describe().keys["recall_at_10"] >= TARGET
         assert (
             there.snapshot.generation.dense.parameters
             == there.snapshot.generation.manifest.dense["parameters"]
@@ -157,7 +157,7 @@ def test_kept_parameters_that_cannot_be_read_are_those_of_the_build(
         with SearchEngine(engine.home.path, readonly=True) as again:
             generation = again.collection("many").snapshot.generation
             assert generation.dense.parameters == generation.manifest.dense["parameters"]
-            assert again.collection("many").describe()["keys"]["kind"] == "IVF"
+            assert again.collection("many").describe().keys["kind"] == "IVF"
 
 
 def test_one_that_is_good_enough_keeps_its_parameters(approximate: Collection) -> None:
@@ -180,6 +180,6 @@ def test_in_a_server_it_is_measured_in_another_process(engine: SearchEngine, enc
         made.promote(version)
         made.rebuilder.wait()
         assert made.rebuilder.status()["problem"] is None
-        assert made.describe()["keys"]["recall_at_10"] >= TARGET
-        assert made.snapshot.generation.dense.parameters == made.describe()["keys"]["parameters"]
+        assert made.describe().keys["recall_at_10"] >= TARGET
+        assert made.snapshot.generation.dense.parameters == made.describe().keys["parameters"]
         assert json.loads((made.store.path / FILE_NAME).read_text())["model"] == version

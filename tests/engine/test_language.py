@@ -28,12 +28,12 @@ def test_every_generation_and_fresh_rows_are_cut_alike(engine: SearchEngine) -> 
     assert found(collection, "der") == []  # a stop word
     collection.refresh()
     assert sorted(found(collection, "Haus")) == ["a", "c"]
-    assert collection.describe()["language"] == "german"
+    assert collection.describe().language == "german"
     english = engine.create("english")
     english.ingest(TEXTS)
     assert found(english, "Haus") == []
     assert found(english, "der") == ["a"]
-    assert english.describe()["language"] == "english"
+    assert english.describe().language == "english"
 
 
 def test_a_reopened_collection_keeps_its_language(tmp_path: Path) -> None:

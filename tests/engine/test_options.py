@@ -1,22 +1,15 @@
-"""Search options are named once more where their defaults are: both must say the same."""
+"""Options that decide a ranking are part of its cursor; others are not."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import get_type_hints
 
-from dsearch.engine.options import SearchChoices, SearchOptions
-
-
-def test_every_option_has_a_default_of_its_type() -> None:
-    defaults = get_type_hints(SearchChoices)
-    assert defaults == get_type_hints(SearchOptions)
-    assert [field.name for field in fields(SearchChoices)] == [*SearchOptions.__annotations__]
+from dsearch.search_options import SearchOptions
 
 
 def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() -> None:
     shown = {"limit", "offset", "cursor", "explain", "highlight", "coverage", "partial"}
-    plain = SearchChoices()
+    plain = SearchOptions()
     changed = {
         "mode": "dense",
         "model": "v1",
@@ -26,7 +19,7 @@ def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() 
         "score_threshold": 0.1,
         "weight_threshold": 0.1,
     }
-    assert {field.name for field in fields(SearchChoices)} == shown | {"filter", *changed}
+    assert {field.name for field in fields(SearchOptions)} == shown | {"filter", *changed}
     for name, value in changed.items():
-        assert SearchChoices(**{name: value}).ranking(None) != plain.ranking(None)
+        assert SearchOptions(**{name: value}).ranking(None) != plain.ranking(None)
     assert plain.ranking("a filter") != plain.ranking(None)

@@ -44,7 +44,7 @@ def some(first: int, count: int) -> list[Document]:
 
 
 def live(collection: Collection) -> int:
-    return collection.describe()["generation"]
+    return collection.describe().generation
 
 
 @pytest.mark.usefixtures("built_here")

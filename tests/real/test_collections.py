@@ -54,7 +54,7 @@ def test_refreshed_keys_change_no_answer(real_engine: SearchEngine) -> None:
 
 def test_cranfield_untrained(real_engine: SearchEngine) -> None:
     collection = collection_of(real_engine, "cranfield")
-    assert collection.describe()["documents"] == 1398  # two are empty
+    assert collection.describe().documents == 1398  # two are empty
     judged = read_judgements(DATA / "cranfield", "test", DATA / "cranfield" / "source_docs.tsv")
     report = compare_systems(collection, judged)
     assert report.lines[0].queries == 225

@@ -13,9 +13,9 @@ from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import index_by_server, server_of, stays_here
 from dsearch.cli.session import ProgressBars, as_json, opened_engine, print_json, say, typed
 from dsearch.errors import DsearchError, HomeLocked
+from dsearch.results import CollectionDamaged, CollectionInfo, Written
 
 if TYPE_CHECKING:
-    from dsearch.client.answers import CollectionInfo, Written
     from dsearch.engine import SearchEngine
 
 
@@ -101,7 +101,7 @@ def index(
         return
     if json:
         skips = {"skipped": problems.count, "passed_over": dict(problems.passed_over)}
-        print_json({**described, **asdict(report), **skips})
+        print_json({**asdict(described), **asdict(report), **skips})
         return
     if problems.passed_over:
         say(
@@ -110,11 +110,11 @@ def index(
     rate = f" ({report.encoded / report.elapsed_s:.0f} documents/s)" if report.encoded else ""
     skipped = f", {problems.count} skipped" if problems.count else ""
     typer.echo(
-        f"{collection}: {described['documents']} documents, generation {described['generation']}: "
+        f"{collection}: {described.documents} documents, generation {described.generation}: "
         f"{report.inserted} new, {report.updated} changed, {report.unchanged} unchanged{skipped}, "
         f"{report.encoded} encoded in {report.elapsed_s:.1f} s{rate}"
     )
-    if described["documents"] == 0:
+    if described.documents == 0:
         say(
             "nothing was found to index; see the messages above, or dsearch index --help for what can be read"
         )
@@ -145,17 +145,17 @@ def collections(home: options.HomeFolder = None, json: options.AsJson = False) -
     with opened_engine(home, readonly=True) as (engine, _):
         described = [_described(engine, name) for name in engine.names()]
         aliases = engine.aliases()
-    unreadable = any("problem" in one for one in described)
+    unreadable = any(isinstance(one, CollectionDamaged) for one in described)
     if json:
         print_json(described)
         raise typer.Exit(int(unreadable))
     for one in described:
-        if "problem" in one:
-            typer.echo(f"{one['name']}: {one['problem']['detail']}")
+        if isinstance(one, CollectionDamaged):
+            typer.echo(f"{one.name}: {one.problem['detail']}")
             continue
-        state = f"generation {one['generation']}, model {one['model']}"
-        keys = f", keys {told}" if (told := described_keys(one["keys"])) else ""
-        typer.echo(f"{one['name']}: {one['documents']} documents, {state}{keys}")
+        state = f"generation {one.generation}, model {one.model}"
+        keys = f", keys {told}" if (told := described_keys(one.keys)) else ""
+        typer.echo(f"{one.name}: {one.documents} documents, {state}{keys}")
     for alias, target in sorted(aliases.items()):
         typer.echo(f"{alias}: another name of {target}")
     if not described:
@@ -163,12 +163,12 @@ def collections(home: options.HomeFolder = None, json: options.AsJson = False) -
     raise typer.Exit(int(unreadable))
 
 
-def _described(engine: SearchEngine, name: str) -> dict[str, Any]:
+def _described(engine: SearchEngine, name: str) -> CollectionInfo | CollectionDamaged:
     """As the service describes it: one that is damaged keeps nobody from the others."""
     try:
         return engine.collection(name).describe()
     except DsearchError as error:
-        return {"name": name, "problem": {"code": error.code, "detail": str(error)}}
+        return CollectionDamaged.of(name, error)
 
 
 class _Warner:
@@ -196,18 +196,17 @@ def facets(
     """Count the values that documents have in fields of their metadata."""
     condition = options.filter_of(filter)
     with opened_engine(home, readonly=True) as (engine, _):
-        store = engine.collection(collection).store
-        documents = store.count(condition).documents
-        found = {field: store.facets(field, condition, limit) for field in fields}
+        from dsearch.engine.calls import count_facets
+
+        counted = count_facets(engine.collection(collection), fields, filter=condition, limit=limit)
     if json:
-        counts = {field: [asdict(value) for value in values] for field, values in found.items()}
-        print_json({"documents": documents, "facets": counts})
+        print_json(counted)
         return
-    for field, values in found.items():
+    for field, values in counted.facets.items():
         typer.echo(field)
         for value in values:
             typer.echo(f"{value.documents:>8}  {as_json(value.value)}")
-    say(f"{documents} documents")
+    say(f"{counted.documents} documents")
 
 
 def update(
@@ -223,17 +222,16 @@ def update(
     changes: Any = options.json_of(metadata, "metadata", '{"year": 2018, "draft": null}')
     try:
         with opened_engine(home, readonly=False) as (engine, _):
-            target = engine.collection(collection)
-            sequence = target.update_metadata(id, changes).sequence
-            now = target.store.get(id).metadata
+            from dsearch.engine.calls import change_metadata
+
+            changed = change_metadata(engine.collection(collection), id, changes)
     except HomeLocked as locked:
         with server_of(locked) as client:
             changed = client.update_metadata(collection, id, changes)
-        sequence, now = changed.sequence, changed.metadata
     if json:
-        print_json({"sequence": sequence, "id": id, "metadata": now})
+        print_json(changed)
         return
-    typer.echo(f"{collection}: {id} has {as_json(now)}")
+    typer.echo(f"{collection}: {id} has {as_json(changed.metadata)}")
 
 
 def delete(

@@ -257,8 +257,8 @@ def restore(
         print_json(described)
         return
     typer.echo(
-        f"{described['name']}: {described['documents']} documents, generation {described['generation']}, "
-        f"model {described['model']}"
+        f"{described.name}: {described.documents} documents, generation {described.generation}, "
+        f"model {described.model}"
     )
 
 

@@ -12,6 +12,7 @@ from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
 from dsearch.cli.session import ProgressBars, opened_engine, print_json
 from dsearch.errors import HomeLocked
+from dsearch.results import Model
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -27,30 +28,17 @@ def models(
     if context.invoked_subcommand is not None:
         context.obj = collection, home
         return
-    from dsearch.engine import retired_part
+    from dsearch.engine.calls import list_models
 
     with opened_engine(home, readonly=True) as (engine, _):
         target = engine.collection(collection)
-        live = target.live_model
-        records: list[dict[str, Any]] = [
-            {"version": "v0", "parent": None, "live": live == "v0", "problem": None, "record": {}}
-        ]
-        records += [
-            {
-                "version": one.version,
-                "parent": one.parent,
-                "live": one.version == live,
-                "problem": retired_part(one.record),
-                "record": one.record,
-            }
-            for one in target.store.models()
-        ]
+        records = list_models(target).models
         history = target.store.model_history()
     if json:
         print_json(records)
         return
     for one in records:
-        typer.echo(f"{'*' if one['live'] else ' '} {one['version']:<4} {_described(one)}")
+        typer.echo(f"{'*' if one.live else ' '} {one.version:<4} {_described(one)}")
     if history:
         typer.echo(f"answered, the latest first: {', '.join([*history, 'v0'])}")
 
@@ -145,7 +133,7 @@ def refresh(
                 number = target.refresh(
                     on_progress, kind=kind, recall_target=recall, memory_bytes=memory, queries=asked
                 )
-            live, kept = target.live_model, described_keys(target.describe()["keys"])
+            live, kept = target.live_model, described_keys(target.describe().keys)
     except HomeLocked as locked:
         given = {"kind": kind, "recall_target": recall, "memory_bytes": memory, "queries": asked}
         with server_of(locked) as client:
@@ -154,11 +142,11 @@ def refresh(
     typer.echo(f"{collection}: generation {number} is live, with the keys of model {live}: {kept}")
 
 
-def _described(model: dict[str, Any]) -> str:
-    record = model["record"]
+def _described(model: Model) -> str:
+    record = model.record
     if not record:
         return "untrained"
-    origin = f"from {model['parent']}, {record.get('examples', '?')} queries"
+    origin = f"from {model.parent}, {record.get('examples', '?')} queries"
     if record.get("scope") == "tune":
         bm25 = "" if record.get("k1") is None else f"k1 {record['k1']:g}, b {record['b']:g}, "
         origin = (
@@ -175,7 +163,7 @@ def _described(model: dict[str, Any]) -> str:
             + f"seed {chosen.get('seed', '?')}"
         )
     gate = record.get("gate", {}).get("verdict", "none")
-    problem = "" if model["problem"] is None else f"; no longer served: {model['problem']}"
+    problem = "" if model.problem is None else f"; no longer served: {model.problem}"
     return f"{origin}; gate: {gate}, {record.get('verdict', '')}{problem}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.job_options import as_flag, with_options_of
+from dsearch.cli.declared_options import as_flag, with_options_of
 from dsearch.cli.session import opened_engine
 from dsearch.cli.training.judgements import JudgedFolder, judged_job
 from dsearch.cli.training.output import Outcome, outcome_of

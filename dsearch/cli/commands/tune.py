@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dsearch.cli import options
-from dsearch.cli.job_options import with_options_of
+from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.remote import ended_task, server_of
 from dsearch.cli.session import opened_engine, print_json
 from dsearch.cli.training.judgements import JudgedFolder, judged_job

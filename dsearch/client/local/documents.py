@@ -7,11 +7,11 @@ from dataclasses import fields
 from itertools import islice
 from typing import Any
 
-from dsearch.client import answers
+from dsearch import results
 from dsearch.client.options import Filter
 from dsearch.client.wire import BATCH_DOCUMENTS, SHOWN_PROBLEMS
-from dsearch.engine import PassageOptions, SearchEngine, statistics
-from dsearch.errors import DocumentNotFound, DsearchError, InvalidDocument, InvalidRequest
+from dsearch.engine import PassageOptions, SearchEngine, calls, statistics
+from dsearch.errors import DsearchError, InvalidDocument
 from dsearch.store import Checked
 from dsearch.types import Document
 
@@ -23,9 +23,9 @@ class LocalDocuments:
 
     # ---- collections
 
-    def collections(self) -> list[answers.CollectionInfo]:
+    def collections(self) -> list[results.CollectionInfo]:
         """Every collection that can be opened, by name."""
-        found: list[answers.CollectionInfo] = []
+        found: list[results.CollectionInfo] = []
         for name in self.engine.names():
             try:
                 found.append(self.collection(name))
@@ -33,9 +33,9 @@ class LocalDocuments:
                 continue
         return found
 
-    def collection(self, name: str) -> answers.CollectionInfo:
+    def collection(self, name: str) -> results.CollectionInfo:
         """Describe a collection."""
-        return _made(answers.CollectionInfo, self.engine.collection(name).describe())
+        return self.engine.collection(name).describe()
 
     def statistics(self, name: str) -> dict[str, Any]:
         """Return the statistics of a collection: generations, changes since, keys and their recall, bytes."""
@@ -48,11 +48,11 @@ class LocalDocuments:
         language: str | None = None,
         passages: Mapping[str, Any] | None = None,
         kind: str | None = None,
-    ) -> answers.CollectionInfo:
+    ) -> results.CollectionInfo:
         """Make a collection for the engine's encoder; one that is there stays. Options as for `Client`."""
         cut = None if passages is None else PassageOptions(**passages)
         made = self.engine.collection_or_new(name, language=language, passages=cut, kind=kind)
-        return _made(answers.CollectionInfo, made.describe())
+        return made.describe()
 
     def delete_collection(self, name: str) -> None:
         """Delete a collection with everything in it."""
@@ -62,10 +62,10 @@ class LocalDocuments:
         """Alias → the collection that it stands for."""
         return self.engine.aliases()
 
-    def set_alias(self, alias: str, collection: str) -> answers.AliasSet:
+    def set_alias(self, alias: str, collection: str) -> results.AliasSet:
         """Let an alias stand for a collection from now on, whatever it stood for."""
         name = self.engine.collection(collection).name
-        return answers.AliasSet(alias, name, self.engine.set_alias(alias, name))
+        return results.AliasSet(alias, name, self.engine.set_alias(alias, name))
 
     def drop_alias(self, alias: str) -> None:
         """Remove an alias; the collection stays."""
@@ -73,11 +73,11 @@ class LocalDocuments:
 
     # ---- documents
 
-    def upsert(self, collection: str, documents: Iterable[Document | Mapping[str, Any]]) -> answers.Written:
+    def upsert(self, collection: str, documents: Iterable[Document | Mapping[str, Any]]) -> results.Written:
         """Insert documents, or replace those of the same ids; durable and searchable on return."""
         opened = self.engine.collection(collection)
         inserted = updated = unchanged = refused = 0
-        problems: list[answers.Refused] = []
+        problems: list[results.RefusedDocument] = []
         seen: dict[str, int] = {}
         numbered = iter(enumerate(documents, start=1))
         while batch := list(islice(numbered, BATCH_DOCUMENTS)):
@@ -87,7 +87,7 @@ class LocalDocuments:
                     _add(good, given, number, seen)
                 except DsearchError as error:
                     refused += 1
-                    problems.append(answers.Refused(number, error.code, str(error)))
+                    problems.append(results.RefusedDocument(number, error.code, str(error)))
             if good:
                 receipt = opened.upsert(good)
                 inserted, updated = inserted + receipt.inserted, updated + receipt.updated
@@ -97,37 +97,25 @@ class LocalDocuments:
                 f"none of {refused} documents can be stored; the first: {problems[0].detail}"
             )
         sequence = opened.store.sequence
-        return answers.Written(sequence, inserted, updated, unchanged, refused, problems[:SHOWN_PROBLEMS])
+        return results.Written(sequence, inserted, updated, unchanged, refused, problems[:SHOWN_PROBLEMS])
 
     def get(self, collection: str, id: str) -> Document:
         """One document."""
         return self.engine.collection(collection).store.get(id)
 
-    def delete(self, collection: str, id: str) -> answers.Deleted:
+    def delete(self, collection: str, id: str) -> results.Deleted:
         """Delete one document; gone from every later search on return."""
-        receipt = self.engine.collection(collection).delete([id])
-        if not receipt.deleted:
-            raise DocumentNotFound(
-                f"no document {id[:80]!r} in collection {collection!r}; nothing was deleted"
-            )
-        return answers.Deleted(receipt.sequence, receipt.deleted)
+        return calls.delete_document(self.engine.collection(collection), id)
 
     def delete_many(
         self, collection: str, *, ids: Sequence[str] | None = None, filter: Filter | None = None
-    ) -> answers.Deleted:
+    ) -> results.Deleted:
         """Delete the documents of these ids, or those that a filter finds."""
-        opened = self.engine.collection(collection)
-        if (ids is None) == (filter is None):
-            given = "neither ids nor filter" if ids is None else "ids and filter"
-            raise InvalidRequest(f"{given}; give one of the two")
-        receipt = opened.delete_matching(filter) if ids is None else opened.delete(ids)
-        return answers.Deleted(receipt.sequence, receipt.deleted, receipt.missing)
+        return calls.delete_documents(self.engine.collection(collection), ids=ids, filter=filter)
 
-    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> answers.Changed:
+    def update_metadata(self, collection: str, id: str, changes: Mapping[str, Any]) -> results.Changed:
         """Change part of a document's metadata (JSON Merge Patch, RFC 7396)."""
-        opened = self.engine.collection(collection)
-        receipt = opened.update_metadata(id, changes)
-        return answers.Changed(receipt.sequence, id, opened.store.get(id).metadata)
+        return calls.change_metadata(self.engine.collection(collection), id, changes)
 
     def documents(
         self,
@@ -136,11 +124,10 @@ class LocalDocuments:
         limit: int = 100,
         cursor: str | None = None,
         filter: Filter | None = None,
-    ) -> answers.DocumentPage:
+    ) -> results.DocumentPage:
         """Documents by id, from `next` of the page before on."""
-        found = self.engine.collection(collection).store.list(cursor, limit + 1, filter)
-        page = list(found[:limit])
-        return answers.DocumentPage(page, page[-1].id if len(found) > limit else None)
+        opened = self.engine.collection(collection)
+        return calls.list_documents(opened, limit=limit, cursor=cursor, filter=filter)
 
 
 def _add(good: Checked, given: Document | Mapping[str, Any], number: int, seen: dict[str, int]) -> None:
@@ -163,8 +150,3 @@ def _add(good: Checked, given: Document | Mapping[str, Any], number: int, seen: 
         )
     good.add(document)
     seen[document.id] = number
-
-
-def _made(kind: type[Any], content: Mapping[str, Any]) -> Any:
-    """`kind` of what it knows of `content`."""
-    return kind(**{field.name: content[field.name] for field in fields(kind)})

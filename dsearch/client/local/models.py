@@ -7,23 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
-from dsearch.client import answers
-from dsearch.client.answers import Task, TaskPage
+from dsearch import results
 from dsearch.client.options import TrainOptions, TuneOptions
 from dsearch.client.wire import head_file
-from dsearch.engine import (
-    UNTRAINED,
-    Collection,
-    SearchEngine,
-    head_from_bytes,
-    head_tensors,
-    require_head_alone,
-    retired_part,
-)
+from dsearch.engine import Collection, SearchEngine, calls, head_tensors
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.options import KeyOptions
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, NotFound
 from dsearch.jobs import EvaluationJob, TrainingJob, TuningJob
+from dsearch.results import Task, TaskPage
 from dsearch.types import TaskState
 
 if TYPE_CHECKING:
@@ -112,7 +104,7 @@ class LocalUpkeep:
             number = opened.refresh(
                 kind=kind, recall_target=recall_target, memory_bytes=memory_bytes, queries=queries
             )
-            return {"generation": number, "model": opened.live_model, "keys": opened.describe()["keys"]}
+            return {"generation": number, "model": opened.live_model, "keys": opened.describe().keys}
 
         return self._done("refresh", collection, work)
 
@@ -210,34 +202,17 @@ class LocalModels:
 
     engine: SearchEngine
 
-    def models(self, collection: str) -> answers.Models:
+    def models(self, collection: str) -> results.Models:
         """Every version with what is known of it; v0 is the untrained one."""
-        opened = self.engine.collection(collection)
-        live = opened.live_model
-        known = [opened.store.model(UNTRAINED), *opened.store.models()]
-        return answers.Models(
-            live,
-            [
-                answers.Model(
-                    one.version, one.parent, one.version == live, one.record, retired_part(one.record)
-                )
-                for one in known
-            ],
-        )
+        return calls.list_models(self.engine.collection(collection))
 
-    def promote(self, collection: str, version: str) -> answers.Promoted:
+    def promote(self, collection: str, version: str) -> results.Promoted:
         """Let a version answer from now on; to undo it promote `previous`."""
-        opened = self.engine.collection(collection)
-        previous = opened.live_model
-        opened.promote(version)
-        return answers.Promoted(version, previous, opened.store.sequence)
+        return calls.promote(self.engine.collection(collection), version)
 
-    def rollback(self, collection: str) -> answers.Promoted:
+    def rollback(self, collection: str) -> results.Promoted:
         """Let the version answer again that did before the live one."""
-        opened = self.engine.collection(collection)
-        previous = opened.live_model
-        version = opened.rollback()
-        return answers.Promoted(version, previous, opened.store.sequence)
+        return calls.rollback(self.engine.collection(collection))
 
     def delete_model(self, collection: str, version: str) -> None:
         """Delete a version that neither answers nor is another's parent."""
@@ -255,11 +230,6 @@ class LocalModels:
         *,
         parent: str | None = None,
         record: Mapping[str, Any] | None = None,
-    ) -> answers.ModelAdded:
+    ) -> results.ModelAdded:
         """Keep a head that was trained elsewhere as a new version, which is not live."""
-        opened = self.engine.collection(collection)
-        head, given = head_from_bytes(head_file(tensors, record), opened.store.dimension)
-        parent = parent or opened.live_model
-        require_head_alone(parent, opened.store.model(parent).record)
-        version = opened.add_model(head, {"scope": "uploaded", "uploaded": given}, parent=parent)
-        return answers.ModelAdded(version, parent, opened.store.sequence)
+        return calls.add_head(self.engine.collection(collection), head_file(tensors, record), parent)

@@ -9,18 +9,18 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
-from dsearch.client import answers
-from dsearch.client.answers import Recorded
+from dsearch import results
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import numbers, ragged
-from dsearch.engine import Collection, GradientQuery, LayerOptions, SearchEngine, attention_parts, vjp
+from dsearch.engine import Collection, GradientQuery, LayerOptions, SearchEngine, attention_parts, calls, vjp
 from dsearch.errors import InvalidRequest
+from dsearch.results import Recorded
 from dsearch.store import Event, FeedbackStore, Impression
 from dsearch.training import ACTIONS
 from dsearch.types import SearchResult
@@ -62,16 +62,12 @@ class LocalSearch:
 
     def facets(
         self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
-    ) -> answers.Facets:
+    ) -> results.Facets:
         """Count the documents with each value of these metadata fields."""
-        store = self.engine.collection(collection).store
-        counted = {
-            name: [answers.FacetValue(one.value, one.documents) for one in store.facets(name, filter, limit)]
-            for name in fields
-        }
-        return answers.Facets(store.count(filter).documents, counted)
+        opened = self.engine.collection(collection)
+        return calls.count_facets(opened, fields, filter=filter, limit=limit)
 
-    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> answers.Recorded:
+    def feedback(self, collection: str, events: Sequence[Mapping[str, Any]]) -> results.Recorded:
         """Tell what people clicked or judged, by `user_query`: pages are remembered by servers alone."""
         return record_feedback(self.engine.collection(collection), events)
 
@@ -86,23 +82,11 @@ class LocalSearch:
         include: Sequence[Part] = (),
         certify: int | None = None,
         **options: Unpack[DifferentiableOptions],
-    ) -> answers.Attention:
+    ) -> results.Attention:
         """Attention itself: context, weights, scores and ids."""
         question = _question(queries, vectors, options)
         opened = self.engine.collection(collection)
-        found = attention_parts(opened, question, include=set(include), certify=certify)
-        certificates = None
-        if (given := found.certificate) is not None:
-            certificates = [answers.Proof(bool(proved), given.reason) for proved in given.proved]
-        return answers.Attention(
-            found.ids,
-            found.stamp,
-            found.hops,
-            found.temperature,
-            found.mixture,
-            **found.arrays,
-            certificates=certificates,
-        )
+        return attention_parts(opened, question, include=set(include), certify=certify)
 
     def vjp(
         self,
@@ -115,7 +99,7 @@ class LocalSearch:
         scores: Rows | None = None,
         head: bool = True,
         **options: Unpack[DifferentiableOptions],
-    ) -> answers.Vjp:
+    ) -> results.Gradients:
         """The gradients of a loss of what `attend` answered; asked as it was, with its stamp."""
         found = vjp(
             self.engine.collection(collection),
@@ -124,7 +108,7 @@ class LocalSearch:
             weights=None if weights is None else [row.tolist() for row in ragged(weights)],
             scores=None if scores is None else [row.tolist() for row in ragged(scores)],
         )
-        return answers.Vjp(found.stamp, found.states, found.head if head else {})
+        return found if head else replace(found, head={})
 
     def predict(
         self,
@@ -135,22 +119,11 @@ class LocalSearch:
         field: str,
         evidence: int = 10,
         **options: Unpack[AttendOptions],
-    ) -> answers.Predictions:
+    ) -> results.Predictions:
         """A field of the documents, pooled by the attention of each query."""
         asked = queries if vectors is None else torch.as_tensor(numbers(vectors), dtype=torch.float32)
-        found = self.engine.collection(collection).predict(
-            [] if asked is None else asked, field=field, evidence=evidence, **options
-        )
-        predictions = [
-            answers.Prediction(
-                **{
-                    **{one.name: getattr(prediction, one.name) for one in fields(prediction)},
-                    "evidence": [answers.Evidence(**asdict(shown)) for shown in prediction.evidence],
-                }
-            )
-            for prediction in found.predictions
-        ]
-        return answers.Predictions(found.stamp, predictions)
+        opened = self.engine.collection(collection)
+        return opened.predict([] if asked is None else asked, field=field, evidence=evidence, **options)
 
 
 def _question(queries: Sequence[str] | None, vectors: Any, options: DifferentiableOptions) -> GradientQuery:

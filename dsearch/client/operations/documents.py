@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from dsearch.client import wire
-from dsearch.client.answers import AliasSet, Changed, CollectionInfo, Deleted, DocumentPage, Written
 from dsearch.client.flow import NDJSON, Flow, Request, operation
 from dsearch.client.options import Filter
 from dsearch.client.wire import added, batches, json_of, path_of, question, quoted
 from dsearch.errors import InvalidDocument
+from dsearch.results import AliasSet, Changed, CollectionInfo, Deleted, DocumentPage, Written
 from dsearch.types import Document
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsearch.client import wire
-from dsearch.client.answers import Model, ModelAdded, Models, Promoted
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.wire import head_file, path_of
+from dsearch.results import ModelAdded, Models, Promoted
 
 
 class ModelOperations:
@@ -18,8 +18,7 @@ class ModelOperations:
     def models(self, collection: str) -> Flow[Models]:
         """List every version with its record; v0 is the untrained one. `GET …/models`"""
         answer = yield Request("GET", path_of(collection, "models"))
-        content = wire.content_of(answer)
-        return Models(content["live"], [wire.made(Model, one) for one in content["models"]])
+        return wire.made(Models, wire.content_of(answer))
 
     @operation
     def promote(self, collection: str, version: str) -> Flow[Promoted]:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dsearch.client import wire
-from dsearch.client.answers import Attention, Facets, Predictions, Recorded, Vjp
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import (
@@ -22,6 +21,7 @@ from dsearch.client.wire import (
     question,
     ragged,
 )
+from dsearch.results import Attention, Facets, Gradients, Predictions, Recorded
 from dsearch.types import SearchResult, Stamp
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class SearchOperations:
         scores: Rows | None = None,
         head: bool = True,
         **options: Unpack[DifferentiableOptions],
-    ) -> Flow[Vjp]:
+    ) -> Flow[Gradients]:
         """Differentiate an answer of `attend`: the same request, with its stamp. `POST …/vjp`
 
         Args:
@@ -148,7 +148,7 @@ class SearchOperations:
             "grad_weights": None if weights is None else ragged(weights),
             "grad_scores": None if scores is None else ragged(scores),
         }
-        found: list[Vjp] = []
+        found: list[Gradients] = []
         start = 0
         for part in parts_of(queries, vectors):
             stop = start + counted(part)
@@ -156,7 +156,7 @@ class SearchOperations:
             answer = yield question(collection, "vjp", {**body, **part, **gradients}, TENSORS)
             facts, tensors = wire.tensors_of(answer.content)
             of_head = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")}
-            found.append(Vjp(wire.made(Stamp, facts), tensors["states"], of_head))
+            found.append(Gradients(wire.made(Stamp, facts), tensors["states"], of_head))
             start = stop
         return joined_gradients(found)
 

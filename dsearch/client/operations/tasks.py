@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from dsearch.client import wire
-from dsearch.client.answers import Task, TaskPage
 from dsearch.client.flow import Flow, Pause, Request, operation
 from dsearch.client.options import TrainOptions, TuneOptions
 from dsearch.client.wire import path_of, question, quoted
 from dsearch.errors import Unavailable
+from dsearch.results import Task, TaskPage
 
 
 class TaskOperations:

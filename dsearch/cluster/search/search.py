@@ -20,12 +20,12 @@ from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import ShardedAttention, ShardedOutput, ShardQuery, Shards
 from dsearch.cluster.search.hits import HitFields, hits_of, preview
-from dsearch.engine.options import SearchChoices
 from dsearch.engine.search.hits import HitPage, results_of
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import grouped, states_of
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
 from dsearch.index import Tokenizer
+from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
 from dsearch.store.filters.parse import Filter
 from dsearch.types import Mode, SearchResult, Stamp
@@ -65,7 +65,7 @@ class ShardedSearch:
         settings = release.tokenizer
         self._tokenizer = None if settings is None else Tokenizer.from_settings(settings, rebuild=True)
 
-    def search(self, queries: Sequence[str], model: str, chosen: SearchChoices) -> list[SearchResult]:
+    def search(self, queries: Sequence[str], model: str, chosen: SearchOptions) -> list[SearchResult]:
         """Answer queries with this release and one model, as `dsearch.engine.search.search`.
 
         Args:
@@ -151,7 +151,7 @@ class ShardedSearch:
         queries: Sequence[str],
         places: Sequence[PageRequest],
         stamp: Stamp,
-        chosen: SearchChoices,
+        chosen: SearchOptions,
         tree: Filter | None,
         lost: frozenset[int],
     ) -> list[SearchResult]:
@@ -182,7 +182,7 @@ class ShardedSearch:
         states: Float[Tensor, "batch encoder_dim"],
         query: ShardQuery,
         stamp: Stamp,
-        chosen: SearchChoices,
+        chosen: SearchOptions,
         lost: frozenset[int],
     ) -> list[SearchResult]:
         """Answer queries of one group; `named` has each text with its page request."""

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.engine.options import COVERAGE_DOCUMENTS
 from dsearch.engine.snapshot.passages import NONE
 from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.search_options import COVERAGE_DOCUMENTS
 from dsearch.types import Mode
 
 SCORES_AT_ONCE = 1 << 21  # 8 MB

@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.memory import LENDING, NEIGHBOURS, QueryMemory
-from dsearch.engine.options import COVERAGE_DOCUMENTS
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.index import Generation
 from dsearch.products import product
+from dsearch.search_options import COVERAGE_DOCUMENTS
 
 _Compute = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _AT_ONCE = 1 << 22  # similarities of documents and judged documents that are in memory together

@@ -16,14 +16,13 @@ import copy
 from collections.abc import Collection as Container
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention import Certificate
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.certificate import certificate_of
@@ -32,6 +31,7 @@ from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
+from dsearch.results import Attention, Gradients, Proof
 from dsearch.types import Stamp
 
 Precision = Literal["float32", "float64"]
@@ -63,42 +63,6 @@ class GradientQuery:
     options: LayerOptions = field(default_factory=LayerOptions)
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionParts:
-    """Attention of each query over its candidates, best first, padded behind with "" and zeros.
-
-    Attributes:
-        ids: of the candidates; each list is as long as the query has candidates.
-        stamp: what it was computed from.
-        hops: rounds of search.
-        temperature: what scores were divided by.
-        mixture: m_h, the share of each head.
-        arrays: `context` [batch, value_dim]; `weights`, `scores` [batch, candidates]; and what was asked for:
-            `keys`, `values` [batch, candidates, dim], or by head where long documents have several keys;
-            `dense`, `keyword`, `head_weights` [batch, heads, candidates]; `slopes` [batch, heads, candidates,
-            encoder_dim]; `null_weight` [batch] where the head has a null slot; `memory` [batch, candidates]
-            where it has a query memory.
-        certificate: when it was asked for.
-    """
-
-    ids: list[list[str]]
-    stamp: Stamp
-    hops: int
-    temperature: float
-    mixture: Float[np.ndarray, " heads"]
-    arrays: dict[str, np.ndarray]
-    certificate: Certificate | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """Gradients of a loss by the query states and by the head's tensors, named as in `state_dict`."""
-
-    states: Float[np.ndarray, "batch encoder_dim"]
-    head: dict[str, np.ndarray]
-    stamp: Stamp
-
-
 def attention_parts(
     collection: CollectionState,
     asked: GradientQuery,
@@ -106,7 +70,7 @@ def attention_parts(
     include: Container[Part] = (),
     certify: int | None = None,
     largest_bytes: int | None = None,
-) -> AttentionParts:
+) -> Attention:
     """Compute attention with everything that a gradient needs.
 
     Args:
@@ -148,8 +112,11 @@ def attention_parts(
     if "slopes" in include and layer.hops == 1 and found.null_weight is None and found.recalled is None:
         arrays["slopes"] = slopes_of(layer, states, found)
     ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, found.positions)]
-    numbers = {name: array.contiguous().numpy() for name, array in arrays.items()}
-    return AttentionParts(ids, stamp, layer.hops, temperature, mixture, numbers, certificate)
+    certificates = None
+    if certificate is not None:
+        certificates = [Proof(bool(proved), certificate.reason) for proved in certificate.proved]
+    numbers: Any = {name: array.contiguous().numpy() for name, array in arrays.items()}
+    return Attention(ids, stamp, layer.hops, temperature, mixture, certificates=certificates, **numbers)
 
 
 def vjp(
@@ -198,7 +165,7 @@ def vjp(
         outputs, [states, *head.values()], upstream, allow_unused=True, materialize_grads=True
     )
     of_states, *of_head = (gradient.numpy() for gradient in gradients)
-    return Gradients(of_states, dict(zip(head, of_head, strict=True)), stamp)
+    return Gradients(stamp, of_states, dict(zip(head, of_head, strict=True)))
 
 
 def _layer(

@@ -18,11 +18,9 @@ from typing import Any, cast
 
 from dsearch.engine.options import CANDIDATES
 from dsearch.errors import InvalidCursor, InvalidRequest
+from dsearch.search_options import MAX_CURSOR_CHARACTERS, MAX_LIMIT, MAX_OFFSET
 from dsearch.types import Stamp
 
-MAX_LIMIT = 1000
-MAX_OFFSET = 10_000
-MAX_CURSOR_CHARACTERS = 512
 _FORMAT = 1
 
 

@@ -11,7 +11,6 @@ Nadaraya–Watson regression.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -26,53 +25,13 @@ from dsearch.engine.search.attend import Queries, asked
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
+from dsearch.results import Evidence, FieldPrediction, Predictions
 from dsearch.store import Store
-from dsearch.types import Stamp
 
 EVIDENCE = 10
 VALUE = "value"  # the field that is no metadata: `Document.value`
 
 Kind = Literal["number", "vector", "label"]
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionSource:
-    """A document that a prediction came from: its share of the weight, and its field."""
-
-    id: str
-    weight: float
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class FieldPrediction:
-    """Prediction for one query.
-
-    Attributes:
-        kind: "number", "vector" or "label"; None, without a prediction, if no candidate has the field.
-        mean: mean of numbers, or of each entry of vectors.
-        spread: standard deviation around the mean.
-        labels: share of each label, largest first; they sum to 1.
-        evidence: documents of largest weight, largest first.
-        candidates: number of documents that were pooled.
-        without_field: number of documents left out because they lack the field.
-    """
-
-    kind: Kind | None
-    mean: float | list[float] | None
-    spread: float | list[float] | None
-    labels: dict[str | bool, float] | None
-    evidence: list[PredictionSource]
-    candidates: int
-    without_field: int
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """One prediction a query, and what they were computed from."""
-
-    predictions: list[FieldPrediction]
-    stamp: Stamp
 
 
 def predict(
@@ -84,7 +43,7 @@ def predict(
     model: str | None,
     filter: object | None,
     options: LayerOptions,
-) -> Predicted:
+) -> Predictions:
     """See `Collection.predict`."""
     if evidence < 0:
         raise InvalidRequest(f"evidence={evidence}; use 0 or more documents")
@@ -99,8 +58,8 @@ def predict(
         weights = layer.weighing.weighed(found.raw, has.reshape(found.positions.shape)).mixed
         weights = normalise(weights)  # a head without a document in reach gives its share to the others
     ids = collection.ids_at(layer.snapshot, found.positions)
-    return Predicted(
-        [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)], stamp
+    return Predictions(
+        stamp, [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)]
     )
 
 
@@ -121,7 +80,7 @@ def _predicted(
     shown: int,
 ) -> FieldPrediction:
     pooled = [
-        PredictionSource(id, float(share), value)
+        Evidence(id, float(share), value)
         for id, value, share in zip(ids, values, weights.numpy(), strict=True)
         if value is not None
     ]
@@ -139,7 +98,7 @@ def _predicted(
 
 
 def _mean_and_spread(
-    pooled: Sequence[PredictionSource], kind: Kind | None
+    pooled: Sequence[Evidence], kind: Kind | None
 ) -> tuple[float | list[float], float | list[float]]:
     weights = torch.tensor([[one.weight for one in pooled]], dtype=torch.float64)
     numbers = torch.tensor([one.value for one in pooled], dtype=torch.float64).reshape(len(pooled), -1)
@@ -148,14 +107,14 @@ def _mean_and_spread(
     return (mean, spread) if kind == "vector" else (mean[0], spread[0])
 
 
-def _labels(pooled: Sequence[PredictionSource]) -> dict[str | bool, float]:
+def _labels(pooled: Sequence[Evidence]) -> dict[str | bool, float]:
     shares: dict[str | bool, float] = {}
     for one in pooled:
         shares[one.value] = shares.get(one.value, 0.0) + one.weight
     return dict(sorted(shares.items(), key=lambda share: -share[1]))
 
 
-def _kind(pooled: Sequence[PredictionSource], field: str) -> Kind | None:
+def _kind(pooled: Sequence[Evidence], field: str) -> Kind | None:
     """The one kind of all values; raises InvalidRequest for several."""
     kinds: dict[tuple[Kind, int], str] = {}
     for one in pooled:

@@ -23,6 +23,7 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.index import ParsedQuery, Tokenizer, parse_query
+from dsearch.search_options import SearchOptions
 from dsearch.types import Mode, Stamp
 
 Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
@@ -106,6 +107,16 @@ def asked(
         own = states if len(groups) == 1 else states[group.numbers]
         found.append(Asked(group.numbers, layer, own, group.texts))
     return found, pinned
+
+
+def layer_options(options: SearchOptions, candidates: int) -> LayerOptions:
+    """Return the options of a search's layer."""
+    return {
+        "mode": options.mode,
+        "hops": options.hops,
+        "hop_strength": options.hop_strength,
+        "candidates": candidates,
+    }
 
 
 def _with_mode(options: LayerOptions, mode: Mode) -> LayerOptions:

@@ -5,28 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
 
 import torch
 
-from dsearch.engine.options import SearchChoices, SearchOptions
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.explain import explainer
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of
 from dsearch.engine.search.pagination import PageRequest
-from dsearch.engine.search.queries import Asked, asked
+from dsearch.engine.search.queries import Asked, asked, layer_options
 from dsearch.engine.search.training_effect import learned
 from dsearch.engine.state.state import CollectionState
+from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
 from dsearch.types import SearchResult, Stamp
 
 
-def search(
-    collection: CollectionState, queries: Sequence[str], **options: Unpack[SearchOptions]
-) -> list[SearchResult]:
+def search(collection: CollectionState, queries: Sequence[str], chosen: SearchOptions) -> list[SearchResult]:
     """See `Collection.search`."""
     started = time.perf_counter()
-    chosen = SearchChoices(**options)
     chosen.check(queries)
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
     rules = chosen.ranking(tree)
@@ -39,7 +35,7 @@ def search(
     groups, stamp = asked(
         collection,
         queries,
-        chosen.layer(places[0].candidates),
+        layer_options(chosen, places[0].candidates),
         model=chosen.model,
         filter=tree,
         operators=chosen.operators,
@@ -60,7 +56,7 @@ def answered(
     collection: CollectionState,
     group: Asked,
     stamp: Stamp,
-    chosen: SearchChoices,
+    chosen: SearchOptions,
     *,
     places: Sequence[PageRequest],
     queries: Sequence[str],

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
 
 import numpy as np
 import torch
@@ -21,13 +20,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.scores import length, unit
-from dsearch.engine.options import SearchChoices, SearchOptions
 from dsearch.engine.search.pagination import PageRequest
-from dsearch.engine.search.queries import asked
+from dsearch.engine.search.queries import asked, layer_options
 from dsearch.engine.search.search import answered
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DocumentNotFound, InvalidRequest
+from dsearch.search_options import SearchOptions
 from dsearch.store import Store, parse_filter
 from dsearch.types import SearchResult
 
@@ -43,11 +42,10 @@ def similar(
     *,
     unlike: Sequence[str] = (),
     query: str | None = None,
-    **options: Unpack[SearchOptions],
+    chosen: SearchOptions,
 ) -> SearchResult:
     """See `Collection.similar`."""
     started = time.perf_counter()
-    chosen = SearchChoices(**options)
     if chosen.mode == "keyword":
         raise InvalidRequest("mode='keyword'; likeness is of meaning: use hybrid or dense")
     if query is not None and not query.strip():
@@ -60,7 +58,7 @@ def similar(
     groups, stamp = asked(
         collection,
         torch.zeros(1, collection.store.dimension) if query is None else [query],
-        chosen.layer(place.candidates),
+        layer_options(chosen, place.candidates),
         model=chosen.model,
         filter=tree,
         operators=chosen.operators,

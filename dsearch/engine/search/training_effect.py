@@ -14,10 +14,10 @@ from torch import Tensor
 
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.engine.models.retired import served_version
-from dsearch.engine.options import SearchChoices
 from dsearch.engine.ranking.explain import shares_of
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.state.state import CollectionState
+from dsearch.search_options import SearchOptions
 from dsearch.types import Learned
 
 Tell = Callable[[int, int], Learned | None]
@@ -30,7 +30,7 @@ def learned(
     layer: SearchLayer,
     states: Float[Tensor, "batch encoder_dim"],
     texts: Sequence[str] | None,
-    chosen: SearchChoices,
+    chosen: SearchOptions,
     *,
     turned: bool = False,
 ) -> Tell | None:

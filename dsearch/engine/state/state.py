@@ -38,6 +38,7 @@ from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.caches import KeptDocuments, KeptLayers
 from dsearch.engine.state.live import LiveState
 from dsearch.errors import Conflict, CorruptData, Gone, UnsupportedFormat
+from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
 from dsearch.types import Mode, Stamp
 
@@ -154,22 +155,22 @@ class CollectionState:
         """True if a build would produce other documents than the live generation has."""
         return self._live.stale
 
-    def describe(self) -> dict[str, Any]:
-        """Description of the collection, as JSON; the costs are in `maintenance/statistics.py`."""
+    def describe(self) -> CollectionInfo:
+        """Description of the collection; the costs are in `maintenance/statistics.py`."""
         counts, generation = self.store.count(), self.store.live_generation()
-        return {
-            "name": self.name,
-            "documents": counts.documents,
-            "pending": counts.pending,
-            "generation": generation.number if generation else 0,
-            "model": self.live_model,
-            "model_problem": live_problem(self.store),
-            "sequence": self.store.sequence,
-            "encoder": self.store.encoder,
-            "language": language_of(self.store),
-            "passages": self.store.cutting,
-            "keys": keys_report(self.store),
-        }
+        return CollectionInfo(
+            name=self.name,
+            documents=counts.documents,
+            pending=counts.pending,
+            generation=generation.number if generation else 0,
+            model=self.live_model,
+            model_problem=live_problem(self.store),
+            sequence=self.store.sequence,
+            encoder=self.store.encoder,
+            language=language_of(self.store),
+            passages=self.store.cutting,
+            keys=keys_report(self.store),
+        )
 
     # ---- one request
 
@@ -190,7 +191,7 @@ class CollectionState:
         Raises:
             InvalidRequest: not a filter.
         """
-        return self._narrowed.narrowed(snapshot, filter)
+        return snapshot if filter is None else self._narrowed.narrowed(snapshot, filter)
 
     def snapshot_at(self, stamp: Stamp) -> Snapshot:
         """Return the state that a stamp names: the present one, or one of the last few of its generation.

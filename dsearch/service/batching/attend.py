@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dsearch.engine import AttentionParts, Collection, Gradients, attention_parts
+from dsearch.engine import Collection, attention_parts
 from dsearch.engine import vjp as vjp_of
+from dsearch.results import Attention, Gradients
 from dsearch.service.collections import Catalogue
 from dsearch.service.schemas.attend import AttendRequest, Differentiable, VjpRequest, matrix
 from dsearch.service.wire.json import stamped
@@ -15,9 +16,10 @@ from dsearch.service.wire.json import stamped
 MAX_JSON_VECTOR_BYTES = 16 * 1024 * 1024
 MAX_TENSOR_BYTES = 128 * 1024 * 1024
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
+_BY_QUERY = ("context", "weights", "scores", "keys", "values", *_BY_HEAD, "null_weight")
 
 
-def attend(catalogue: Catalogue, name: str, asked: AttendRequest, largest_bytes: int) -> AttentionParts:
+def attend(catalogue: Catalogue, name: str, asked: AttendRequest, largest_bytes: int) -> Attention:
     """Attention of the queries, with what was asked for.
 
     Raises:
@@ -51,45 +53,41 @@ def vjp(catalogue: Catalogue, name: str, asked: VjpRequest) -> Gradients:
         )
 
 
-def attended_arrays(parts: AttentionParts) -> dict[str, np.ndarray]:
-    """The numbers of an answer, each array for all queries, zeros behind a query's last candidate."""
-    return parts.arrays | {"mixture": parts.mixture}
+def attended_arrays(found: Attention) -> dict[str, np.ndarray]:
+    """The arrays of an answer, each for all queries, zeros behind a query's last candidate."""
+    arrays = {name: getattr(found, name) for name in (*_BY_QUERY, "mixture")}
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
-def attended_facts(parts: AttentionParts) -> dict[str, Any]:
+def attended_facts(found: Attention) -> dict[str, Any]:
     """Return the fields of an answer that are not arrays."""
     facts: dict[str, Any] = {
-        **stamped(parts.stamp),
-        "hops": parts.hops,
-        "temperature": parts.temperature,
-        "ids": parts.ids,
+        **stamped(found.stamp),
+        "hops": found.hops,
+        "temperature": found.temperature,
+        "ids": found.ids,
     }
-    if parts.certificate is not None:
-        facts["certificates"] = [certified(parts, query) for query in range(len(parts.ids))]
-    return facts
+    return facts if found.certificates is None else facts | {"certificates": found.certificates}
 
 
-def attended_json(parts: AttentionParts) -> dict[str, Any]:
+def attended_json(found: Attention) -> dict[str, Any]:
     """An answer in JSON: a result for each query, its lists as long as it has candidates."""
     return {
-        **stamped(parts.stamp),
-        "hops": parts.hops,
-        "temperature": parts.temperature,
-        "mixture": parts.mixture,
-        "results": [_result(parts, query) for query in range(len(parts.ids))],
+        **stamped(found.stamp),
+        "hops": found.hops,
+        "temperature": found.temperature,
+        "mixture": found.mixture,
+        "results": [_result(found, query) for query in range(len(found.ids))],
     }
 
 
-def certified(parts: AttentionParts, query: int) -> dict[str, Any]:
-    """Return the certificate of one query."""
-    assert parts.certificate is not None
-    return {"proved": bool(parts.certificate.proved[query]), "reason": parts.certificate.reason}
-
-
-def _result(parts: AttentionParts, query: int) -> dict[str, Any]:
-    ids = parts.ids[query]
+def _result(found: Attention, query: int) -> dict[str, Any]:
+    ids = found.ids[query]
     result: dict[str, Any] = {"ids": ids}
-    for name, array in parts.arrays.items():
+    for name in _BY_QUERY:
+        array = getattr(found, name)
+        if array is None:
+            continue
         row = array[query]
         if name == "null_weight":
             result[name] = float(row)
@@ -99,8 +97,8 @@ def _result(parts: AttentionParts, query: int) -> dict[str, Any]:
         elif name != "context":
             row = row[: len(ids)]
         result[name] = np.ascontiguousarray(row)
-    if parts.certificate is not None:
-        result["certificate"] = certified(parts, query)
+    if found.certificates is not None:
+        result["certificate"] = found.certificates[query]
     return result
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dsearch.errors import DsearchError, InvalidDocument
+from dsearch.results import RefusedDocument
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge
 from dsearch.service.schemas.search import DocumentGiven
@@ -40,7 +41,7 @@ class Ingest:
     updated: int = 0
     unchanged: int = 0
     refused: int = 0
-    problems: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[RefusedDocument] = field(default_factory=list)
     _lines: dict[str, int] = field(default_factory=dict)
 
     def take(self, lines: Sequence[Line]) -> None:
@@ -69,15 +70,9 @@ class Ingest:
         return self.refused > 0 and self.inserted + self.updated + self.unchanged == 0
 
     def written(self) -> dict[str, Any]:
-        """As the answer shows it."""
-        return {
-            "sequence": self.sequence,
-            "inserted": self.inserted,
-            "updated": self.updated,
-            "unchanged": self.unchanged,
-            "refused": self.refused,
-            "problems": self.problems,
-        }
+        """`Written`, as JSON; the sequence is null if no block was stored before an error."""
+        counts = ("sequence", "inserted", "updated", "unchanged", "refused", "problems")
+        return {name: getattr(self, name) for name in counts}
 
     def _add(self, number: int, line: bytes, documents: Checked) -> None:
         document = DocumentGiven.model_validate(strict_json.parse(line)).document()
@@ -89,7 +84,7 @@ class Ingest:
     def _refuse(self, line: int, code: str, detail: str) -> None:
         self.refused += 1
         if len(self.problems) < SHOWN_PROBLEMS:
-            self.problems.append({"line": line, "code": code, "detail": detail})
+            self.problems.append(RefusedDocument(line, code, detail))
 
 
 def _twice(id: str, line: int) -> InvalidDocument:

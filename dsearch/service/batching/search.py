@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from dsearch.engine import Collection
-from dsearch.engine import SearchOptions as EngineOptions
+from dsearch.engine.options import CANDIDATES
 from dsearch.errors import DimensionMismatch
+from dsearch.search_options import SearchOptions
 from dsearch.service.collections import Catalogue
-from dsearch.service.schemas.search import AttendFields, PredictRequest, SearchFields
+from dsearch.service.schemas.answers import prediction_answer
+from dsearch.service.schemas.search import AttendFields, PredictRequest
 from dsearch.service.wire.json import stamped
 from dsearch.types import SearchResult
 
 LARGEST_BATCH = 64
 LARGEST_BATCH_CANDIDATES = 16_384  # bounds a batch's embeddings: 25 MB a leg and head at 384 numbers
-_CANDIDATES = 100  # of a leg, at least; see the engine's SearchLayer
 
 
 class Searches:
@@ -27,7 +27,7 @@ class Searches:
     Equal ones are one batch: one call of the encoder, one of FAISS.
     """
 
-    def __init__(self, catalogue: Catalogue, collection: str, options: EngineOptions):
+    def __init__(self, catalogue: Catalogue, collection: str, options: SearchOptions):
         self.catalogue, self.collection, self.options = catalogue, collection, options
 
     def __eq__(self, other: object) -> bool:
@@ -37,62 +37,24 @@ class Searches:
             and self.collection == other.collection
             and self.options == other.options
             # And as written: 1 and true are equal in Python, in a filter they are not.
-            and (self._filter is None or repr(self._filter) == repr(other._filter))
+            and (self.options.filter is None or repr(self.options.filter) == repr(other.options.filter))
         )
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     @property
-    def _filter(self) -> Any:
-        return self.options.get("filter")
-
-    @classmethod
-    def of(cls, catalogue: Catalogue, collection: str, asked: SearchFields) -> Searches:
-        """The searches that a request asks for.
-
-        Raises:
-            InvalidRequest: not a filter.
-        """
-        return cls(catalogue, collection, engine_options(asked))
-
-    @property
     def largest_batch(self) -> int:
         """Fewer queries at once when each has many candidates; a cursor belongs to one query."""
-        if self.options.get("cursor") is not None:
+        if self.options.cursor is not None:
             return 1
-        candidates = max(_CANDIDATES, self.options.get("limit", 0) + self.options.get("offset", 0))
+        candidates = max(CANDIDATES, self.options.limit + self.options.offset)
         return max(1, min(LARGEST_BATCH, LARGEST_BATCH_CANDIDATES // candidates))
 
     def __call__(self, items: Sequence[str]) -> list[SearchResult]:
         """One result for each query, all from one state."""
-        encoder = self.options.get("mode") != "keyword"
+        encoder = self.options.mode != "keyword"
         with self.catalogue.using(self.collection, encoder=encoder) as collection:
-            return collection.search_batch(items, **self.options)
-
-
-def engine_options(asked: SearchFields) -> EngineOptions:
-    """The options of a request as the engine takes them.
-
-    Raises:
-        InvalidRequest: not a filter.
-    """
-    return EngineOptions(
-        limit=asked.limit,
-        offset=asked.offset,
-        cursor=asked.cursor,
-        mode=asked.mode,
-        model=asked.model,
-        hops=asked.hops,
-        hop_strength=asked.hop_strength,
-        filter=asked.tree(),
-        operators=asked.operators,
-        score_threshold=asked.score_threshold,
-        weight_threshold=asked.weight_threshold,
-        explain=asked.explain,
-        highlight=asked.highlight,
-        coverage=None,
-        partial=asked.partial,
-    )
+            return collection.answer(items, self.options)
 
 
 def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str, Any]:
@@ -110,11 +72,7 @@ def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str,
             filter=asked.tree(),
             **_options(asked),
         )
-    results = [asdict(prediction) for prediction in predicted.predictions]
-    for result in results:
-        if result["labels"] is not None:  # JSON has no key but text, and true is not "true"
-            result["labels"] = [{"label": label, "share": share} for label, share in result["labels"].items()]
-    return {**stamped(predicted.stamp), "results": results}
+    return {**stamped(predicted.stamp), "results": [prediction_answer(one) for one in predicted.predictions]}
 
 
 def _options(asked: AttendFields) -> dict[str, Any]:

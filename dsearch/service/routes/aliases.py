@@ -14,9 +14,10 @@ from dsearch.errors import (
     InvalidRequest,
     NotFound,
 )
+from dsearch.results import AliasSet
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.middleware.strict_route import StrictRoute
-from dsearch.service.schemas.collections import AliasList, AliasSet
+from dsearch.service.schemas.answers import AliasList
 from dsearch.service.schemas.documents import AliasRequest
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
@@ -42,8 +43,7 @@ async def list_aliases(service: TheService) -> Response:
 async def set_alias(alias: str, asked: AliasRequest, service: TheService) -> Response:
     """Point an alias at a collection, whatever it pointed at. The change is atomic."""
     set_to = partial(service.catalogue.set_alias, alias, asked.collection)
-    collection, previous = await service.writing.run(set_to)
-    return json_answer({"alias": alias, "collection": collection, "previous": previous})
+    return json_answer(await service.writing.run(set_to))
 
 
 @router.delete(

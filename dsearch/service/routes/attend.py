@@ -29,7 +29,8 @@ from dsearch.service.batching.attend import attend as attention_of
 from dsearch.service.batching.attend import vjp as gradients_of
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.middleware.strict_route import StrictRoute
-from dsearch.service.schemas.attend import AttendAnswer, AttendRequest, VjpAnswer, VjpRequest
+from dsearch.service.schemas.answers import AttendAnswer, VjpAnswer
+from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import TENSOR_ANSWER, json_answer, stamped, tensors_answer, wants_tensors
 from dsearch.service.wire.problems import documented

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Response
 
 from dsearch.engine import PassageOptions
 from dsearch.errors import CollectionNotFound, Conflict, EncoderUnavailable, InvalidRequest
+from dsearch.results import CollectionInfo
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.middleware.strict_route import StrictRoute
-from dsearch.service.schemas.collections import CollectionDescribed, CollectionList
+from dsearch.service.schemas.answers import CollectionList
 from dsearch.service.schemas.documents import CreateRequest
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
@@ -27,7 +28,7 @@ async def list_collections(service: TheService) -> Response:
 
 @router.get(
     "/{collection}",
-    response_model=CollectionDescribed,
+    response_model=CollectionInfo,
     responses=documented(CollectionNotFound, InvalidRequest),
 )
 async def get_collection(collection: str, service: TheService) -> Response:
@@ -37,10 +38,10 @@ async def get_collection(collection: str, service: TheService) -> Response:
 
 @router.put(
     "/{collection}",
-    response_model=CollectionDescribed,
+    response_model=CollectionInfo,
     responses=documented(InvalidRequest, InvalidJson, Conflict, EncoderUnavailable, Overloaded)
     | documented(BodyTooLarge, UnsupportedMediaType)
-    | {201: {"model": CollectionDescribed, "description": "It was made."}},
+    | {201: {"model": CollectionInfo, "description": "It was made."}},
 )
 async def create_collection(
     collection: str, service: TheService, asked: CreateRequest | None = None

@@ -5,16 +5,15 @@ Metadata can be changed in part, and documents deleted by a filter.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
+from dsearch.engine import calls
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
@@ -26,6 +25,7 @@ from dsearch.errors import (
     InvalidDocument,
     InvalidRequest,
 )
+from dsearch.results import Changed, Deleted, DocumentPage, Written
 from dsearch.service.batching.ingest import Ingest, blocks
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
@@ -38,26 +38,13 @@ from dsearch.service.middleware.strict_route import (
     read_json,
     require_type,
 )
-from dsearch.service.schemas.documents import (
-    Deleted,
-    DeleteRequest,
-    DocumentPage,
-    DocumentStored,
-    ManyDeleted,
-    Patched,
-    PatchRequest,
-    Written,
-)
+from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
 from dsearch.service.schemas.search import DocumentGiven, FilterText, Limit, tree_of
 from dsearch.service.state import Service, TheService
-from dsearch.service.wire.fields import Given, allowed, shown
+from dsearch.service.wire.fields import Given, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented, in_body, problem_of
-from dsearch.store import Filter
 from dsearch.types import Document
-
-PAGE_CHARACTERS = 8 * 1024 * 1024
-_READ_AT_ONCE = 50
 
 router = APIRouter(
     prefix="/v1/collections/{collection}/documents", tags=["documents"], route_class=StrictRoute
@@ -149,22 +136,24 @@ async def list_documents(
     collection: str, service: TheService, asked: Annotated[ListParameters, Query()]
 ) -> Response:
     """List documents by id. Pages are shorter than `limit` if texts are long; follow `next`."""
-    after = None if asked.cursor is None else _after(asked.cursor)
-    page = partial(_page, service.catalogue, collection, after, asked.limit, tree_of(asked.filter))
-    return json_answer(await service.read(page))
+    tree = tree_of(asked.filter)
+    read = service.catalogue.call(
+        calls.list_documents, collection, limit=asked.limit, cursor=asked.cursor, filter=tree
+    )
+    return json_answer(await service.read(read))
 
 
 @router.get(
     "/{id:path}",
-    response_model=DocumentStored,
+    response_model=Document,
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest),
 )
 async def get_document(collection: str, id: str, service: TheService) -> Response:
     """Return one document."""
 
-    def get() -> dict[str, Any]:
+    def get() -> Document:
         with service.catalogue.using(collection) as opened:
-            return _stored(opened.store.get(id))
+            return opened.store.get(id)
 
     return json_answer(await service.read(get))
 
@@ -176,107 +165,32 @@ async def get_document(collection: str, id: str, service: TheService) -> Respons
 )
 async def delete_document(collection: str, id: str, service: TheService) -> Response:
     """Delete one document; gone from every later search on return."""
-
-    def delete() -> dict[str, Any]:
-        with service.catalogue.writing(collection) as opened:
-            receipt = opened.delete([id])
-        if not receipt.deleted:
-            raise DocumentNotFound(
-                f"no document {id[:80]!r} in collection {collection!r}; nothing was deleted"
-            )
-        return {"sequence": receipt.sequence, "deleted": receipt.deleted}
-
-    return json_answer(await service.writing.run(delete))
+    deleted = await service.writing.run(service.catalogue.write(calls.delete_document, collection, id))
+    return json_answer({"sequence": deleted.sequence, "deleted": deleted.deleted})
 
 
-def _upsert(catalogue: Catalogue, name: str, documents: list[Document]) -> dict[str, Any]:
+def _upsert(catalogue: Catalogue, name: str, documents: list[Document]) -> Written:
     with catalogue.writing(name, encoder=True) as collection:
         receipt = collection.upsert(documents)
-    return {
-        "sequence": receipt.sequence,
-        "inserted": receipt.inserted,
-        "updated": receipt.updated,
-        "unchanged": receipt.unchanged,
-        "refused": 0,
-        "problems": [],
-    }
-
-
-def _page(
-    catalogue: Catalogue, name: str, after: str | None, limit: int, tree: Filter | None
-) -> dict[str, Any]:
-    page: list[Document] = []
-    characters = 0
-    with catalogue.using(name) as collection:
-        while len(page) < limit and characters < PAGE_CHARACTERS:
-            wanted = min(_READ_AT_ONCE, limit - len(page))
-            found = collection.store.list(page[-1].id if page else after, wanted, tree)
-            page += found
-            characters += sum(len(document.text) for document in found)
-            if len(found) < wanted:
-                return {"documents": [_stored(document) for document in page], "next": None}
-        more = page and collection.store.list(page[-1].id, 1, tree)
-    return {
-        "documents": [_stored(document) for document in page],
-        "next": _cursor(page[-1].id) if more else None,
-    }
-
-
-def _stored(document: Document) -> dict[str, Any]:
-    return {
-        "id": document.id,
-        "title": document.title,
-        "text": document.text,
-        "metadata": document.metadata,
-        "value": document.value,
-    }
-
-
-def _cursor(id: str) -> str:
-    return base64.urlsafe_b64encode(id.encode()).decode().rstrip("=")
-
-
-def _after(cursor: str) -> str:
-    try:
-        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-        return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeError):
-        raise InvalidCursor(
-            f"cursor={shown(cursor)}; use the `next` of an answer, or none to begin"
-        ) from None
+    return Written(receipt.sequence, receipt.inserted, receipt.updated, receipt.unchanged, 0, [])
 
 
 _BODIES = documented(InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType, Conflict, Overloaded)
 
 
-@router.post("/delete", response_model=ManyDeleted, responses=documented(CollectionNotFound) | _BODIES)
+@router.post("/delete", response_model=Deleted, responses=documented(CollectionNotFound) | _BODIES)
 async def delete_documents(collection: str, asked: DeleteRequest, service: TheService) -> Response:
     """Delete the documents of these ids, or those that match a filter; gone on return."""
-    tree = asked.tree()
-
-    def delete() -> dict[str, Any]:
-        with service.catalogue.writing(collection) as opened:
-            receipt = opened.delete_matching(tree) if asked.ids is None else opened.delete(asked.ids)
-        return {"sequence": receipt.sequence, "deleted": receipt.deleted, "missing": receipt.missing}
-
+    delete = service.catalogue.write(calls.delete_documents, collection, ids=asked.ids, filter=asked.tree())
     return json_answer(await service.writing.run(delete))
 
 
 @router.patch(
     "/{id:path}",
-    response_model=Patched,
+    response_model=Changed,
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidDocument) | _BODIES,
 )
 async def change_metadata(collection: str, id: str, asked: PatchRequest, service: TheService) -> Response:
     """Change part of a document's metadata (JSON Merge Patch, RFC 7396); its text and embedding stay."""
-
-    def change() -> dict[str, Any]:
-        with service.catalogue.writing(collection) as opened:
-            receipt = opened.update_metadata(id, asked.metadata)
-            return {
-                "sequence": receipt.sequence,
-                "id": id,
-                "metadata": opened.store.get(id).metadata,
-            }
-
+    change = service.catalogue.write(calls.change_metadata, collection, id, asked.metadata)
     return json_answer(await service.writing.run(change))

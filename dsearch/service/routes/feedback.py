@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
 
 from dsearch.errors import CollectionNotFound, Conflict, CorruptData, InsufficientStorage, InvalidRequest
+from dsearch.results import Recorded
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnknownQuery, UnsupportedMediaType
 from dsearch.service.feedback import Feedback, asker
 from dsearch.service.middleware.strict_route import StrictRoute
@@ -20,18 +18,9 @@ from dsearch.store import FeedbackFull
 router = APIRouter(prefix="/v1/collections/{collection}", tags=["feedback"], route_class=StrictRoute)
 
 
-class FeedbackRecorded(BaseModel):
-    """Acknowledged events: they are durable."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"events": 2, "repeated": 0}]})
-
-    events: int = Field(description="new ones")
-    repeated: int = Field(description="sent before, and counted once")
-
-
 @router.post(
     "/feedback",
-    response_model=FeedbackRecorded,
+    response_model=Recorded,
     responses=documented(
         CollectionNotFound, UnknownQuery, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge
     )
@@ -45,4 +34,4 @@ async def feedback(collection: str, events: Events, request: Request, service: T
     """
     work = Feedback(service.catalogue, service.impressions, collection, asker(request), events)
     recorded = await service.feedback.run(work, characters=sum(len(one.object_id) for one in events))
-    return json_answer(asdict(recorded))
+    return json_answer(recorded)

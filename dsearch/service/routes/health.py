@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 
 from dsearch.errors import EncoderUnavailable, NotFound
 from dsearch.service.errors import NotReady
-from dsearch.service.schemas.collections import Health
+from dsearch.service.schemas.answers import Health
 from dsearch.service.state import TheService
 from dsearch.service.telemetry.metrics import MEDIA_TYPE
 from dsearch.service.wire import problems

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from dsearch.engine import MAX_HEADS, UNTRAINED, head_bytes, head_from_bytes, require_head_alone, retired_part
+from dsearch.engine import MAX_HEADS, Collection, calls, head_bytes
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
@@ -18,10 +18,9 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.service.collections import Catalogue
+from dsearch.results import ModelAdded, Models, Promoted
 from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaType
 from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, limited, require_type
-from dsearch.service.schemas.collections import ModelAdded, ModelList, Promoted
 from dsearch.service.schemas.search import Version
 from dsearch.service.state import TheService
 from dsearch.service.wire.fields import Given
@@ -31,27 +30,11 @@ from dsearch.service.wire.problems import documented
 router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"], route_class=StrictRoute)
 
 
-@router.get("", response_model=ModelList, responses=documented(CollectionNotFound, InvalidRequest))
+@router.get("", response_model=Models, responses=documented(CollectionNotFound, InvalidRequest))
 async def list_models(collection: str, service: TheService) -> Response:
     """List every version with its record; v0 is the untrained one."""
 
-    def read() -> dict[str, Any]:
-        with service.catalogue.using(collection) as opened:
-            live = opened.live_model
-            known = [opened.store.model(UNTRAINED), *opened.store.models()]
-        models = [
-            {
-                "version": one.version,
-                "parent": one.parent,
-                "live": one.version == live,
-                "problem": retired_part(one.record),
-                "record": one.record,
-            }
-            for one in known
-        ]
-        return {"live": live, "models": models}
-
-    return json_answer(await service.read(read))
+    return json_answer(await service.read(service.catalogue.call(calls.list_models, collection)))
 
 
 @router.post(
@@ -64,13 +47,7 @@ async def list_models(collection: str, service: TheService) -> Response:
 async def promote_model(collection: str, version: str, service: TheService) -> Response:
     """Make a version live. Nothing is rebuilt; to undo it, promote `previous`."""
 
-    def promote() -> dict[str, Any]:
-        with service.catalogue.writing(collection) as opened:
-            previous = opened.live_model
-            opened.promote(version)
-            return {"model": version, "previous": previous, "sequence": opened.store.sequence}
-
-    return json_answer(await service.writing.run(promote))
+    return json_answer(await service.writing.run(service.catalogue.write(calls.promote, collection, version)))
 
 
 @router.post(
@@ -81,13 +58,7 @@ async def promote_model(collection: str, version: str, service: TheService) -> R
 async def rollback_model(collection: str, service: TheService) -> Response:
     """Make the previously live version live again."""
 
-    def rollback() -> dict[str, Any]:
-        with service.catalogue.writing(collection) as opened:
-            previous = opened.live_model
-            version = opened.rollback()
-            return {"model": version, "previous": previous, "sequence": opened.store.sequence}
-
-    return json_answer(await service.writing.run(rollback))
+    return json_answer(await service.writing.run(service.catalogue.write(calls.rollback, collection)))
 
 
 @router.delete(
@@ -98,16 +69,11 @@ async def rollback_model(collection: str, service: TheService) -> Response:
 async def delete_model(collection: str, version: str, service: TheService) -> Response:
     """Delete a version that is neither live nor another's parent."""
 
-    def delete() -> None:
-        with service.catalogue.writing(collection) as opened:
-            opened.delete_model(version)
-
-    await service.writing.run(delete)
+    await service.writing.run(service.catalogue.write(Collection.delete_model, collection, version))
     return Response(status_code=204)
 
 
 MAX_RECORD_BYTES = 64 * 1024
-MAX_MODELS = 10_000
 
 _BYTES: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binary"}}}
 
@@ -153,23 +119,11 @@ async def add_model(
     object, is kept with it.
     """
     require_type(request, (TENSORS,))
-    dimension = (await service.read(partial(service.catalogue.describe, collection)))["encoder"]["dimension"]
-    limit = _largest_head_bytes(dimension)
+    described = await service.read(partial(service.catalogue.describe, collection))
+    limit = _largest_head_bytes(described.encoder["dimension"])
     body = b"".join([part async for part in limited(request, limit)])
-    added = await service.writing.run(partial(_add, service.catalogue, collection, body, asked.parent))
-    return json_answer(added, 201)
-
-
-def _add(catalogue: Catalogue, name: str, body: bytes, parent: str | None) -> dict[str, Any]:
-    with catalogue.writing(name) as collection:
-        head, given = head_from_bytes(body, collection.store.dimension)
-        parent = parent or collection.live_model
-        require_head_alone(parent, collection.store.model(parent).record)
-        if (count := len(collection.store.models())) >= MAX_MODELS:
-            raise Conflict(f"collection {name!r} has {count} models, the most that may be")
-        # Under a name of its own: what a client says of its head is not what a gate of ours has found.
-        version = collection.add_model(head, {"scope": "uploaded", "uploaded": given}, parent=parent)
-        return {"model": version, "parent": parent, "sequence": collection.store.sequence}
+    add = service.catalogue.write(calls.add_head, collection, body, asked.parent)
+    return json_answer(await service.writing.run(add), 201)
 
 
 def _largest_head_bytes(dimension: int) -> int:

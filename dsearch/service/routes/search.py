@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from dsearch.engine.search.similar import similar as find_similar
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
@@ -20,20 +21,17 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.service.batching.search import Searches, engine_options
+from dsearch.service.batching.search import Searches
 from dsearch.service.batching.search import predict as prediction_of
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import StrictRoute
-from dsearch.service.schemas.attend import PredictAnswer
+from dsearch.service.schemas.answers import BatchAnswer, PredictAnswer, SearchAnswer, search_answer
 from dsearch.service.schemas.documents import SimilarRequest
-from dsearch.service.schemas.hits import search_answer
 from dsearch.service.schemas.search import (
-    BatchAnswer,
     BatchRequest,
     PredictRequest,
-    SearchAnswer,
     SearchFields,
     SearchParameters,
     SearchRequest,
@@ -82,7 +80,7 @@ async def search_batch(
 ) -> Response:
     """Search with many queries in one state."""
     started = time.perf_counter()
-    searches = Searches.of(service.catalogue, collection, asked)
+    searches = Searches(service.catalogue, collection, asked.options())
     characters = sum(map(len, asked.queries))
     results = await service.searching.run(partial(searches, asked.queries), characters=characters)
     service.metrics.searched(collection, results)
@@ -106,7 +104,7 @@ async def predict(collection: str, asked: PredictRequest, service: TheService) -
 
 async def _search(collection: str, query: str, options: SearchFields, key: str, service: Service) -> Response:
     started = time.perf_counter()
-    searches = Searches.of(service.catalogue, collection, options)
+    searches = Searches(service.catalogue, collection, options.options())
     result = await service.searching.submit(searches, query, characters=len(query))
     service.metrics.searched(collection, [result])
     return json_answer(_shown(collection, result, _ms_since(started), options, key, service))
@@ -143,4 +141,6 @@ async def similar(collection: str, asked: SimilarRequest, service: TheService) -
 
 def _similar(catalogue: Catalogue, name: str, asked: SimilarRequest) -> SearchResult:
     with catalogue.whole(name, encoder=asked.query is not None) as collection:
-        return collection.similar(asked.like, unlike=asked.unlike, query=asked.query, **engine_options(asked))
+        return find_similar(
+            collection, asked.like, unlike=asked.unlike, query=asked.query, chosen=asked.options()
+        )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 from fastapi import APIRouter, Response
 
 from dsearch.engine import statistics
 from dsearch.errors import CollectionNotFound, InvalidRequest
-from dsearch.service.collections import Catalogue
 from dsearch.service.middleware.strict_route import StrictRoute
-from dsearch.service.schemas.collections import StatisticsAnswer
+from dsearch.service.schemas.answers import StatisticsAnswer
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
@@ -22,9 +18,4 @@ router = APIRouter(prefix="/v1/collections/{collection}/stats", tags=["collectio
 @router.get("", response_model=StatisticsAnswer, responses=documented(CollectionNotFound, InvalidRequest))
 async def get_statistics(collection: str, service: TheService) -> Response:
     """Return statistics: generations, writes since the last, storage of keys and their recall, bytes."""
-    return json_answer(await service.read(partial(_statistics, service.catalogue, collection)))
-
-
-def _statistics(catalogue: Catalogue, name: str) -> dict[str, Any]:
-    with catalogue.using(name) as collection:
-        return statistics(collection)
+    return json_answer(await service.read(service.catalogue.call(statistics, collection)))

@@ -14,20 +14,18 @@ from starlette.concurrency import run_in_threadpool
 
 from dsearch.engine.options import KeyOptions
 from dsearch.errors import CollectionNotFound, Conflict, InvalidRequest, NotFound
+from dsearch.results import Task, TaskPage
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.middleware.strict_route import StrictRoute
 from dsearch.service.schemas.tasks import (
     EvaluateRequest,
     MigrateRequest,
     RefreshRequest,
-    TaskAnswer,
-    TaskList,
     TaskParameters,
     TrainRequest,
     TuneRequest,
 )
 from dsearch.service.state import Service, TheService
-from dsearch.service.tasks.manager import has_ended
 from dsearch.service.tasks.store import TaskEvent, TaskKind, TaskNotFound
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
@@ -38,13 +36,13 @@ _HEARTBEAT_S = 15.0
 
 router = APIRouter(prefix="/v1", tags=["tasks"], route_class=StrictRoute)
 _TAKEN = documented(CollectionNotFound, InvalidRequest, Overloaded) | {
-    202: {"model": TaskAnswer, "description": "It was taken on; `Location` leads to it."}
+    202: {"model": Task, "description": "It was taken on; `Location` leads to it."}
 }
 _GIVEN = documented(BodyTooLarge, UnsupportedMediaType, InvalidJson)
 
 
 @router.post(
-    "/collections/{collection}/train", status_code=202, responses=_TAKEN | _GIVEN, response_model=TaskAnswer
+    "/collections/{collection}/train", status_code=202, responses=_TAKEN | _GIVEN, response_model=Task
 )
 async def train_model(collection: str, asked: TrainRequest, service: TheService) -> Response:
     """Train a new model version, and promote it if held-out queries show that it is better."""
@@ -52,7 +50,7 @@ async def train_model(collection: str, asked: TrainRequest, service: TheService)
 
 
 @router.post(
-    "/collections/{collection}/tune", status_code=202, responses=_TAKEN | _GIVEN, response_model=TaskAnswer
+    "/collections/{collection}/tune", status_code=202, responses=_TAKEN | _GIVEN, response_model=Task
 )
 async def tune_search(collection: str, asked: TuneRequest, service: TheService) -> Response:
     """Choose keyword weight, k1 and b, and hop strength on judgements; a few dozen queries suffice.
@@ -66,7 +64,7 @@ async def tune_search(collection: str, asked: TuneRequest, service: TheService) 
     "/collections/{collection}/evaluate",
     status_code=202,
     responses=_TAKEN | _GIVEN,
-    response_model=TaskAnswer,
+    response_model=Task,
 )
 async def evaluate_collection(collection: str, asked: EvaluateRequest, service: TheService) -> Response:
     """Score dense, keyword, hybrid and trained search on judgements, side by side."""
@@ -74,7 +72,7 @@ async def evaluate_collection(collection: str, asked: EvaluateRequest, service: 
 
 
 @router.post(
-    "/collections/{collection}/refresh", status_code=202, responses=_TAKEN | _GIVEN, response_model=TaskAnswer
+    "/collections/{collection}/refresh", status_code=202, responses=_TAKEN | _GIVEN, response_model=Task
 )
 async def refresh_collection(
     collection: str, service: TheService, asked: RefreshRequest | None = None
@@ -89,9 +87,7 @@ async def refresh_collection(
     return await _take_on(service, "refresh", collection, given)
 
 
-@router.post(
-    "/collections/{collection}/compact", status_code=202, responses=_TAKEN, response_model=TaskAnswer
-)
+@router.post("/collections/{collection}/compact", status_code=202, responses=_TAKEN, response_model=Task)
 async def compact_collection(collection: str, service: TheService) -> Response:
     """Compact the files, and make deleted and replaced data unreadable: no file contains it afterwards.
 
@@ -106,7 +102,7 @@ async def compact_collection(collection: str, service: TheService) -> Response:
     "/collections/{collection}/migrate",
     status_code=202,
     responses=_TAKEN | _GIVEN | documented(Conflict),
-    response_model=TaskAnswer,
+    response_model=Task,
 )
 async def migrate_collection(
     collection: str, service: TheService, asked: MigrateRequest | None = None
@@ -124,7 +120,7 @@ async def migrate_collection(
     return await _take_on(service, "migrate", collection, {})
 
 
-@router.get("/tasks", response_model=TaskList, responses=documented(InvalidRequest))
+@router.get("/tasks", response_model=TaskPage, responses=documented(InvalidRequest))
 async def list_tasks(service: TheService, asked: Annotated[TaskParameters, Query()]) -> Response:
     """List tasks, the latest first; a thousand ended ones are stored."""
     before = None if asked.cursor is None else int(asked.cursor)
@@ -143,13 +139,13 @@ async def list_tasks(service: TheService, asked: Annotated[TaskParameters, Query
     )
 
 
-@router.get("/tasks/{id}", response_model=TaskAnswer, responses=documented(TaskNotFound))
+@router.get("/tasks/{id}", response_model=Task, responses=documented(TaskNotFound))
 async def get_task(id: str, service: TheService) -> Response:
     """Return a task: its state, progress, remaining time, and its result or problem."""
     return json_answer((await service.read(partial(service.tasks.store.get, id))).to_dict())
 
 
-@router.delete("/tasks/{id}", response_model=TaskAnswer, responses=documented(TaskNotFound))
+@router.delete("/tasks/{id}", response_model=Task, responses=documented(TaskNotFound))
 async def cancel_task(id: str, service: TheService) -> Response:
     """Cancel a task. A running one ends within seconds; its partial work is dropped."""
     return json_answer((await service.read(partial(service.tasks.cancel, id))).to_dict())
@@ -192,7 +188,7 @@ async def _events(service: Service, id: str, after: int) -> AsyncIterator[bytes]
             for event in events:
                 after = event.number
                 yield _written(event)
-            if not events and has_ended(task):
+            if not events and task.has_ended:
                 yield b"event: end\ndata: " + orjson.dumps(task.to_dict()) + b"\n\n"
                 return
             if events:

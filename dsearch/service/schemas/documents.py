@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dsearch.engine.search.similar import MAX_EXAMPLES
-from dsearch.service.schemas.common import HIT, KeyKind, example
-from dsearch.service.schemas.search import Filtered, QueryText, SearchFields
+from dsearch.service.schemas.search import Filtered, KeyKind, QueryText, SearchFields
 from dsearch.service.wire.fields import Given, allowed
 
 MAX_DELETED_IDS = 10_000
@@ -154,108 +153,3 @@ class PatchRequest(Given):
     metadata: Annotated[dict[str, Any], allowed("an object of JSON values")] = Field(
         description="JSON Merge Patch (RFC 7396): objects are merged, null removes a key, others replace"
     )
-
-
-class DocumentStored(BaseModel):
-    """A stored document."""
-
-    model_config = example({**{k: HIT[k] for k in ("id", "title", "text", "metadata")}, "value": None})
-
-    id: str
-    title: str
-    text: str
-    metadata: dict[str, Any]
-    value: float | list[float] | None
-
-
-class DocumentPage(BaseModel):
-    """Documents by id, and where to go on."""
-
-    model_config = example(
-        {
-            "documents": [{**{k: HIT[k] for k in ("id", "title", "text", "metadata")}, "value": None}],
-            "next": "cS1tYzI",
-        }
-    )
-
-    documents: list[DocumentStored]
-    next: str | None = Field(description="cursor of the next page; null for the last page")
-
-
-class LineProblem(BaseModel):
-    """A line of a stream that was not stored."""
-
-    line: int = Field(description="counted from 1")
-    code: str
-    detail: str
-
-
-class Written(BaseModel):
-    """An acknowledged write: it is durable, and found by every later search."""
-
-    model_config = example(
-        {"sequence": 121, "inserted": 2, "updated": 0, "unchanged": 1, "problems": [], "refused": 0}
-    )
-
-    sequence: int
-    inserted: int
-    updated: int
-    unchanged: int
-    refused: int = Field(description="lines of a stream that were not stored")
-    problems: list[LineProblem] = Field(description="the first hundred problems")
-
-
-class Deleted(BaseModel):
-    """An acknowledged deletion."""
-
-    model_config = example({"sequence": 122, "deleted": 1})
-
-    sequence: int
-    deleted: int
-
-
-class FacetValue(BaseModel):
-    """A value of a field, and how many documents have it."""
-
-    value: str | int | float | bool | None
-    documents: int
-
-
-class FacetsAnswer(BaseModel):
-    """The values of each field."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "documents": 3,
-                    "facets": {"year": [{"value": 2017, "documents": 2}, {"value": 2018, "documents": 1}]},
-                }
-            ]
-        }
-    )
-
-    documents: int = Field(description="number of matching documents")
-    facets: dict[str, list[FacetValue]] = Field(description="by field, the most frequent values first")
-
-
-class ManyDeleted(BaseModel):
-    """An acknowledged deletion."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"sequence": 122, "deleted": 2, "missing": 1}]})
-
-    sequence: int
-    deleted: int
-    missing: int = Field(description="number of unknown ids")
-
-
-class Patched(BaseModel):
-    """An acknowledged change of metadata."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"sequence": 123, "id": "q-mc2", "metadata": {"year": 2018}}]}
-    )
-
-    sequence: int
-    id: str
-    metadata: dict[str, Any] = Field(description="metadata after the change")

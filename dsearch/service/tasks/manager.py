@@ -31,7 +31,7 @@ from dsearch.service.errors import NotReady, Overloaded
 from dsearch.service.tasks.jobs import Note, evaluate_job, prepare_job, train_job, tune_job
 from dsearch.service.tasks.readonly import OpenEngine
 from dsearch.service.tasks.results import read_made
-from dsearch.service.tasks.store import ENDED, StoredTask, TaskEvent, TaskKind, TaskStore
+from dsearch.service.tasks.store import StoredTask, TaskEvent, TaskKind, TaskStore
 from dsearch.types import Progress
 
 QUEUED = 32  # at most
@@ -218,11 +218,6 @@ class Tasks:
         self.store.end(task, "interrupted", problem={"code": "interrupted", "detail": detail})
 
 
-def has_ended(task: StoredTask) -> bool:
-    """Return True if the task will not change any more."""
-    return task.state in ENDED
-
-
 def _progress(said: Progress) -> dict[str, Any]:
     left_s = None
     if said.done and said.total:
@@ -338,7 +333,7 @@ class TaskWork:
     def _refresh(self, job: Job) -> dict[str, Any]:
         with self._catalogue.writing(job.collection) as collection:
             number = collection.refresh(job.tell, spawned=True, cancelled=job.cancelled, **job.request)
-            keys = collection.describe()["keys"]
+            keys = collection.describe().keys
             return {"generation": number, "model": collection.live_model, "keys": keys}
 
     def _compact(self, job: Job) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from dsearch.errors import CorruptData, DsearchError, InsufficientStorage, NotFound, UnsupportedFormat
+from dsearch.results import Task
 from dsearch.types import TaskState
 
 TaskKind = Literal["train", "tune", "evaluate", "refresh", "compact", "migrate"]
@@ -47,33 +48,14 @@ class TaskNotFound(NotFound):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTask:
-    """One task, as it stands.
+class StoredTask(Task):
+    """One task, as it stands; `number` counts in the order in which tasks were requested."""
 
-    Attributes:
-        number: in the order in which tasks were asked for.
-        attempts: how often it was begun; more than once where the server was stopped in between.
-        progress: `{stage, done, total, elapsed_s, eta_s}` of the present step.
-        result: of a task that is done.
-        problem: `{code, detail}` of one that failed or was interrupted.
-    """
-
-    number: int
-    id: str
-    kind: TaskKind
-    collection: str
-    state: TaskState
-    created: str
-    started: str | None
-    ended: str | None
-    attempts: int
-    progress: dict[str, Any] | None
-    result: dict[str, Any] | None
-    problem: dict[str, str] | None
+    number: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, for an answer."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "number"}
+        """`Task`, as JSON."""
+        return {field.name: getattr(self, field.name) for field in fields(Task)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +250,9 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _task(row: tuple[Any, ...]) -> StoredTask:
-    *plain, progress, result, problem = row
-    return StoredTask(*plain, *(json.loads(text) if text else None for text in (progress, result, problem)))
+    number, *plain, progress, result, problem = row
+    parts = (json.loads(text) if text else None for text in (progress, result, problem))
+    return StoredTask(*plain, *parts, number=number)
 
 
 def _json(value: Any) -> str | None:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 SHOWN = 80  # characters of a given value that a message repeats
 
 
-def allowed(what: str) -> WrapValidator:
+@dataclass(frozen=True, slots=True)
+class allowed:  # it is read as an annotation
     """Annotates a field: whatever its type refuses is answered with `use {what}`."""
 
-    def validate(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return inner(value)
-        except ValidationError:
-            raise PydanticCustomError("not_allowed", "use {allowed}", {"allowed": what}) from None
+    what: str
 
-    return WrapValidator(validate)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The field's schema, whose errors are replaced; by pydantic-core, without a call of Python."""
+        return core_schema.custom_error_schema(
+            handler(source),
+            "not_allowed",
+            custom_error_message="use {allowed}",
+            custom_error_context={"allowed": self.what},
+        )
 
 
 def listed(names: Iterable[str]) -> str:

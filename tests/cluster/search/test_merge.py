@@ -20,8 +20,8 @@ from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.models.files import save_model
-from dsearch.engine.options import SearchChoices
 from dsearch.errors import Conflict, Gone, InvalidCursor, InvalidRequest, ShardsMissing
+from dsearch.search_options import SearchOptions
 from dsearch.types import Document
 
 Split = dict[int, ShardedSearch]
@@ -86,13 +86,13 @@ def test_answers_are_those_of_one_machine(food: Collection, split_food: Split, s
     for options in OPTIONS:
         for query in QUERIES:
             expected = food.search(query, **options)
-            found = search.search([query], food.live_model, SearchChoices(**options))[0]
+            found = search.search([query], food.live_model, SearchOptions(**options))[0]
             require_same(found, expected)
 
 
 def test_a_batch_is_answered_as_its_queries_are(food: Collection, split_food: Split) -> None:
     search = split_food[2]
-    found = search.search(QUERIES, "v0", SearchChoices(coverage=False))
+    found = search.search(QUERIES, "v0", SearchOptions(coverage=False))
     for result, expected in zip(found, food.search_batch(QUERIES), strict=True):
         require_same(result, expected)
 
@@ -104,7 +104,7 @@ def test_trained_heads_and_their_hops(food: Collection, split_food: Split, heads
     for options in ({}, {"hops": 1}, {"mode": "keyword"}, {"mode": "dense", "explain": True}):
         for query in QUERIES:
             expected = food.search(query, model=version, **options)
-            found = search.search([query], version, SearchChoices(**options))[0]
+            found = search.search([query], version, SearchOptions(**options))[0]
             require_same(found, expected)
 
 
@@ -115,7 +115,7 @@ def test_heads_with_k1_and_b_of_their_own(food: Collection, split_food: Split) -
     for options in ({"coverage": True}, {"mode": "keyword", "explain": True}):
         for query in QUERIES:
             expected = food.search(query, model=version, **options)
-            found = split_food[5].search([query], version, SearchChoices(**options))[0]
+            found = split_food[5].search([query], version, SearchOptions(**options))[0]
             require_same(found, expected)
 
 
@@ -135,14 +135,14 @@ def test_contexts_merge_to_that_of_one_machine(
 
 def test_pages_by_cursor(food: Collection, split_food: Split) -> None:
     search = split_food[2]
-    first = search.search(["apple egg"], "v0", SearchChoices(limit=6))[0]
+    first = search.search(["apple egg"], "v0", SearchOptions(limit=6))[0]
     assert first.next_cursor is not None
-    second = search.search(["apple egg"], "v0", SearchChoices(limit=6, cursor=first.next_cursor))[0]
-    whole = search.search(["apple egg"], "v0", SearchChoices(limit=12))[0]
+    second = search.search(["apple egg"], "v0", SearchOptions(limit=6, cursor=first.next_cursor))[0]
+    whole = search.search(["apple egg"], "v0", SearchOptions(limit=12))[0]
     assert [hit.id for hit in first.hits + second.hits] == [hit.id for hit in whole.hits]
     assert [hit.rank for hit in second.hits] == [7, 8, 9, 10, 11, 12]
     with pytest.raises(InvalidCursor):
-        search.search(["bread"], "v0", SearchChoices(limit=6, cursor=first.next_cursor))
+        search.search(["bread"], "v0", SearchOptions(limit=6, cursor=first.next_cursor))
     stamp = first.stamp
     with pytest.raises(Conflict, match="the cluster has"):
         search._stamp(stamp.__class__(stamp.generation + 1, "v0", stamp.sequence), "v0")
@@ -156,7 +156,7 @@ def test_bad_options_are_refused_as_on_one_machine(
     food: Collection, split_food: Split, wrong: dict[str, object]
 ) -> None:
     with pytest.raises(InvalidRequest):
-        split_food[2].search(["apple"], "v0", SearchChoices(**wrong))  # pyright: ignore
+        split_food[2].search(["apple"], "v0", SearchOptions(**wrong))  # pyright: ignore
 
 
 def test_a_lost_shard_fails_or_is_missing_by_choice(food: Collection, split_food: Split) -> None:
@@ -171,8 +171,8 @@ def test_a_lost_shard_fails_or_is_missing_by_choice(food: Collection, split_food
 
     lossy = ShardedSearch(search.release, Lossy(), search._head, search._states)
     with pytest.raises(ShardsMissing, match=r"1 of 5 shards with 20\.0% of the documents"):
-        lossy.search(["apple"], "v0", SearchChoices())
-    found = lossy.search(["apple bread"], "v0", SearchChoices(partial=True, limit=300))[0]
+        lossy.search(["apple"], "v0", SearchOptions())
+    found = lossy.search(["apple bread"], "v0", SearchOptions(partial=True, limit=300))[0]
     assert found.missing == 0.2
     assert found.hits
     numbers = [int(hit.id[1:]) for hit in found.hits]

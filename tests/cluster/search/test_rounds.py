@@ -14,7 +14,7 @@ from dsearch.cluster.search.attention import Shards
 from dsearch.cluster.search.search import ShardedSearch
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
-from dsearch.engine.options import SearchChoices
+from dsearch.search_options import SearchOptions
 from dsearch.types import Document
 
 BREADS = ["plain bread", "rye bread", "bread with nuts", "old bread", "bread and butter", "fresh bread"]
@@ -62,7 +62,7 @@ def asked(search: ShardedSearch) -> list[tuple[str, int]]:
 def test_a_query_is_one_round(food: Collection, counted: ShardedSearch, mode: Any, marked: bool) -> None:
     asked(counted)
     options: dict[str, Any] = {"mode": mode, "limit": 4, "explain": marked, "highlight": marked}
-    found = counted.search(["juice bread 7"], "v0", SearchChoices(**options))[0]
+    found = counted.search(["juice bread 7"], "v0", SearchOptions(**options))[0]
     require_same(found, food.search("juice bread 7", **options))
     for ours, theirs in zip(found.hits, food.search("juice bread 7", **options).hits, strict=True):
         assert (ours.explain is None) == (not marked)
@@ -77,7 +77,7 @@ def test_a_query_is_one_round(food: Collection, counted: ShardedSearch, mode: An
 
 def test_what_one_shard_has_too_much_of_is_asked_for(food: Collection, counted: ShardedSearch) -> None:
     asked(counted)
-    found = counted.search(["bread"], "v0", SearchChoices(limit=10))[0]
+    found = counted.search(["bread"], "v0", SearchOptions(limit=10))[0]
     # Each shows nine of its own; the tenth is the first shard's as well.
     assert asked(counted) == [("propose", 3), ("show", 1)]
     assert all("bread" in hit.text for hit in found.hits)
@@ -86,17 +86,17 @@ def test_what_one_shard_has_too_much_of_is_asked_for(food: Collection, counted: 
 
 def test_further_pages_batches_and_several_heads_are_two(food: Collection, counted: ShardedSearch) -> None:
     asked(counted)
-    further = counted.search(["bread"], "v0", SearchChoices(limit=4, offset=4))[0]
+    further = counted.search(["bread"], "v0", SearchOptions(limit=4, offset=4))[0]
     assert [method for method, _ in asked(counted)] == ["propose", "show"]
     require_same(further, food.search("bread", limit=4, offset=4))
 
-    batch = counted.search(["bread", "apple"], "v0", SearchChoices(limit=4, coverage=False))
+    batch = counted.search(["bread", "apple"], "v0", SearchOptions(limit=4, coverage=False))
     assert [method for method, _ in asked(counted)] == ["propose", "show"]
     for ours, theirs in zip(batch, food.search_batch(["bread", "apple"], limit=4), strict=True):
         require_same(ours, theirs)
 
     version = save_model(food.store, Head(32, heads=2, rank=4, seed=1), parent="v0", record={})
-    headed = counted.search(["bread"], version, SearchChoices(limit=4))[0]
+    headed = counted.search(["bread"], version, SearchOptions(limit=4))[0]
     assert [method for method, _ in asked(counted)] == ["propose", "show"]
     require_same(headed, food.search("bread", limit=4, model=version))
 
@@ -104,6 +104,6 @@ def test_further_pages_batches_and_several_heads_are_two(food: Collection, count
 def test_hops_show_with_the_last(food: Collection, counted: ShardedSearch) -> None:
     asked(counted)
     options: dict[str, Any] = {"hops": 2, "hop_strength": 0.5, "limit": 4}
-    found = counted.search(["apple juice"], "v0", SearchChoices(**options))[0]
+    found = counted.search(["apple juice"], "v0", SearchOptions(**options))[0]
     assert [method for method, _ in asked(counted)] == ["propose", "pool", "propose"]
     require_same(found, food.search("apple juice", **options))

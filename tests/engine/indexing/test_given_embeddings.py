@@ -68,8 +68,8 @@ def test_texts_have_no_encoder(images: Collection) -> None:
     ):
         with pytest.raises(EncoderMismatch, match="has no encoder: its embeddings are given"):
             call()
-    assert images.describe()["documents"] == 12
-    assert images.describe()["pending"] == 0
+    assert images.describe().documents == 12
+    assert images.describe().pending == 0
 
 
 def test_lengths_other_than_one_are_refused(images: Collection) -> None:
@@ -80,7 +80,7 @@ def test_lengths_other_than_one_are_refused(images: Collection) -> None:
             images.upsert([Document(id="x", text="x"), Document(id="y", text="y")], given)
     half = vectors(1).astype(np.float16)
     images.upsert([Document(id="x", text="x")], half)
-    assert images.describe()["documents"] == 13
+    assert images.describe().documents == 13
 
 
 def test_another_embedding_of_a_stored_text_is_refused(images: Collection) -> None:

@@ -30,8 +30,8 @@ def test_killed_indexing_goes_on(forks: Forks, tmp_path: Path, stage: str) -> No
     forks.run(PROGRAM, [home, DOCUMENTS, stage], out, kill=said(stage))
     with SearchEngine(home, readonly=True, encoder=HashingEncoder) as engine:
         before = engine.collection("big")
-        assert before.describe()["generation"] == 1  # nothing half-built shows
-        encoded = before.describe()["documents"] - before.describe()["pending"]
+        assert before.describe().generation == 1  # nothing half-built shows
+        encoded = before.describe().documents - before.describe().pending
         # What was encoded before the kill can be found even now: it is searched beside the old generation.
         assert len(before.search("text", limit=1000).hits) == min(encoded, 1000)
     status, lines = forks.run(PROGRAM, [home, DOCUMENTS], out)
@@ -42,8 +42,8 @@ def test_killed_indexing_goes_on(forks: Forks, tmp_path: Path, stage: str) -> No
         assert encoded >= 512
     with SearchEngine(home, encoder=HashingEncoder) as engine:
         collection = engine.collection("big")
-        assert collection.describe()["documents"] == DOCUMENTS
-        assert collection.describe()["pending"] == 0
+        assert collection.describe().documents == DOCUMENTS
+        assert collection.describe().pending == 0
         assert not list((home / "big" / "generations").glob(".*"))
         assert collection.search("text number 1234", limit=1).hits[0].id == "1234"
         assert collection.store.verify().ok

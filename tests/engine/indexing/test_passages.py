@@ -22,7 +22,7 @@ from dsearch.types import Document
 
 def test_collections_without_long_documents_are_what_they_were(engine, documents):
     collection = engine.create("short")
-    assert collection.describe()["passages"] == {"tokens": 256, "overlap": 32}
+    assert collection.describe().passages == {"tokens": 256, "overlap": 32}
     collection.ingest(documents)
     assert collection.snapshot.passages is None
     assert collection.snapshot.generation.manifest.format == 2
@@ -141,7 +141,7 @@ def test_how_a_collection_is_cut_stays(engine):
         with pytest.raises(Conflict, match=r"passages of 16 tokens, 4 shared, and that stays.*-c NEW_NAME"):
             engine.collection_or_new("cut", passages=other)
     engine.create("whole", passages=PassageOptions(none=True))
-    assert engine.collection_or_new("whole", passages=PassageOptions()).describe()["passages"] is None
+    assert engine.collection_or_new("whole", passages=PassageOptions()).describe().passages is None
     with pytest.raises(Conflict, match="does not cut long documents"):
         engine.collection_or_new("whole", passages=PassageOptions(tokens=32))
 
@@ -152,10 +152,10 @@ class Silent(HashingEncoder):
 
 def test_an_encoder_that_counts_no_tokens_cuts_nothing(tmp_path):
     with SearchEngine(tmp_path / "other", encoder=Silent) as engine:
-        assert engine.create("plain").describe()["passages"] is None
+        assert engine.create("plain").describe().passages is None
         with pytest.raises(InvalidRequest, match="counts no tokens"):
             engine.create("refused", passages=OPTIONS)
 
 
 def test_given_embeddings_are_one_a_document(engine):
-    assert engine.create("given", dimension=4).describe()["passages"] is None
+    assert engine.create("given", dimension=4).describe().passages is None

@@ -67,11 +67,11 @@ def test_fresh_rows_score_as_built_ones_but_for_the_statistics(
 def test_unchanged_documents_are_not_encoded_again(
     collection: Collection, documents: list[Document], encoder: HashingEncoder
 ) -> None:
-    encoded, generation = encoder.encoded, collection.describe()["generation"]
+    encoded, generation = encoder.encoded, collection.describe().generation
     report = collection.ingest(documents)
     assert (report.unchanged, report.encoded) == (16, 0)
     assert encoder.encoded == encoded
-    assert collection.describe()["generation"] == generation
+    assert collection.describe().generation == generation
     collection.upsert(documents)
     assert encoder.encoded == encoded
     changed = Document(id="d1", title=documents[1].title, text=documents[1].text, metadata={"new": True})
@@ -102,10 +102,10 @@ def test_interrupted_indexing_goes_on(tmp_path: Path) -> None:
     encoder.left = 10_000
     with SearchEngine(tmp_path, encoder=lambda: encoder) as engine:
         collection = engine.collection("big")
-        assert collection.describe()["pending"] == 488
+        assert collection.describe().pending == 488
         report = collection.ingest(documents)
         assert (report.unchanged, report.encoded) == (1000, 488)
-        assert collection.describe()["pending"] == 0
+        assert collection.describe().pending == 0
         assert len(collection.search("text number 999", limit=1000).hits) == 1000
 
 

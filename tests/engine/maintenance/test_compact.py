@@ -248,7 +248,7 @@ def test_statistics(engine: SearchEngine, collection: Collection) -> None:
     assert [(one["number"], one["live"]) for one in counted["generations"]] == [(1, False), (2, True)]
     assert counted["bytes"] >= sum(one["bytes"] for one in counted["generations"]) > 0
     assert counted["bytes_per_document"] == round(counted["bytes"] / 16, 1)
-    assert collection.describe()["keys"] == counted["keys"]
+    assert collection.describe().keys == counted["keys"]
     folder = generation_folder(collection.store, 2)
     os.rename(folder, folder.with_name("elsewhere"))
     assert statistics(collection)["generations"][1]["bytes"] == 0

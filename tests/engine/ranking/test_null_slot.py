@@ -79,9 +79,9 @@ def test_attend_says_it_and_gradients_come_from_the_server(collection: Collectio
     parts = attention_parts(
         collection, GradientQuery(texts=TEXTS, model=version), include={"parts", "slopes"}
     )
-    assert parts.arrays["null_weight"].shape == (3,)
-    assert "slopes" not in parts.arrays
-    np.testing.assert_allclose(parts.arrays["weights"].sum(1) + parts.arrays["null_weight"], 1, rtol=1e-5)
+    assert parts.null_weight.shape == (3,)
+    assert parts.slopes is None
+    np.testing.assert_allclose(parts.weights.sum(1) + parts.null_weight, 1, rtol=1e-5)
 
 
 def test_gradients_through_a_search_reach_slot_head_and_query(collection: Collection) -> None:

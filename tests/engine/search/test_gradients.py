@@ -48,7 +48,7 @@ def test_slopes_are_the_jacobian_of_the_dense_scores(
     )
     layer = exact_layer(collection, **options)
     expected = layer(states)
-    np.testing.assert_allclose(found.arrays["weights"], expected.weights.detach(), rtol=1e-12)
+    np.testing.assert_allclose(found.weights, expected.weights.detach(), rtol=1e-12)
     for query in range(2):
         count = len(found.ids[query])
 
@@ -56,11 +56,11 @@ def test_slopes_are_the_jacobian_of_the_dense_scores(
             return layer(torch.stack([state, states[1 - query]])).dense[0, :, :count]
 
         if score == "exact_match":
-            assert not found.arrays["slopes"].any()
+            assert not found.slopes.any()
             continue
         jacobian = torch.autograd.functional.jacobian(dense, states[query])
-        np.testing.assert_allclose(found.arrays["slopes"][query, :, :count], jacobian, atol=1e-11)
-        assert not found.arrays["slopes"][query, :, count:].any()
+        np.testing.assert_allclose(found.slopes[query, :, :count], jacobian, atol=1e-11)
+        assert not found.slopes[query, :, count:].any()
 
 
 @pytest.mark.parametrize("heads", [1, 3])
@@ -75,7 +75,7 @@ def test_vjp_is_what_autograd_gives(
     states = states_of(encoder)
     asked = GradientQuery(states, texts, dtype="float64", options=options)
     answered = attention_parts(collection, asked, include={"slopes"})
-    assert ("slopes" in answered.arrays) == (hops == 1)
+    assert (answered.slopes is not None) == (hops == 1)
     layer = exact_layer(collection, **options, mode="hybrid" if words else "dense")
     states = states.clone().requires_grad_()
     found = layer(states, texts)
@@ -115,7 +115,7 @@ def test_a_stamp_names_its_state_for_a_while(collection: Collection) -> None:
         collection.upsert([Document(f"new{number}", f"apple number{number}")])
     again = attention_parts(collection, GradientQuery(texts=QUERIES, stamp=first.stamp))
     assert (again.stamp, again.ids) == (first.stamp, first.ids)
-    np.testing.assert_array_equal(again.arrays["weights"], first.arrays["weights"])
+    np.testing.assert_array_equal(again.weights, first.weights)
     collection.delete(["new3"])
     with pytest.raises(Gone, match=r"generation 2, sequence \d+ is gone; .* ask again, without the stamp"):
         attention_parts(collection, GradientQuery(texts=QUERIES, stamp=first.stamp))

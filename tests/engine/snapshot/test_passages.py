@@ -257,13 +257,13 @@ def test_slopes_are_those_of_the_passages_that_were_taken(long, heads, score):
     head, states = trained(long.store.dimension, heads), states_of(long).double()
     options = {"score": score, "hops": 1, **({"width": 0.7} if score == "gaussian" else {})}
     question, parts = parts_of(long, head, states, ("slopes", "parts"), **options)
-    raw = torch.as_tensor(parts.arrays["dense"] + parts.arrays["keyword"]).requires_grad_()
+    raw = torch.as_tensor(parts.dense + parts.keyword).requires_grad_()
     mask = torch.as_tensor([[n < len(ids) for n in range(raw.shape[2])] for ids in parts.ids])
     logits = (raw / parts.temperature).masked_fill(~mask[:, None], -torch.inf)
     weights = (logits.softmax(-1) * torch.as_tensor(parts.mixture)[:, None]).sum(1)
-    torch.testing.assert_close(weights, torch.as_tensor(parts.arrays["weights"]))
+    torch.testing.assert_close(weights, torch.as_tensor(parts.weights))
     (of_raw,) = torch.autograd.grad(weights[:, 2].sum(), [raw])
-    slopes = torch.as_tensor(parts.arrays["slopes"])
+    slopes = torch.as_tensor(parts.slopes)
     there = torch.einsum("bhc,bhcd->bd", of_raw, slopes).numpy()
     upstream = [[float(n == 2) for n in range(len(ids))] for ids in parts.ids]
     here = vjp(long, dataclasses.replace(question, stamp=parts.stamp), weights=upstream).states
@@ -274,22 +274,20 @@ def test_keys_and_values_are_those_of_the_passages_that_were_taken(long):
     head, states = trained(long.store.dimension), states_of(long).double()
     _, parts = parts_of(long, head, states, ("keys", "values", "parts"), hops=1)
     dense = torch.einsum(
-        "bd,bcd->bc", head.queries(states.float())[:, 0].double(), torch.as_tensor(parts.arrays["keys"])
+        "bd,bcd->bc", head.queries(states.float())[:, 0].double(), torch.as_tensor(parts.keys)
     )
     mask = torch.as_tensor([[n < len(ids) for n in range(dense.shape[1])] for ids in parts.ids])
-    torch.testing.assert_close(
-        dense[mask], torch.as_tensor(parts.arrays["dense"])[:, 0][mask], atol=1e-5, rtol=1e-5
-    )
-    context = np.einsum("bc,bcd->bd", parts.arrays["weights"], parts.arrays["values"])
-    np.testing.assert_allclose(context, parts.arrays["context"], atol=1e-9)
+    torch.testing.assert_close(dense[mask], torch.as_tensor(parts.dense)[:, 0][mask], atol=1e-5, rtol=1e-5)
+    context = np.einsum("bc,bcd->bd", parts.weights, parts.values)
+    np.testing.assert_allclose(context, parts.context, atol=1e-9)
 
 
 def test_heads_that_took_different_passages_have_keys_and_values_of_their_own(long):
     head, states = trained(long.store.dimension, 3), states_of(long).double()
     _, parts = parts_of(long, head, states, ("keys", "values", "parts"), hops=1)
-    keys, values = parts.arrays["keys"], parts.arrays["values"]
-    assert keys.shape == values.shape == (*parts.arrays["dense"].shape, long.store.dimension)
+    keys, values = parts.keys, parts.values
+    assert keys.shape == values.shape == (*parts.dense.shape, long.store.dimension)
     assert (keys != keys[:, :1]).any()
-    shares = parts.arrays["head_weights"] * parts.mixture[:, None]
+    shares = parts.head_weights * parts.mixture[:, None]
     context = np.einsum("bhc,bhcd->bd", shares, values)
-    np.testing.assert_allclose(context, parts.arrays["context"], atol=1e-9)
+    np.testing.assert_allclose(context, parts.context, atol=1e-9)

@@ -113,7 +113,7 @@ def test_an_unexpected_error_shows_an_id_and_nothing_else(
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret: /home/somebody/key")
 
-    monkeypatch.setattr(Collection, "search_batch", fail)
+    monkeypatch.setattr(Collection, "answer", fail)
     with caplog.at_level(logging.ERROR):
         answered = client.post("/v1/collections/papers/search", json={"query": "cat"})
     assert answered.status_code == 500
@@ -136,7 +136,7 @@ def test_an_error_raised_on_purpose_says_what_to_do(
     def fail(*_: Any, **__: Any) -> None:
         raise CorruptData("generation 3 is damaged; run: dsearch refresh")
 
-    monkeypatch.setattr(Collection, "search_batch", fail)
+    monkeypatch.setattr(Collection, "answer", fail)
     answered = client.post("/v1/collections/papers/search", json={"query": "cat"})
     assert (answered.status_code, answered.json()["code"]) == (500, "corrupt_data")
     assert answered.json()["detail"] == "generation 3 is damaged; run: dsearch refresh"

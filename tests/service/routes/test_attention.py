@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
+from support.service.shapes import checked
 
 from dsearch.engine import Collection
-from dsearch.service.schemas.attend import AttendAnswer, PredictAnswer
+from dsearch.service.schemas.answers import AttendAnswer, PredictAnswer
 from dsearch.types import Document
 
 URL = "/v1/collections/papers"
@@ -42,7 +43,7 @@ def test_attend_scores_and_pools_as_python_does(
         options["width"] = 1.3
     answered = client.post(f"{URL}/attend", json={"queries": ["river stone"], "certify": 3, **options})
     assert answered.status_code == 200, answered.text
-    AttendAnswer.model_validate(answered.json(), extra="forbid")
+    checked(AttendAnswer, answered.json())
     expected = papers.attend(["river stone"], certify=3, **options)  # type: ignore[arg-type]
     got = answered.json()["results"][0]
     ids = [id for id in expected.ids[0] if id]
@@ -67,7 +68,7 @@ def test_predict_pools_a_field(client: TestClient, papers: Collection) -> None:
     asked = {"queries": ["price tag 3"], "field": "price", "candidates": 50, "evidence": 2}
     answered = client.post(f"{URL}/predict", json=asked)
     assert answered.status_code == 200, answered.text
-    PredictAnswer.model_validate(answered.json(), extra="forbid")
+    checked(PredictAnswer, answered.json())
     got = answered.json()["results"][0]
     expected = papers.predict(["price tag 3"], field="price", candidates=50, evidence=2).predictions[0]
     assert (got["kind"], got["mean"], got["spread"]) == ("number", expected.mean, expected.spread)

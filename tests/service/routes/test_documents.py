@@ -9,14 +9,16 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 from support.service.service_fakes import DIMENSION, documents
+from support.service.shapes import checked
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.engine import Collection
+from dsearch.engine import Collection, calls
+from dsearch.results import CollectionInfo, Deleted, DocumentPage, Models, Promoted, Written
 from dsearch.service.middleware import strict_route
 from dsearch.service.routes import documents as routes_documents
-from dsearch.service.schemas.collections import CollectionDescribed, CollectionList, ModelList, Promoted
-from dsearch.service.schemas.documents import Deleted, DocumentPage, DocumentStored, Written
+from dsearch.service.schemas.answers import CollectionList
 from dsearch.store.documents import validate
+from dsearch.types import Document
 
 URL = "/v1/collections/notes"
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -44,10 +46,10 @@ def test_a_collection_is_made_once_listed_and_deleted(client: TestClient) -> Non
     assert client.get("/v1/collections").json() == {"collections": []}
     made = client.put(URL)
     assert made.status_code == 201
-    described = CollectionDescribed.model_validate(made.json(), extra="forbid")
+    described = checked(CollectionInfo, made.json())
     assert (described.name, described.documents, described.model) == ("notes", 0, "v0")
     assert client.put(URL).status_code == 200
-    listed = CollectionList.model_validate(client.get("/v1/collections").json(), extra="forbid")
+    listed = checked(CollectionList, client.get("/v1/collections").json())
     assert [one.name for one in listed.collections] == ["notes"]
     assert client.delete(URL).status_code == 204
     assert client.get(URL).status_code == 404
@@ -85,10 +87,10 @@ def test_what_is_written_is_found_and_read_back(notes: TestClient) -> None:
     }
     written = put(notes, given, {"id": "b", "text": "dog"})
     assert written.status_code == 200
-    receipt = Written.model_validate(written.json(), extra="forbid")
+    receipt = checked(Written, written.json())
     assert (receipt.inserted, receipt.updated, receipt.unchanged) == (2, 0, 0)
     read = notes.get(f"{URL}/documents/a%2Fb%20c%3F")
-    assert DocumentStored.model_validate(read.json(), extra="forbid")
+    assert checked(Document, read.json())
     assert read.json() == given
     found = notes.post(f"{URL}/search", json={"query": "cat"}).json()
     assert found["hits"][0]["id"] == "a/b c?"
@@ -102,7 +104,7 @@ def test_what_is_written_is_found_and_read_back(notes: TestClient) -> None:
 def test_what_is_deleted_is_gone(notes: TestClient) -> None:
     put(notes, {"id": "a", "text": "cat"}, {"id": "b", "text": "cat"})
     deleted = notes.delete(f"{URL}/documents/a")
-    assert Deleted.model_validate(deleted.json(), extra="forbid").deleted == 1
+    assert checked(Deleted, deleted.json()).deleted == 1
     assert [hit["id"] for hit in notes.post(f"{URL}/search", json={"query": "cat"}).json()["hits"]] == ["b"]
     for method in ("GET", "DELETE"):
         missing = notes.request(method, f"{URL}/documents/a")
@@ -152,7 +154,7 @@ def test_of_a_stream_every_good_line_is_stored(notes: TestClient) -> None:
         '{"id": "z", "text": "last, without a line feed"}',
     )
     assert answered.status_code == 200
-    written = Written.model_validate(answered.json(), extra="forbid")
+    written = checked(Written, answered.json())
     assert (written.inserted, written.refused) == (3, 7)
     refused = {problem.line: problem for problem in written.problems}
     assert sorted(refused) == [2, 4, 5, 6, 7, 8, 10]
@@ -211,7 +213,7 @@ def test_a_listing_goes_through_all_pages(notes: TestClient) -> None:
     cursor: dict[str, str] = {}
     for _ in range(9):
         page = notes.get(f"{URL}/documents", params={"limit": 55, **cursor}).json()
-        DocumentPage.model_validate(page, extra="forbid")
+        checked(DocumentPage, page)
         seen += [one["id"] for one in page["documents"]]
         if page["next"] is None:
             break
@@ -221,7 +223,7 @@ def test_a_listing_goes_through_all_pages(notes: TestClient) -> None:
 
 def test_a_page_of_long_texts_is_cut(notes: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     put(notes, *({"id": f"{i:03d}", "text": "cat"} for i in range(120)))
-    monkeypatch.setattr(routes_documents, "PAGE_CHARACTERS", 100)
+    monkeypatch.setattr(calls, "PAGE_CHARACTERS", 100)
     page = notes.get(f"{URL}/documents", params={"limit": 1000}).json()
     assert len(page["documents"]) == 50
     rest = notes.get(f"{URL}/documents", params={"limit": 1000, "cursor": page["next"]}).json()
@@ -278,13 +280,13 @@ def test_a_model_is_promoted_and_taken_back(client: TestClient, papers: Collecti
     with torch.no_grad():
         head.query_delta += 0.3 * torch.randn_like(head.query_delta)
     version = papers.add_model(head, {"scores": {"nDCG@10": 0.5}})
-    listed = ModelList.model_validate(client.get(f"{url}/models").json(), extra="forbid")
+    listed = checked(Models, client.get(f"{url}/models").json())
     assert [(one.version, one.live) for one in listed.models] == [("v0", True), ("v1", False)]
     assert listed.models[1].record["scores"] == {"nDCG@10": 0.5}
 
     before = client.post(f"{url}/search", json={"query": "cat head"}).json()
     promoted = client.post(f"{url}/models/{version}/promote")
-    assert Promoted.model_validate(promoted.json(), extra="forbid").previous == "v0"
+    assert checked(Promoted, promoted.json()).previous == "v0"
     after = client.post(f"{url}/search", json={"query": "cat head"}).json()
     assert after["model"] == "v1"
     assert [hit["score"] for hit in after["hits"]] != [hit["score"] for hit in before["hits"]]

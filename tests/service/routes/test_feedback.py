@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from support.service.service_fakes import ORIGIN
+from support.service.shapes import checked
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service import create_app
 from dsearch.service.auth.keys import ApiKeys
 from dsearch.service.feedback import Impressions
+from dsearch.service.schemas.answers import SearchAnswer
 from dsearch.service.schemas.feedback import ACTION_NAMES
-from dsearch.service.schemas.search import SearchAnswer
 from dsearch.store import Page
 from dsearch.training import ACTIONS
 from dsearch.types import AttentionSummary, Hit, SearchResult, Stamp
@@ -165,7 +166,7 @@ def test_explored_pages_are_swapped_and_say_so(client: TestClient, papers: Colle
     seen: Counter[str] = Counter()
     for _ in range(150):
         raw = client.post(f"{URL}/search", json={"query": "cat", "explore": 0.2}).json()
-        answer = SearchAnswer.model_validate(raw, extra="forbid")
+        answer = checked(SearchAnswer, raw)
         ids = [hit.id for hit in answer.hits]
         assert [hit.rank for hit in answer.hits] == list(range(1, 11))
         if answer.explored is None or not answer.explored.swapped:

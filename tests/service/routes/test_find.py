@@ -11,12 +11,13 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 from support.service.service_fakes import WordEncoder
+from support.service.shapes import checked
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.training_record import Lessons
-from dsearch.service.schemas.documents import DocumentPage, FacetsAnswer, ManyDeleted, Patched
-from dsearch.service.schemas.search import BatchAnswer, SearchAnswer
+from dsearch.results import Changed, Deleted, DocumentPage, Facets
+from dsearch.service.schemas.answers import BatchAnswer, SearchAnswer
 from dsearch.types import Document
 
 URL = "/v1/collections/papers"
@@ -40,7 +41,7 @@ def test_search_with_every_option_gives_what_python_gives(client: TestClient, pa
     }
     for query in ("cat attention", 'cat "river stone"', "dog +lamp -cat", "-cat"):
         got = ask(client, "search", query=query, **options)
-        SearchAnswer.model_validate(got, extra="forbid")
+        checked(SearchAnswer, got)
         expected = papers.search(query, **options)
         assert got["next_cursor"] == expected.next_cursor
         assert [hit["id"] for hit in got["hits"]] == [hit.id for hit in expected.hits]
@@ -70,7 +71,7 @@ def test_a_batch_takes_the_same_options(
 ) -> None:
     queries = ["cat -dog", "river", '"stone lamp"']
     batch = ask(client, "search/batch", queries=queries, **options)
-    BatchAnswer.model_validate(batch, extra="forbid")
+    checked(BatchAnswer, batch)
     for query, one in zip(queries, batch["results"], strict=True):
         single = ask(client, "search", query=query, **options)
         assert [hit["id"] for hit in one["hits"]] == [hit["id"] for hit in single["hits"]]
@@ -104,7 +105,7 @@ def test_pages_go_on_in_their_state_until_it_is_gone(client: TestClient, papers:
 def test_similar_gives_what_python_gives(client: TestClient, papers: Collection) -> None:
     body: dict[str, Any] = {"like": ["d001", "d142"], "unlike": ["d005"], "limit": 7, "filter": FILTER}
     got = ask(client, "similar", **body)
-    SearchAnswer.model_validate(got, extra="forbid")
+    checked(SearchAnswer, got)
     options = {name: value for name, value in body.items() if name != "like"}
     expected = papers.similar(body["like"], **options)
     assert [(hit["id"], pytest.approx(hit["score"])) for hit in got["hits"]] == [
@@ -135,7 +136,7 @@ def test_facets(client: TestClient, engine: SearchEngine) -> None:
         ]
     )
     got = ask(client, "facets", fields=["kind", "tags", "by.n"], limit=2, filter={"by.n": {"lt": 7}})
-    FacetsAnswer.model_validate(got, extra="forbid")
+    checked(Facets, got)
     assert got["documents"] == 7
     assert got["facets"]["kind"] == [{"value": "a", "documents": 4}, {"value": "b", "documents": 3}]
     assert got["facets"]["tags"] == [{"value": "x", "documents": 7}, {"value": 0, "documents": 3}]
@@ -149,7 +150,7 @@ def test_facets(client: TestClient, engine: SearchEngine) -> None:
 
 def test_documents_are_deleted_by_filter_and_by_ids(client: TestClient, papers: Collection) -> None:
     got = ask(client, "documents/delete", filter={"i": {"lt": 10}})
-    ManyDeleted.model_validate(got, extra="forbid")
+    checked(Deleted, got)
     assert (got["deleted"], got["missing"]) == (9, 0)  # d003 was gone before
     assert got["sequence"] == papers.store.sequence
     got = ask(client, "documents/delete", ids=["d020", "d149", "nobody"])
@@ -166,7 +167,7 @@ def test_metadata_is_changed_in_part_and_the_embedding_stays(
     answered = client.patch(f"{URL}/documents/d010", json={"metadata": {"i": None, "by": {"name": "ann"}}})
     assert answered.status_code == 200
     got = answered.json()
-    Patched.model_validate(got, extra="forbid")
+    checked(Changed, got)
     assert (got["id"], got["metadata"]) == ("d010", {"by": {"name": "ann"}})
     assert got["sequence"] == papers.store.sequence
     assert encoder.encoded == encoded
@@ -181,7 +182,7 @@ def test_documents_are_listed_by_filter(client: TestClient, papers: Collection) 
     parameters = {"filter": json.dumps(FILTER), "limit": "25"}
     while True:
         page = client.get(f"{URL}/documents", params=parameters).json()
-        DocumentPage.model_validate(page, extra="forbid")
+        checked(DocumentPage, page)
         listed += [document["id"] for document in page["documents"]]
         if page["next"] is None:
             break
@@ -232,15 +233,15 @@ def test_searches_with_different_filters_are_not_one_batch(client: TestClient, p
     from dsearch.service.schemas.search import SearchRequest
 
     one, same, true = (
-        Searches.of(None, "papers", SearchRequest(query="cat", filter={"done": {"eq": value}}))  # type: ignore[arg-type]
+        Searches(None, "papers", SearchRequest(query="cat", filter={"done": {"eq": value}}).options())  # type: ignore[arg-type]
         for value in (1, 1, True)
     )
     assert one == same
     assert one != true
-    first = Searches.of(None, "papers", SearchRequest(query="cat"))  # type: ignore[arg-type]
+    first = Searches(None, "papers", SearchRequest(query="cat").options())  # type: ignore[arg-type]
     assert first != one
     assert first.largest_batch > 1
-    paged = Searches.of(None, "papers", SearchRequest(query="cat", cursor="abc"))  # type: ignore[arg-type]
+    paged = Searches(None, "papers", SearchRequest(query="cat", cursor="abc").options())  # type: ignore[arg-type]
     assert paged.largest_batch == 1
 
 
@@ -308,7 +309,7 @@ def test_explain_tells_what_training_changed(client: TestClient, papers: Collect
     asked = {"query": "cat music", "explain": True, "model": version, "limit": 100}
     hits = client.post(f"{URL}/search", json=asked).json()["hits"]
     theirs = papers.search("cat music", model=version, explain=True, limit=100).hits
-    SearchAnswer.model_validate(client.post(f"{URL}/search", json=asked).json(), extra="forbid")
+    checked(SearchAnswer, client.post(f"{URL}/search", json=asked).json())
     for mine, other in zip(hits, theirs, strict=True):
         assert mine["explain"]["learned"] == asdict(other.explain)["learned"]  # type: ignore[arg-type]
     one = next(hit for hit in hits if hit["id"] == "d001")["explain"]["learned"]

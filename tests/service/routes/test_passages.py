@@ -9,11 +9,11 @@ import pytest
 from starlette.testclient import TestClient
 from support.fakes import HashingEncoder
 from support.service.service_fakes import ORIGIN
+from support.service.shapes import checked
 
 from dsearch.engine import PassageOptions, SearchEngine
 from dsearch.service import create_app
-from dsearch.service.schemas.collections import CollectionList
-from dsearch.service.schemas.search import SearchAnswer
+from dsearch.service.schemas.answers import CollectionList, SearchAnswer
 from dsearch.types import Document
 
 LONG = " ".join(f"filler{n}" for n in range(60)) + " unique needle"
@@ -31,7 +31,7 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
 
 def test_a_hit_has_the_passage_that_it_was_found_by(client: TestClient) -> None:
     answered = client.post("/v1/collections/notes/search", json={"query": "unique needle", "mode": "dense"})
-    got = SearchAnswer.model_validate(answered.json(), extra="forbid")
+    got = checked(SearchAnswer, answered.json())
     by_id = {hit.id: hit for hit in got.hits}
     assert got.hits[0].id == "long"
     passage = by_id["long"].passage
@@ -51,5 +51,5 @@ def test_documents_written_over_http_are_cut_too(client: TestClient) -> None:
 
 
 def test_a_collection_says_how_it_cuts(client: TestClient) -> None:
-    listed = CollectionList.model_validate(client.get("/v1/collections").json())
+    listed = checked(CollectionList, client.get("/v1/collections").json())
     assert [one.passages for one in listed.collections] == [{"tokens": 16, "overlap": 2}]  # type: ignore[union-attr]

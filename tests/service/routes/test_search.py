@@ -10,11 +10,11 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 from support.service.service_fakes import DIMENSION, WordEncoder
+from support.service.shapes import checked
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
-from dsearch.service.schemas.attend import AttendAnswer
-from dsearch.service.schemas.search import BatchAnswer, SearchAnswer
+from dsearch.service.schemas.answers import AttendAnswer, BatchAnswer, SearchAnswer
 
 URL = "/v1/collections/papers"
 MODES = ("hybrid", "dense", "keyword")
@@ -41,7 +41,7 @@ def test_search_gives_what_python_gives(
 ) -> None:
     answered = client.post(f"{URL}/search", json={"query": "cat attention", "mode": mode, **options})
     assert answered.status_code == 200
-    got = SearchAnswer.model_validate(answered.json(), extra="forbid")
+    got = checked(SearchAnswer, answered.json())
     expected = trained.search("cat attention", mode=mode, **options)  # type: ignore[arg-type]
     assert [hit.id for hit in got.hits] == [hit.id for hit in expected.hits]
     assert [hit.rank for hit in got.hits] == [hit.rank for hit in expected.hits]
@@ -109,7 +109,7 @@ def test_the_url_form_gives_the_same_hits(client: TestClient, papers: Collection
 def test_a_batch_gives_what_single_searches_give(client: TestClient, papers: Collection) -> None:
     queries = ["cat", "river stone", "softmax head"]
     batch = client.post(f"{URL}/search/batch", json={"queries": queries, "limit": 5}).json()
-    BatchAnswer.model_validate(batch, extra="forbid")
+    checked(BatchAnswer, batch)
     for query, one in zip(queries, batch["results"], strict=True):
         single = client.post(f"{URL}/search", json={"query": query, "limit": 5}).json()
         assert [hit["id"] for hit in one["hits"]] == [hit["id"] for hit in single["hits"]]
@@ -124,7 +124,7 @@ def test_attend_gives_what_python_gives(client: TestClient, trained: Collection,
     request = {"queries": queries, "mode": mode, "candidates": 5, "include": ["keys", "values"]}
     answered = client.post(f"{URL}/attend", json=request)
     assert answered.status_code == 200, answered.text
-    AttendAnswer.model_validate(answered.json(), extra="forbid")
+    checked(AttendAnswer, answered.json())
     expected = trained.attend(queries, mode=mode, candidates=5)  # type: ignore[arg-type]
     head = trained.head(trained.live_model)
     for query, got in enumerate(answered.json()["results"]):

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.errors import InvalidRequest
-from dsearch.store import Counts, FacetCount, Store, parse_filter
+from dsearch.results import FacetValue
+from dsearch.store import Counts, Store, parse_filter
 from dsearch.store import reader as matching
 from dsearch.types import Document
 
@@ -218,11 +219,11 @@ def test_a_filter_pages_like_a_list(library):
 
 
 def test_facets_of_a_field(library):
-    assert library.facets("tags") == [FacetCount("x", 2), FacetCount("y", 2)]
-    assert library.facets("tags", limit=1) == [FacetCount("x", 2)]
-    assert library.facets("tags", {"draft": {"eq": True}}) == [FacetCount("y", 1)]
-    assert library.facets("draft") == [FacetCount(1, 1), FacetCount(True, 1)]
-    assert library.facets("author.name") == [FacetCount("Ada", 1)]
+    assert library.facets("tags") == [FacetValue("x", 2), FacetValue("y", 2)]
+    assert library.facets("tags", limit=1) == [FacetValue("x", 2)]
+    assert library.facets("tags", {"draft": {"eq": True}}) == [FacetValue("y", 1)]
+    assert library.facets("draft") == [FacetValue(1, 1), FacetValue(True, 1)]
+    assert library.facets("author.name") == [FacetValue("Ada", 1)]
     assert library.facets("author") == []
     with pytest.raises(InvalidRequest, match="limit=0; use 1 to 1000"):
         library.facets("tags", limit=0)

@@ -1,21 +1,24 @@
-"""Options of commands that are derived from the declaration of a job (dsearch/jobs.py)."""
+"""Options of commands that are derived from a declaration (dsearch/declared.py)."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from dsearch.jobs import LearningJob, Option, TrainingJob, options_of, type_of
+from dsearch.declared import Option, options_of, type_of
+from dsearch.jobs import TrainingJob
 
 _DATA_FLAGS = {"judgements": "--data", "trusted_keys": "--trusted-keys", "teacher": "--teacher"}
 
 
-def with_options_of(job: type[LearningJob]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command: its `**options` become one option for each of `job`.
+def with_options_of(
+    declaration: type, *, without: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command: its `**options` become one option for each of a declaration, but for some.
 
     The command's other annotations must be evaluated in its module.
     """
@@ -30,7 +33,8 @@ def with_options_of(job: type[LearningJob]) -> Callable[[Callable[..., None]], C
                 default=field.default,
                 annotation=_annotation(field, about),
             )
-            for name, (field, about) in options_of(job).items()
+            for name, (field, about) in options_of(declaration).items()
+            if about.cli and name not in without
         ]
         every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters] + derived
         command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
@@ -57,9 +61,9 @@ def _annotation(field: dataclasses.Field[Any], about: Option) -> Any:
     plain, optional = type_of(field)
     kind: Any = plain | None if optional else plain
     flag = _flag(field.name, about)
-    if field.default is True:
+    if field.default is True and "/" not in flag:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     text = about.help[0].upper() + about.help[1:]
     if about.choices and not all(choice in text for choice in about.choices):
         text += f": {', '.join(about.choices)}"
-    return Annotated[kind, typer.Option(flag, help=f"{text}.")]
+    return Annotated[kind, typer.Option(*flag.split(), help=f"{text}.")]

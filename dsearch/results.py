@@ -1,10 +1,15 @@
-"""Results of calls: plain and frozen. Texts, ids and numbers as they are; tensors as NumPy arrays."""
+"""Results of calls, plain and frozen: the engine returns them, the service writes them, clients read them.
+
+Texts, ids and numbers are as they are; tensors are NumPy arrays. The API's description takes that of a
+field from `Attributes:`. The results of searches are in `dsearch.types`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from dsearch.errors import DsearchError
 from dsearch.types import Document, Stamp
 
 if TYPE_CHECKING:
@@ -14,10 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CollectionInfo:
-    """Description of a collection. `pending` documents have no embedding yet and cannot be found.
+    """Description of a collection.
 
-    `passages` describes how long documents are split, None if they are not; `keys` how keys are stored;
-    `model_problem` is the reason why the promoted version does not answer.
+    Attributes:
+        pending: number of documents that have no embedding yet and cannot be found.
+        encoder: name and dimension of its encoder.
+        language: language whose stems and stop words keyword search uses.
+        passages: maximum number of tokens of a passage of a long document, and how many of them it shares
+            with the one before; null: documents are not cut.
+        keys: how the index stores its keys, what was requested, and recall, speed and size as measured when
+            it was built; null for an index of an older release.
+        model_problem: why the promoted version does not answer, and which one does; or null.
     """
 
     name: str
@@ -27,14 +39,28 @@ class CollectionInfo:
     model: str
     sequence: int
     encoder: dict[str, Any]
+    language: str = "english"
     passages: dict[str, Any] | None = None
     keys: dict[str, Any] | None = None
     model_problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A document that was not stored: its number in what was sent, counted from 1, and why."""
+class CollectionDamaged:
+    """A collection that cannot be opened; `problem` has the members of its error."""
+
+    name: str
+    problem: dict[str, str]
+
+    @classmethod
+    def of(cls, name: str, error: DsearchError) -> CollectionDamaged:
+        """Describe a collection by the error that opening it raised."""
+        return cls(name, {"code": error.code, "detail": str(error)})
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedDocument:
+    """A document that was not stored: its line or number in the request, counted from 1, and why."""
 
     line: int
     code: str
@@ -43,19 +69,28 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Result of a write: durable, and visible to every later search; lists the first refused documents."""
+    """Acknowledged write: durable, and visible to every later search.
+
+    Attributes:
+        refused: number of documents that were not stored.
+        problems: the first hundred of them.
+    """
 
     sequence: int
     inserted: int
     updated: int
     unchanged: int
     refused: int
-    problems: list[Refused]
+    problems: list[RefusedDocument]
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Result of a deletion: the number of deleted documents; `missing` ids belong to no document."""
+    """Acknowledged deletion.
+
+    Attributes:
+        missing: number of ids that no document has.
+    """
 
     sequence: int
     deleted: int
@@ -64,7 +99,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A document's metadata, as they are now."""
+    """Acknowledged change of a document's metadata; `metadata` is what they are now."""
 
     sequence: int
     id: str
@@ -81,7 +116,12 @@ class FacetValue:
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """Number of documents that meet the filter, and the most frequent values of each field among them."""
+    """Values of each field.
+
+    Attributes:
+        documents: number of documents that meet the filter.
+        facets: values by field, the most frequent first.
+    """
 
     documents: int
     facets: dict[str, list[FacetValue]]
@@ -89,7 +129,12 @@ class Facets:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Events that were new, and those that had been sent before and count once."""
+    """Acknowledged events of feedback: they are durable.
+
+    Attributes:
+        events: number of new ones.
+        repeated: number of those sent before, which count once.
+    """
 
     events: int
     repeated: int
@@ -97,7 +142,11 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class DocumentPage:
-    """Documents by id; `next` is the cursor of the page behind it, None on the last."""
+    """Documents by id.
+
+    Attributes:
+        next: cursor of the next page; null: this was the last.
+    """
 
     documents: list[Document]
     next: str | None
@@ -105,7 +154,11 @@ class DocumentPage:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Certificate that the first hits are exactly those of scoring every document, with its reason."""
+    """Certificate that the first hits are exactly those of scoring every document.
+
+    Attributes:
+        reason: what the proof rests on, or what it lacks.
+    """
 
     proved: bool
     reason: str
@@ -151,8 +204,8 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class Vjp:
-    """The gradients of a loss with respect to the query states, and to each tensor of the head."""
+class Gradients:
+    """Gradients of a loss by the query states and by the head's tensors, named as in `state_dict`."""
 
     stamp: Stamp
     states: Float[np.ndarray, "batch encoder_dim"]
@@ -161,7 +214,11 @@ class Vjp:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A document that a prediction came from: its share of the weight, and its field."""
+    """A document that a prediction came from, and its field.
+
+    Attributes:
+        weight: its share among the documents that have the field.
+    """
 
     id: str
     weight: float
@@ -169,11 +226,16 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """Prediction for one query: mean and spread of a number or vector, or the share of each label.
+class FieldPrediction:
+    """Prediction for one query; all null if no candidate has the field.
 
-    `kind` is None, without a prediction, if no candidate has the field; `without_field` candidates were left
-    out because they lack it.
+    Attributes:
+        mean: mean of numbers, or of each entry of vectors.
+        spread: standard deviation around the mean.
+        labels: share of each label, largest first; shares sum to 1.
+        evidence: documents of largest weight, largest first.
+        candidates: number of documents that were pooled.
+        without_field: number of documents left out because they lack the field.
     """
 
     kind: Literal["number", "vector", "label"] | None
@@ -190,12 +252,19 @@ class Predictions:
     """One prediction a query."""
 
     stamp: Stamp
-    predictions: list[Prediction]
+    predictions: list[FieldPrediction]
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One version, its parent and its record; `problem` is the reason why it cannot be used."""
+    """One version of a collection's model.
+
+    Attributes:
+        parent: version that it was trained from.
+        live: whether it answers when no version is requested.
+        record: scores on the gate, training data, seed.
+        problem: the part of it that this release no longer serves, so that it cannot be used; or null.
+    """
 
     version: str
     parent: str | None
@@ -214,15 +283,13 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something that takes long.
+    """A long-running operation.
 
     Attributes:
-        id: names it.
         kind: "train", "tune", "evaluate", "refresh", "compact" or "migrate".
-        collection: of what.
         state: "queued", "running", "done", "failed", "cancelled" or "interrupted".
         created, started, ended: ISO 8601.
-        attempts: how often it was begun; more than once after the server was stopped.
+        attempts: number of starts; several after the server was stopped.
         progress: `{stage, done, total, elapsed_s, eta_s}` while it runs.
         result: when done; of train and tune `{model, live, reason, gate}`, of evaluate the report, of refresh
             `{generation, model, keys}`, of compact `{complete, rows, bytes_before, bytes_after}`, of
@@ -250,7 +317,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskPage:
-    """Tasks, the latest first; `next` is the cursor of the page behind it, None on the last."""
+    """Tasks, the latest first.
+
+    Attributes:
+        next: cursor of the next page; null: this was the last.
+    """
 
     tasks: list[Task]
     next: str | None
@@ -267,7 +338,7 @@ class ModelAdded:
 
 @dataclass(frozen=True, slots=True)
 class AliasSet:
-    """Result of setting an alias: its new target and its previous one."""
+    """An alias, its new target and its previous one."""
 
     alias: str
     collection: str

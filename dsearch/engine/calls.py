@@ -1,0 +1,156 @@
+"""Calls that HTTP routes, the local client and the command line share: a collection in, a result out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+
+from dsearch.engine.collection import Collection
+from dsearch.engine.models.files import UNTRAINED
+from dsearch.engine.models.retired import retired_part
+from dsearch.engine.models.tensors import head_from_bytes, require_head_alone
+from dsearch.engine.searchable import Searchable
+from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest
+from dsearch.results import Changed, Deleted, DocumentPage, Facets, Model, ModelAdded, Models, Promoted
+from dsearch.types import Document
+
+MAX_MODELS = 10_000
+PAGE_CHARACTERS = 8 * 1024 * 1024
+_READ_AT_ONCE = 50
+
+# ---- documents
+
+
+def list_documents(
+    collection: Searchable, *, limit: int, cursor: str | None = None, filter: object | None = None
+) -> DocumentPage:
+    """List documents by id, from a cursor on. A page is shorter than `limit` if texts are long.
+
+    Raises:
+        InvalidCursor: not the `next` of a page.
+        InvalidRequest: not a filter, a limit out of range.
+    """
+    page: list[Document] = []
+    characters, after = 0, None if cursor is None else _id_of(cursor)
+    while len(page) < limit and characters < PAGE_CHARACTERS:
+        wanted = min(_READ_AT_ONCE, limit - len(page))
+        read = collection.store.list(page[-1].id if page else after, wanted, filter)
+        page += read
+        characters += sum(len(document.text) for document in read)
+        if len(read) < wanted:
+            return DocumentPage(page, None)
+    more = page and collection.store.list(page[-1].id, 1, filter)
+    return DocumentPage(page, _cursor(page[-1].id) if more else None)
+
+
+def _cursor(id: str) -> str:
+    return base64.urlsafe_b64encode(id.encode()).decode().rstrip("=")
+
+
+def _id_of(cursor: str) -> str:
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        raise InvalidCursor(
+            f"cursor={cursor[:80]!r}; use the `next` of an answer, or none to begin"
+        ) from None
+
+
+def delete_document(collection: Collection, id: str) -> Deleted:
+    """Delete one document.
+
+    Raises:
+        DocumentNotFound.
+    """
+    receipt = collection.delete([id])
+    if not receipt.deleted:
+        raise DocumentNotFound(
+            f"no document {id[:80]!r} in collection {collection.name!r}; nothing was deleted"
+        )
+    return Deleted(receipt.sequence, receipt.deleted)
+
+
+def delete_documents(
+    collection: Collection, *, ids: Sequence[str] | None = None, filter: object | None = None
+) -> Deleted:
+    """Delete the documents of these ids, or those that match a filter.
+
+    Raises:
+        InvalidRequest: not one of the two; not a filter.
+    """
+    if (ids is None) == (filter is None):
+        given = "neither ids nor filter" if ids is None else "ids and filter"
+        raise InvalidRequest(f"{given}; give one of the two")
+    receipt = collection.delete_matching(filter) if ids is None else collection.delete(ids)
+    return Deleted(receipt.sequence, receipt.deleted, receipt.missing)
+
+
+def change_metadata(collection: Collection, id: str, changes: object) -> Changed:
+    """Change part of a document's metadata; see `Collection.update_metadata`."""
+    receipt = collection.update_metadata(id, changes)
+    return Changed(receipt.sequence, id, collection.store.get(id).metadata)
+
+
+def count_facets(
+    collection: Searchable, fields: Sequence[str], *, filter: object | None = None, limit: int = 10
+) -> Facets:
+    """Count the documents with each value of some metadata fields, the most frequent values first.
+
+    Raises:
+        InvalidRequest: not a field, not a filter, a limit out of range.
+    """
+    store = collection.store
+    facets = {field: list(store.facets(field, filter, limit)) for field in fields}
+    return Facets(store.count(filter).documents, facets)
+
+
+# ---- models
+
+
+def list_models(collection: Searchable) -> Models:
+    """List every version with its record; v0 is the untrained one."""
+    live = collection.live_model
+    versions = [collection.store.model(UNTRAINED), *collection.store.models()]
+    models = [
+        Model(one.version, one.parent, one.version == live, one.record, retired_part(one.record))
+        for one in versions
+    ]
+    return Models(live, models)
+
+
+def promote(collection: Collection, version: str) -> Promoted:
+    """Make a version live; see `Collection.promote`."""
+    previous = collection.live_model
+    collection.promote(version)
+    return Promoted(version, previous, collection.store.sequence)
+
+
+def rollback(collection: Collection) -> Promoted:
+    """Make the previously live version live again; see `Collection.rollback`."""
+    previous = collection.live_model
+    return Promoted(collection.rollback(), previous, collection.store.sequence)
+
+
+def add_head(collection: Collection, content: bytes, parent: str | None = None) -> ModelAdded:
+    """Store a head that was trained elsewhere as a new version, which is not live.
+
+    Args:
+        collection: of the new version.
+        content: safetensors, with `record` in their metadata.
+        parent: version that it was trained from; the live one when None.
+
+    Raises:
+        InvalidRequest, DimensionMismatch: not a head of this collection.
+        Conflict: too many models.
+        ModelNotFound: no such parent.
+    """
+    head, record = head_from_bytes(content, collection.store.dimension)
+    parent = parent or collection.live_model
+    require_head_alone(parent, collection.store.model(parent).record)
+    if (count := len(collection.store.models())) >= MAX_MODELS:
+        raise Conflict(f"collection {collection.name!r} has {count} models, the most that may be")
+    # Under a name of its own: the record of an uploaded head is not one of this engine's gate.
+    version = collection.add_model(head, {"scope": "uploaded", "uploaded": record}, parent=parent)
+    return ModelAdded(version, parent, collection.store.sequence)

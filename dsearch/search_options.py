@@ -1,0 +1,145 @@
+"""The declaration of the options of a search.
+
+Every option is declared here once, with its default, its help and the values that are allowed. The command
+line (`dsearch search`), the HTTP schema (`POST …/search`), the engine and the Python clients take theirs from
+here; a new option is a field of `SearchOptions`, a line of `SearchKeywords` for type checkers, and its use in
+engine/search/.
+
+This module is light: it imports neither torch nor the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypedDict, get_args
+
+from dsearch.declared import option, options_of
+from dsearch.errors import InvalidRequest
+from dsearch.types import Mode
+
+MODES: tuple[str, ...] = get_args(Mode)
+MAX_LIMIT = 1000
+MAX_OFFSET = 10_000
+MAX_CURSOR_CHARACTERS = 512
+MAX_HOPS = 4
+# Hits of one call that can be explained or highlighted: each costs a look at its text.
+MAX_DETAILED = 1000
+# Up to this many documents the exact softmax costs less than the encoder: it is computed by default.
+COVERAGE_DOCUMENTS = 20_000
+_SCORES = {"low": -1e9, "high": 1e9, "allowed": "a number from -1e9 to 1e9"}
+
+
+class SearchKeywords(TypedDict, total=False):
+    """The options of `SearchOptions` as keyword arguments; a test compares the two."""
+
+    limit: int
+    offset: int
+    cursor: str | None
+    filter: Any
+    operators: bool
+    mode: Mode
+    model: str | None
+    hops: int | None
+    hop_strength: float | None
+    score_threshold: float | None
+    weight_threshold: float | None
+    explain: bool
+    highlight: bool
+    partial: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """Options of a search.
+
+    Attributes:
+        filter: condition on metadata that documents must meet; see `dsearch.store.filters`.
+        coverage: whether to compute covered mass; on small collections when None. Of the engine alone.
+    """
+
+    limit: int = option(
+        10,
+        "number of hits; fewer if there are fewer documents",
+        low=1,
+        high=MAX_LIMIT,
+        flag="-k --limit",
+        ranks=False,
+    )
+    offset: int = option(0, "number of hits to skip", low=0, high=MAX_OFFSET, ranks=False)
+    cursor: str | None = option(
+        None,
+        "cursor of the next page, from the page before, in place of an offset: the same ranking goes on",
+        longest=MAX_CURSOR_CHARACTERS,
+        allowed="the next_cursor of an answer",
+        ranks=False,
+    )
+    filter: object | None = None
+    operators: bool = option(
+        True,
+        'whether "phrases" and +terms must, and -terms must not, be in a document; if not, quotes and signs '
+        "are ordinary characters",
+        flag="--operators/--plain",
+    )
+    mode: Mode = option(  # noqa: RUF009
+        "hybrid",
+        "legs of the search: hybrid (meaning and words), dense (meaning) or keyword (words)",
+        choices=MODES,
+        allowed="hybrid, dense or keyword",
+    )
+    model: str | None = option(
+        None,
+        "version of the model; the live one by default",
+        pattern=r"^v[0-9]{1,9}$",
+        allowed="a registered version such as v1; v0 is untrained",
+    )
+    hops: int | None = option(
+        None,
+        "rounds of search; from the second on, hits refine the query; the model's own by default",
+        low=1,
+        high=MAX_HOPS,
+    )
+    hop_strength: float | None = option(
+        None, "how far a later round turns the query; the model's own by default", low=0, high=10
+    )
+    score_threshold: float | None = option(None, "leave out hits of a lower score", **_SCORES)
+    weight_threshold: float | None = option(None, "leave out hits of a lower weight", **_SCORES)
+    explain: bool = option(False, "show the parts of every score", ranks=False)
+    highlight: bool = option(False, "show the pieces that contain the query's words", ranks=False)
+    partial: bool = option(
+        False,
+        "in a cluster: answer without shards that are down, with the share of the documents that is missing, "
+        "rather than fail",
+        cli=False,
+        ranks=False,
+    )
+    coverage: bool | None = None
+
+    def check(self, queries: Sequence[str]) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            InvalidRequest: an empty query, a cursor with several, too many hits to be explained.
+        """
+        blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
+        if blank is not None:
+            raise InvalidRequest(f"query {blank} is empty; give at least one word")
+        if self.cursor is not None and len(queries) != 1:
+            raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
+        if (self.explain or self.highlight) and len(queries) * self.limit > MAX_DETAILED:
+            raise InvalidRequest(
+                f"explain or highlight of {len(queries)} times {self.limit} hits; "
+                f"use at most {MAX_DETAILED} in all"
+            )
+
+    def covers(self, documents: int) -> bool:
+        """Return True if the covered share of the exact softmax over so many documents is to be computed."""
+        return documents <= COVERAGE_DOCUMENTS if self.coverage is None else self.coverage
+
+    def ranking(self, filter: object) -> tuple[object, ...]:
+        """Return the options that, with the query, decide hits and their order; `filter` is parsed."""
+        return (filter, *_RANKING(self))
+
+
+_RANKING = attrgetter(*(name for name, (_, about) in options_of(SearchOptions).items() if about.ranks))
