@@ -7,6 +7,7 @@ the present one and keep it; a write or a build replaces it by one assignment.
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -35,7 +36,7 @@ RECENT = 8  # states that gradient calls and cursors can still name after a writ
 
 
 class LiveState:
-    """The present snapshot of a store. Only one thread at a time may call what changes it.
+    """The present snapshot of a store. One thread at a time may call what changes it; any may read it first.
 
     Args:
         store: store of the documents.
@@ -49,6 +50,7 @@ class LiveState:
         self._snapshot: Snapshot | None = None
         self._recent: tuple[Snapshot, ...] = ()
         self._embeddings = GrowingMatrix(np.zeros((0, store.dimension), np.float32))
+        self._changing = threading.RLock()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -66,7 +68,10 @@ class LiveState:
         """Present state, even if it is known to be damaged; not for answering."""
         present = self._snapshot
         if present is None:
-            present = self._show(self._load())
+            with self._changing:
+                present = self._snapshot
+                if present is None:
+                    present = self._show(self._load())
         return present
 
     @property
@@ -124,14 +129,15 @@ class LiveState:
 
     def catch_up(self) -> None:
         """Show the store's latest documents: a new snapshot, swapped in by one assignment."""
-        present = self._snapshot
-        if present is None:
-            return
-        live = self._store.live_generation()
-        if live is not None and live.number != present.generation.number:
-            self._show(self._load())  # another process has published it
-        else:
-            self._show(self._after(present))
+        with self._changing:  # a first state that is being read may lack the write that this is called for
+            present = self._snapshot
+            if present is None:
+                return
+            live = self._store.live_generation()
+            if live is not None and live.number != present.generation.number:
+                self._show(self._load())  # another process has published it
+            else:
+                self._show(self._after(present))
 
     def key_projection(self) -> Float32[np.ndarray, "key_dim encoder_dim"] | None:
         """Projection of the next generation's keys: W_K of the live head, None for W_K = I."""
@@ -154,7 +160,8 @@ class LiveState:
         except Conflict:
             shutil.rmtree(generation.folder, ignore_errors=True)
             raise
-        self._show(self._beside(generation))
+        with self._changing:
+            self._show(self._beside(generation))
         tidy(self._store)
 
     def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:
