@@ -183,6 +183,7 @@ class Attention:
         slopes: ∂ dense / ∂ query state, with include "slopes" and one round of search.
         certificates: one a query, with `certify`.
         null_weight: that of "nothing fits", where the model has a slot for it.
+        memory: part of the scores from past queries, with include "parts" and a model with a query memory.
     """
 
     ids: list[list[str]]
@@ -201,6 +202,7 @@ class Attention:
     slopes: Float[np.ndarray, "batch heads candidates encoder_dim"] | None = None
     certificates: list[Proof] | None = None
     null_weight: Float[np.ndarray, " batch"] | None = None
+    memory: Float[np.ndarray, "batch candidates"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

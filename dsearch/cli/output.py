@@ -60,6 +60,7 @@ def _learned(learned: Learned) -> list[str]:
         (
             f"{learned.parent} had it at rank {learned.rank} with {learned.score:.4f}; since then dense "
             f"{learned.dense:+.4f}, keyword {learned.keyword:+.4f}"
+            + (f", past queries {learned.memory:+.4f}" if learned.memory else "")
         )
     ]
     for lesson in learned.lessons or []:
@@ -71,14 +72,18 @@ def _learned(learned: Learned) -> list[str]:
 
 def _explained(score: float, explain: Explanation) -> list[str]:
     heads = list(zip(explain.dense, explain.keyword, explain.head_weights, explain.shares, strict=True))
+    past = f" + past queries {explain.memory:.4f}" if explain.past_queries else ""
     if len(heads) == 1:
-        lines = [f"score {score:.4f} = dense {explain.dense[0]:.4f} + keyword {explain.keyword[0]:.4f}"]
+        lines = [f"score {score:.4f} = dense {explain.dense[0]:.4f} + keyword {explain.keyword[0]:.4f}{past}"]
     else:
         lines = [
             f"head {number}: dense {dense:.4f} + keyword {word:.4f}, share {share:.1%}; weight {weight:.1%}"
             for number, (dense, word, weight, share) in enumerate(heads)
         ]
-        lines.append(f"score {score:.4f} = Σ share · (dense + keyword) + mixing {explain.mixing:.4f}")
+        lines.append(f"score {score:.4f} = Σ share · (dense + keyword){past} + mixing {explain.mixing:.4f}")
+    for query in explain.past_queries:
+        named = "a query whose words are not kept" if query.query is None else f'"{query.query}"'
+        lines.append(f"  {query.part:+.4f} by {named}, judged before")
     if explain.learned is not None:
         lines += _learned(explain.learned)
     if explain.terms:

@@ -16,7 +16,7 @@ from dsearch.service.wire.json import stamped
 MAX_JSON_VECTOR_BYTES = 16 * 1024 * 1024
 MAX_TENSOR_BYTES = 128 * 1024 * 1024
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
-_BY_QUERY = ("context", "weights", "scores", "keys", "values", *_BY_HEAD, "null_weight")
+_BY_QUERY = ("context", "weights", "scores", "keys", "values", *_BY_HEAD, "null_weight", "memory")
 
 
 def attend(catalogue: Catalogue, name: str, asked: AttendRequest, largest_bytes: int) -> Attention:

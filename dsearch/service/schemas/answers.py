@@ -93,6 +93,7 @@ class AttendedQuery:
         head_weights: each head's softmax; with `parts`.
         slopes: ∂ dense / ∂ query state of each head and candidate, if included; null with hops.
         null_weight: weight of "nothing fits", if the model has a slot for it.
+        memory: part from past queries, if the model has a query memory; with `parts`.
         certificate: if it was requested.
     """
 
@@ -107,6 +108,7 @@ class AttendedQuery:
     head_weights: list[list[float]] | None = None
     slopes: list[list[list[float]]] | None = None
     null_weight: float | None = None
+    memory: list[float] | None = None
     certificate: Proof | None = None
 
 

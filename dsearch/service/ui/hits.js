@@ -2,7 +2,7 @@
 
 import { heatmap } from "./charts.js";
 import { button, element, table } from "./dom.js";
-import { learnedInWords, partsInWords, percent, pieces, snippet } from "./words.js";
+import { learnedInWords, partsInWords, pastInWords, percent, pieces, snippet } from "./words.js";
 
 const SNIPPET = 320; // characters
 
@@ -70,6 +70,7 @@ function why(hit) {
     if (explain.dense.length > 1) {
       drawer.append(heatmap(["weight"], heads.map(([name]) => name), [explain.head_weights], "Attention by head"));
     }
+    if (pastInWords(hit)) drawer.append(element("p", "", pastInWords(hit)));
     for (const sentence of explain.learned ? learnedInWords(hit) : []) drawer.append(element("p", "", sentence));
   });
   return drawer;

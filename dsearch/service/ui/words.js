@@ -34,7 +34,15 @@ export function partsInWords({ score, explain }) {
   const parts = [];
   if (meaning !== 0) parts.push(`meaning ${meaning.toFixed(3)}`);
   if (words !== 0) parts.push(`words ${words.toFixed(3)}`);
+  if (explain.memory) parts.push(`past questions ${explain.memory.toFixed(3)}`);
   return parts.length > 1 ? `score ${number} = ${parts.join(" + ")}` : `score ${number}`;
+}
+
+// The judged queries like this one that raised a hit, in one sentence; "" without any.
+export function pastInWords({ explain: { past_queries: past } }) {
+  const named = (past ?? []).map(({ query, part }) =>
+    `${query === null ? "a question not kept" : `“${query}”`} (${part.toFixed(3)})`);
+  return named.length > 0 ? `Judged before, for ${named.join(", ")}.` : "";
 }
 
 // What training changed about a hit, and which training queries pulled at it most.
