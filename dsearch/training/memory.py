@@ -178,7 +178,7 @@ class MemoryTrials:
     def judged(self, gate: Gate | None = None) -> tuple[ChosenMemory, GateReport]:
         """The choice by all queries, and the gate's report on what folds chose for one another."""
         chosen, before, after = self.crossed()
-        return chosen, judge(before, after, gate, seed=self.trials.seed)
+        return chosen, judge(before, after, gate, queries=self.trials.drawn, seed=self.trials.seed)
 
     def searched(self, chosen: ChosenMemory, gate: GateReport) -> TunedSearch:
         """The tuned search with its memory, as a candidate."""

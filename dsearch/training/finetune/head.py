@@ -241,6 +241,7 @@ def _judged(
         crossed.after,
         gate,
         canary_overlap=overlap,
+        queries=crossed.queries,
         seed=seed,
     )
     if remembering is not None and memories is not None:

@@ -170,7 +170,9 @@ class Trainings:
             return self._tell("validate", stage, epoch, student)
 
         self._train(training, "validate", stage, None, start, told)
-        return FoldAnswers(now, before, [after[epoch] for epoch in checkpoints], served, tuned)
+        return FoldAnswers(
+            now, before, [after[epoch] for epoch in checkpoints], served, tuned, np.array(ranked, np.int64)
+        )
 
     def _train(
         self,

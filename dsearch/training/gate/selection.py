@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
@@ -51,6 +51,7 @@ class FoldAnswers:
 
     `served`: after the last one, for each setting that may serve the head; empty if none is to be chosen.
     `tuned`: by the search that needs no training, with its memory if it has one; as `before` without one.
+    `queries`: index of each among all examples; None if unknown.
     """
 
     now: Answers
@@ -58,6 +59,7 @@ class FoldAnswers:
     after: list[Answers]
     served: dict[Served, Answers]
     tuned: Answers | None = None
+    queries: Int64[np.ndarray, " queries"] | None = None
 
     def of(self, kept: Kept) -> Answers:
         """Answers of the selected checkpoint and settings."""
@@ -92,6 +94,7 @@ class CrossFitted:
         before: answers of the start of training.
         after: answers of the trained model.
         tuned: answers of the search that needs no training.
+        queries: index of each query among all examples; None if unknown.
     """
 
     kept: Kept
@@ -99,6 +102,7 @@ class CrossFitted:
     before: Answers | None = None
     after: Answers | None = None
     tuned: Answers | None = None
+    queries: Int64[np.ndarray, " queries"] | None = None
 
 
 def cross_fitted(folds: list[FoldAnswers], *, checkpoints: int, seed: int) -> CrossFitted:
@@ -113,6 +117,7 @@ def cross_fitted(folds: list[FoldAnswers], *, checkpoints: int, seed: int) -> Cr
         return CrossFitted(Kept(checkpoints))
     kept = chosen(folds)
     parts = halves(folds[0], seed) if len(folds) == 1 else folds
+    numbers = [part.queries for part in parts if part.queries is not None]
     others = [chosen(parts[:i] + parts[i + 1 :]) for i in range(len(parts))]
     return CrossFitted(
         kept,
@@ -120,6 +125,7 @@ def cross_fitted(folds: list[FoldAnswers], *, checkpoints: int, seed: int) -> Cr
         joined([part.before for part in parts]),
         joined([part.of(of) for part, of in zip(parts, others, strict=True)]),
         joined([part.before if part.tuned is None else part.tuned for part in parts]),
+        np.concatenate(numbers) if numbers else None,
     )
 
 
@@ -150,6 +156,7 @@ def halves(fold: FoldAnswers, seed: int) -> list[FoldAnswers]:
             [one.subset(half) for one in fold.after],
             {of: one.subset(half) for of, one in fold.served.items()},
             None if fold.tuned is None else fold.tuned.subset(half),
+            None if fold.queries is None else fold.queries[half],
         )
         for half in (np.sort(order[::2]), np.sort(order[1::2]))
     ]
