@@ -320,27 +320,20 @@ class _Pool:
         dim = drawn.states.shape[1]
         positions, grades = padded(drawn.relevant)
         proposed = [np.where(positions < 0, -1, positions), _raised(examples, drawn)]
-        every: dict[Setting, list[Float[Tensor, "batch documents"]]] = {}
-        for setting in settings:
-            head = head_of(setting, dim).settle()
-            every[setting] = list(ranking.scores(head, setting.hop_strength))
-            proposed += [
-                torch.cat(
-                    [block.topk(min(_POOL, block.shape[1])).indices for block in every[setting]]
-                ).numpy()
-            ]
+        heads = {setting: head_of(setting, dim).settle() for setting in settings}
+        for setting, head in heads.items():
+            blocks = ranking.scores(head, setting.hop_strength)
+            best = [block.topk(min(_POOL, block.shape[1])).indices for block in blocks]
+            proposed.append(torch.cat(best).numpy())
         pool = _distinct(np.concatenate(proposed, axis=1))
-        at = torch.as_tensor(np.maximum(pool, 0))
+        at = torch.as_tensor(np.maximum(pool, 0)).split(_QUERIES_AT_A_TIME)
         missing = torch.as_tensor(pool < 0)
-        scores = {
-            setting: torch.cat(
-                [
-                    block.gather(1, at[n * _QUERIES_AT_A_TIME :][: len(block)])
-                    for n, block in enumerate(blocks)
-                ]
-            ).masked_fill(missing, -torch.inf)
-            for setting, blocks in every.items()
-        }
+        scores: dict[Setting, Float[Tensor, "queries pool"]] = {}
+        # Ranked a second time: the scores of all documents may not fit into memory.
+        for setting, head in heads.items():
+            blocks = ranking.scores(head, setting.hop_strength)
+            in_pool = [block.gather(1, part) for block, part in zip(blocks, at, strict=True)]
+            scores[setting] = torch.cat(in_pool).masked_fill(missing, -torch.inf)
         graded = np.zeros(pool.shape, np.float32)
         for column in range(positions.shape[1]):
             graded += np.where(pool == positions[:, column : column + 1], grades[:, column : column + 1], 0)

@@ -19,9 +19,9 @@ from support.warm.processes import warm_start
 from dsearch.cli.commands.serve import bound
 from dsearch.cli.remote import ended_task
 from dsearch.client import Client
-from dsearch.client.answers import Task
 from dsearch.engine import SearchEngine
 from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
+from dsearch.results import Task
 
 pytestmark = pytest.mark.server
 

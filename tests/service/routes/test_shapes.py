@@ -55,6 +55,8 @@ def test_a_hit_is_written_without_what_was_not_requested() -> None:
             "mixing": 0.0,
             "null_weight": None,
             "learned": dataclasses.asdict(learned),
+            "memory": 0.0,
+            "past_queries": [],
         },
         "passage": {"ordinal": 0, "start": 0, "end": 2, "text": "te"},
     }
