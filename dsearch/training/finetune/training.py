@@ -6,11 +6,12 @@ served (selection.py). `finetune` chooses from all those answers together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float32
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import TextEncoder
@@ -139,24 +140,23 @@ class Trainings:
                 return self._tell("validate", stage, epoch, student)
             states = student.states(held_out.examples)
             if epoch.number == checkpoints[-1]:
+                memory = None
+                if beside is not None:
+                    memory = memory_of(training, beside, states=student.states(training))
                 for share in shares:
                     head = part_of_the_way(beginning, student.head, share)
-                    memory = None
-                    if beside is not None:
-                        memory = memory_of(training, beside, states=student.states(training))
-                    ways = [
-                        (factor, of_memory)
-                        for of_memory in ((0.0,) if memory is None else MEMORY_SHARES)
-                        for factor in (factors[:2] if of_memory else factors)
-                    ]
-                    heads = [
-                        with_memory(reweighed(head, factor), memory, of_memory) for factor, of_memory in ways
-                    ]
-                    by_way = held_out.answers_of_alike(heads, hops, states)
-                    for (factor, of_memory), by_hop in zip(ways, by_way, strict=True):
-                        served.update(
-                            {Served(share, hop, factor, 0.0, of_memory): of for hop, of in by_hop.items()}
-                        )
+                    if share:
+                        of_head = {Served(share, 0.0, factor): reweighed(head, factor) for factor in factors}
+                        served |= _answers_by_hop(held_out, of_head, hops, states)
+                    if memory is not None:  # which moves the answers more than a hop does: few are tried
+                        of_memory = {
+                            Served(share, 0.0, factor, memory=part): with_memory(
+                                reweighed(head, factor), memory, part
+                            )
+                            for part in MEMORY_SHARES
+                            for factor in factors[:2]
+                        }
+                        served |= _answers_by_hop(held_out, of_memory, sorted({0.0, strength}), states)
                 answers = served[Served(1.0, strength)]
             else:
                 answers = held_out.answers(student.head, states)
@@ -208,6 +208,21 @@ class Trainings:
             stage.add_metrics(epoch, student)
         self.observer.epoch(name, epoch)
         return True
+
+
+def _answers_by_hop(
+    held_out: HeldOut,
+    heads: Mapping[Served, Head],
+    hops: Sequence[float],
+    states: Float32[np.ndarray, "queries encoder_dim"],
+) -> dict[Served, Answers]:
+    """Answers of heads that project alike, each with every hop strength."""
+    by_head = held_out.answers_of_alike(list(heads.values()), hops, states)
+    return {
+        way._replace(hop=hop): answers
+        for way, by_hop in zip(heads, by_head, strict=True)
+        for hop, answers in by_hop.items()
+    }
 
 
 def checkpoints_of(epochs: int) -> list[int]:

@@ -68,9 +68,13 @@ class FoldAnswers:
         return self.serving(kept.served)
 
     def serving(self, of: Served) -> Answers:
-        """Answers with these settings; without a memory where this fold chose none."""
-        plain = of._replace(memory=0.0)
-        return self.served.get(of) or self.served.get(plain) or self.before
+        """Answers with these settings.
+
+        Folds choose their own memory and hop beside it: one that did not try this hop answers without a hop,
+        one that chose no memory without a memory.
+        """
+        ways = (of, of._replace(hop=0.0), of._replace(memory=0.0))
+        return next((self.served[way] for way in ways if way in self.served), self.before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +225,7 @@ def _balance(seen: Bool[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 KEYWORD_FACTORS = (1.0, 1.3, 1.6, 2.0)
-MEMORY_SHARES = (0.0, 0.5, 1.0)  # a head knows part of what the memory tells
+MEMORY_SHARES = (0.5, 1.0)  # a head knows part of what the memory tells
 
 
 def part_of_the_way(before: Head, trained: Head, share: float) -> Head:
