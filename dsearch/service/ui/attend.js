@@ -17,6 +17,7 @@ export async function show(view, { collection, signal }) {
   const width = slider(0.05, 2, 0.05, 0.8), temperature = slider(0.01, 1, 0.01, 0.05);
   const predicted = select([["", "nothing"]]);
   const result = element("div");
+  let turn = 0;
   const form = element("form", "row", query, element("button", "main", "Attend"));
   const dials = element("div", "row", field("Score", score), field("Pooling", pooling),
     field("Width", width), field("Temperature", temperature), field("Predict", predicted));
@@ -37,12 +38,14 @@ export async function show(view, { collection, signal }) {
     const kernel = widths["x-scores"].includes(score.value);
     width.disabled = !kernel;
     if (!query.value.trim()) return;
+    const mine = ++turn;
     const request = {
       queries: [query.value], mode: "dense", candidates: 100, score: score.value, pooling: pooling.value,
       ...(kernel ? { width: Number(width.value) } : { temperature: Number(temperature.value) }),
     };
     try {
       const answer = await attend(collection, request, signal);
+      if (mine !== turn) return; // the dials were moved meanwhile: a later answer is shown
       const [{ ids, weights }] = answer.results;
       const most = Math.max(...weights, 1e-9);
       result.replaceChildren(bars(ids.slice(0, SHOWN).map((id, at) => ({
@@ -50,7 +53,7 @@ export async function show(view, { collection, signal }) {
       }))));
       if (predicted.value) {
         const told = await predict(collection, { ...request, field: predicted.value }, signal);
-        result.prepend(predictionElement(predicted.value, told.results[0]));
+        if (mine === turn) result.prepend(predictionElement(predicted.value, told.results[0]));
       }
     } catch (error) {
       if (error.name !== "AbortError") result.replaceChildren(problemElement(error));

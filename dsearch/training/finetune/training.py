@@ -147,7 +147,7 @@ class Trainings:
                     head = part_of_the_way(beginning, student.head, share)
                     if share:
                         of_head = {Served(share, 0.0, factor): reweighed(head, factor) for factor in factors}
-                        served |= _answers_by_hop(held_out, of_head, hops, states)
+                        served.update(_answers_by_hop(held_out, of_head, hops, states))
                     if memory is not None:  # which moves the answers more than a hop does: few are tried
                         of_memory = {
                             Served(share, 0.0, factor, memory=part): with_memory(
@@ -156,7 +156,7 @@ class Trainings:
                             for part in MEMORY_SHARES
                             for factor in factors[:2]
                         }
-                        served |= _answers_by_hop(held_out, of_memory, sorted({0.0, strength}), states)
+                        served.update(_answers_by_hop(held_out, of_memory, sorted({0.0, strength}), states))
                 answers = served[Served(1.0, strength)]
             else:
                 answers = held_out.answers(student.head, states)

@@ -53,6 +53,8 @@ def test_nothing_of_an_address_runs(page: Any, view: str) -> None:
 @pytest.mark.parametrize("view", ["search", "compare", "collection", "attend"])
 def test_nothing_that_is_typed_into_a_field_runs(page: Any, view: str) -> None:
     page.goto(f"/#c=nasty&v={view}")
+    if view != "search":  # which shows until the script has chosen the view
+        expect(page.locator("#query")).to_be_hidden()
     fields = page.locator("main:not([hidden]) input[type=search]")
     expect(fields.first).to_be_visible()
     for field in fields.all():
