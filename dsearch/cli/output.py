@@ -18,6 +18,7 @@ from dsearch.types import Explanation, Hit, Learned, SearchResult
 
 _SNIPPET = 160  # characters
 _BAR = 20
+_SHOWN = 5e-5  # parts below it print as 0.0000
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[22m"
 
 
@@ -60,7 +61,7 @@ def _learned(learned: Learned) -> list[str]:
         (
             f"{learned.parent} had it at rank {learned.rank} with {learned.score:.4f}; since then dense "
             f"{learned.dense:+.4f}, keyword {learned.keyword:+.4f}"
-            + (f", past queries {learned.memory:+.4f}" if learned.memory else "")
+            + (f", past queries {learned.memory:+.4f}" if abs(learned.memory) >= _SHOWN else "")
         )
     ]
     for lesson in learned.lessons or []:
@@ -72,7 +73,7 @@ def _learned(learned: Learned) -> list[str]:
 
 def _explained(score: float, explain: Explanation) -> list[str]:
     heads = list(zip(explain.dense, explain.keyword, explain.head_weights, explain.shares, strict=True))
-    past = f" + past queries {explain.memory:.4f}" if explain.past_queries else ""
+    past = f" + past queries {explain.memory:.4f}" if explain.memory >= _SHOWN else ""
     if len(heads) == 1:
         lines = [f"score {score:.4f} = dense {explain.dense[0]:.4f} + keyword {explain.keyword[0]:.4f}{past}"]
     else:
@@ -82,6 +83,8 @@ def _explained(score: float, explain: Explanation) -> list[str]:
         ]
         lines.append(f"score {score:.4f} = Σ share · (dense + keyword){past} + mixing {explain.mixing:.4f}")
     for query in explain.past_queries:
+        if abs(query.part) < _SHOWN:
+            continue
         named = "a query whose words are not kept" if query.query is None else f'"{query.query}"'
         lines.append(f"  {query.part:+.4f} by {named}, judged before")
     if explain.learned is not None:

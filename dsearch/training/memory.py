@@ -50,13 +50,6 @@ class MemorySetting(NamedTuple):
     temperature: float
     null_level: float
 
-    def __str__(self) -> str:
-        """In words."""
-        return (
-            f"memory strength {self.strength:g}, temperature {self.temperature:g}, null level "
-            f"{self.null_level:g}"
-        )
-
 
 GRID = [
     MemorySetting(*of)
@@ -156,7 +149,16 @@ class MemoryTrials:
         others = np.flatnonzero(~np.isin(trials.drawn, np.asarray(without, np.int64)))
         if len(others) < _FEWEST:
             return ChosenMemory(setting, None)
-        return ChosenMemory(setting, self._best(setting, others))
+        best, gain = self._best(setting, others)
+        # Among many memories some look better by luck.
+        clear = gain > 0 and self._rise(setting, best, others) > 0
+        return ChosenMemory(setting, best if clear else None)
+
+    def for_head(self) -> MemorySetting:
+        """The memory to serve a trained head with, where folds chose one: the best by all queries."""
+        chosen = self.choose()
+        every = np.arange(len(self.trials.drawn))
+        return chosen.memory or self._best(chosen.setting, every)[0]
 
     def crossed(self) -> tuple[ChosenMemory, Answers, Answers]:
         """The choice by all queries, the answers of the start, and each fold's by what the others choose."""
@@ -202,11 +204,8 @@ class MemoryTrials:
         }
         return TunedSearch(head.eval(), chosen.setting, record["scores"], gate, tuned.seconds, record)
 
-    def _best(self, setting: Setting, others: Int64[np.ndarray, " others"]) -> MemorySetting | None:
-        """The memory that gains most; all documents and hidden ones count alike.
-
-        None if the gain is not larger than its standard error: among many memories some look better by luck.
-        """
+    def _best(self, setting: Setting, others: Int64[np.ndarray, " others"]) -> tuple[MemorySetting, float]:
+        """The memory that gains most, and its gain; all documents and hidden ones count alike."""
         plain = self.values[setting, None].subset(others)
         unseen = ~np.isnan(plain.unseen)
 
@@ -218,8 +217,13 @@ class MemoryTrials:
             return whole + float((values.unseen - plain.unseen)[unseen].mean())
 
         best = max(GRID, key=gain)
-        rise = self.values[setting, best].subset(others).all - plain.all
-        return best if gain(best) > 0 and rise.mean() > rise.std() / np.sqrt(len(rise)) else None
+        return best, gain(best)
+
+    def _rise(self, setting: Setting, memory: MemorySetting, others: Int64[np.ndarray, " others"]) -> float:
+        """The mean gain on all documents, less its standard error."""
+        values, plain = (self.values[setting, of].subset(others).all for of in (memory, None))
+        rise = values - plain
+        return float(rise.mean() - rise.std() / np.sqrt(len(rise)))
 
     def _scored_setting(self, setting: Setting) -> Setting:
         """The setting, or the choice of all queries where no fold of these trials chose it."""
@@ -305,7 +309,6 @@ class _Pool:
         positions: ascending, −1 behind.
         scores: t · logit by each setting, −inf at −1 and at what is hidden from the query.
         grades: 0 if not relevant.
-        ideal: the grades of each query, the largest first.
         relevant: relevant positions and grades, of which `grades` are those in the pool.
     """
 

@@ -10,7 +10,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.training_record import Lessons
-from dsearch.training.tune import SCOPE, TunedSearch, head_of, setting_from
+from dsearch.training.tune import SCOPE, TunedSearch
 
 if TYPE_CHECKING:
     from dsearch.training.finetune.head import Trained
@@ -101,7 +101,7 @@ def register(
     lessons: Lessons | None = None,
     tuned_head: Head | None = None,
 ) -> Registered:
-    """Register what was trained; let it answer if it may, else the tuned search of its record if that may.
+    """Register what was trained; let it answer if it may, else the tuned search if that may.
 
     Args:
         collection: collection of the model.
@@ -115,7 +115,7 @@ def register(
         encoder: change of the encoder.
         documents: encoded by it.
         lessons: which training queries moved which documents, for `explain`.
-        tuned_head: head of the tuned search; None makes it of the record.
+        tuned_head: head of the tuned search, whose record is under `tuned`; None if there is none.
     """
     record = {**record, "verdict": reason, "accepted": accept}
     version = collection.add_model(
@@ -125,11 +125,11 @@ def register(
         collection.promote(version)
         return Registered(version, version, parent, reason)
     tuned = record.get("tuned")
-    if not promote or tuned is None or tuned["gate"]["verdict"] != "passed":
+    if not promote or tuned_head is None or tuned is None or tuned["gate"]["verdict"] != "passed":
         return Registered(version, None, parent, reason)
     why = f"the tuned search does: {tuned['gate']['reason']}"
     live = collection.add_model(
-        head_of(setting_from(tuned), collection.store.dimension) if tuned_head is None else tuned_head,
+        tuned_head,
         {**tuned, "verdict": tuned["gate"]["reason"], "accepted": False, "started": version},
         parent=parent,
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.training.topics import DOCUMENTS, TOPICS, queries_of, topics_in
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import ALIKE
@@ -17,31 +18,13 @@ from dsearch.training import Examples, examples_from_judgements, run_training
 from dsearch.training.memory import MemorySetting, MemoryTrials, _hidings, memory_of
 from dsearch.training.ranking import Ranking
 from dsearch.training.tune import Trials
-from dsearch.types import Document
 
-TOPICS, EACH, DOCUMENTS = 20, 4, 3
 SETTING = MemorySetting(0.8, 0.05, 0.5)
 
 
 @pytest.fixture
 def topics(engine: SearchEngine) -> Collection:
-    """Documents whose words no query uses: only past queries tell which belong together."""
-    topics = engine.create("topics")
-    topics.ingest(
-        [
-            Document(f"d{topic}-{n}", f"alpha{topic} beta{topic} gamma{n} delta{(topic * 7 + n) % 11}")
-            for topic in range(TOPICS)
-            for n in range(DOCUMENTS)
-        ]
-    )
-    return topics
-
-
-def queries_of() -> tuple[dict[str, str], dict[str, dict[str, float]]]:
-    """Four wordings of each topic's question."""
-    numbers = [(topic, n) for topic in range(TOPICS) for n in range(EACH)]
-    texts = {f"q{topic:02}-{n}": f"question{topic} about{topic} wording{n}" for topic, n in numbers}
-    return texts, {f"q{topic:02}-{n}": {f"d{topic}-0": 2.0, f"d{topic}-1": 1.0} for topic, n in numbers}
+    return topics_in(engine)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ keys and values, and of nearest-neighbour language models (Khandelwal et al. 202
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Sequence
@@ -28,18 +27,15 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int64
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dsearch.attention.scores import unit
-from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
+from dsearch.errors import DimensionMismatch, InvalidRequest
 
 NEIGHBOURS = 5
 LENDING = 0.03  # temperature of the borrowing weights, chosen on training queries (guide decisions)
 ALIKE = 0.98  # cosine from which two queries count as the same one
 START_TEMPERATURE, START_NULL_LEVEL = 0.05, 0.5
-_HALVES = ("states", "embeddings")
 
 
 class QueryMemory(nn.Module):
@@ -94,7 +90,7 @@ class QueryMemory(nn.Module):
         if texts is not None and len(texts) != len(states):
             raise InvalidRequest(f"{len(texts)} texts for {len(states)} queries; give one each")
         self.texts = None if texts is None else list(texts)
-        # Rounded as they are stored: what is served is what was evaluated.
+        # Rounded to half precision, as they are stored: what is served is what was evaluated.
         self.register_buffer("states", _rounded(_unit(states)), persistent=False)
         self.register_buffer("embeddings", _rounded(embeddings), persistent=False)
         best = np.zeros(len(states), np.float32)
@@ -173,37 +169,6 @@ class QueryMemory(nn.Module):
         other.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         other.null_level = nn.Parameter(torch.tensor(float(null_level)))
         return other
-
-    def to_bytes(self) -> bytes:
-        """As a file of a model's folder (safetensors): embeddings in half precision, texts as UTF-8 JSON."""
-        tensors = {name: buffer.detach().cpu().contiguous() for name, buffer in self.named_buffers()}
-        tensors |= {name: tensors[name].half() for name in _HALVES}
-        setting = [self.strength.item(), self.log_temperature.exp().item(), self.null_level.item()]
-        tensors["setting"] = torch.tensor(setting, dtype=torch.float64)
-        return save(tensors, None if self.texts is None else {"texts": json.dumps(self.texts)})
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> QueryMemory:
-        """Read the output of `to_bytes`.
-
-        Raises:
-            CorruptData: `content` is not such an output.
-        """
-        try:
-            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-            texts = header.get("__metadata__", {}).get("texts")
-            arrays = {name: tensor.numpy() for name, tensor in load(content).items()}
-            strength, temperature, null_level = arrays.pop("setting").tolist()
-            halves = {name: arrays[name].astype(np.float32) for name in _HALVES}
-            return cls(
-                **{**arrays, **halves},
-                texts=None if texts is None else json.loads(texts),
-                strength=strength,
-                temperature=temperature,
-                null_level=null_level,
-            )
-        except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, InvalidRequest) as error:
-            raise CorruptData(f"a query memory cannot be read ({error}); train again") from error
 
 
 def _unit(states: Float[np.ndarray, "queries encoder_dim"]) -> Float32[np.ndarray, "queries encoder_dim"]:

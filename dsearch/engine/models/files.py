@@ -20,10 +20,10 @@ from typing import Any
 from safetensors.torch import load, save
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.encoder import EncoderChange, EncoderIdentity
 from dsearch.engine.models.documents import FIRST, FOLDER, EncodedDocuments, write_documents
 from dsearch.engine.models.encoders import WEIGHTS_NAME, verified, write_change
+from dsearch.engine.models.memory import MEMORY_NAME, memory_bytes, memory_from_bytes, memory_record
 from dsearch.engine.models.retired import require_served, retired_part, served_version
 from dsearch.engine.models.training_record import LESSONS_NAME, Lessons
 from dsearch.errors import Conflict, InvalidRequest, UnsupportedFormat
@@ -42,7 +42,6 @@ FORMAT_WITH_QUERY_SIDE = 7
 FORMAT_WITH_MEMORY = 9
 NEWEST_FORMAT = 9
 HEAD_NAME = "head.safetensors"
-MEMORY_NAME = "memory.safetensors"
 RECORD_NAME = "model.json"
 
 
@@ -87,7 +86,7 @@ def save_model(
         (unfinished / LESSONS_NAME).write_bytes(lessons.to_bytes())
         names = [*names, LESSONS_NAME]
     if head.memory is not None:
-        (unfinished / MEMORY_NAME).write_bytes(head.memory.to_bytes())
+        (unfinished / MEMORY_NAME).write_bytes(memory_bytes(head.memory))
         names = [*names, MEMORY_NAME]
         record = {**record, "memory": memory_record(head.memory)}
     digests = {name: file_digest(unfinished / name) for name in names}
@@ -143,19 +142,8 @@ def load_head(store: Store, version: str) -> Head:
     head.load_state_dict(load(content))
     if MEMORY_NAME in record["files"]:
         rows = verified(store, version, MEMORY_NAME, record["files"][MEMORY_NAME]["sha256"])
-        head.memory = QueryMemory.from_bytes(rows)
+        head.memory = memory_from_bytes(rows)
     return head.eval()
-
-
-def memory_record(memory: QueryMemory) -> dict[str, Any]:
-    """Sizes and setting of a memory, as JSON."""
-    return {
-        "queries": len(memory),
-        "documents": memory.documents,
-        "strength": round(memory.strength.item(), 6),
-        "temperature": round(memory.log_temperature.exp().item(), 6),
-        "null_level": round(memory.null_level.item(), 6),
-    }
 
 
 def load_lessons(store: Store, version: str) -> Lessons | None:

@@ -137,11 +137,17 @@ def _empty_head(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
     return Head(encoder_dim, heads=heads, rank=rank, query_side=query_side)
 
 
+def metadata_of(content: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file; ValueError if its header is not JSON."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return header.get("__metadata__", {})
+
+
 def _record(content: bytes) -> dict[str, Any]:
     """The record in the header; `load` has checked that there is one and that it is JSON."""
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    metadata = metadata_of(content)
     try:
-        record = json.loads(header.get("__metadata__", {}).get("record", "{}"), parse_constant=_refuse)
+        record = json.loads(metadata.get("record", "{}"), parse_constant=_refuse)
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):

@@ -42,6 +42,7 @@ from jaxtyping import Float, Float32, Int64
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData
 from dsearch.types import Lesson
 
@@ -213,8 +214,7 @@ class Lessons:
             CorruptData: `content` is not such an output.
         """
         try:
-            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-            texts = header.get("__metadata__", {}).get("texts")
+            texts = metadata_of(content).get("texts")
             return cls(**load(content), texts=None if texts is None else json.loads(texts))
         except (SafetensorError, ValueError, TypeError, AttributeError) as error:
             raise CorruptData(f"{LESSONS_NAME} cannot be read ({error}); train again") from error

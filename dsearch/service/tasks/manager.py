@@ -324,6 +324,7 @@ class TaskWork:
                 encoder=made.encoder,
                 documents=made.documents,
                 lessons=made.lessons,
+                tuned_head=made.tuned_head,
             )
         return summary(registered, told["record"], told["left_out"])
 

@@ -1,5 +1,8 @@
 """Transfer of training results from the training process to the serving process, in a run's folder.
 
+A head is a file for its tensors and one for its query memory. The tuned search that training started from is
+a head of its own, since it may go live where the trained one may not.
+
 The results include the documents that a training of scope `full` encoded. These are stored by row, not by
 position, because the collection may have changed meanwhile. Documents written since are encoded when a search
 first sees them; deleted ones are left out.
@@ -17,6 +20,7 @@ from safetensors.torch import load, save
 
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments, Snapshot, head_bytes, head_from_bytes
+from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
 from dsearch.engine.models.training_record import Lessons
 from dsearch.store import Passages
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from dsearch.training import Trained, TrainedValues, TunedSearch
 
 
-_HEAD = "head.safetensors"
+_HEAD, _TUNED = "head", "tuned"
 _ENCODER = "encoder.safetensors"
 _LESSONS = "lessons.safetensors"
 
@@ -38,13 +42,20 @@ class Made:
     encoder: EncoderChange | None
     documents: EncodedDocuments | None
     lessons: Lessons | None
+    tuned_head: Head | None
 
 
 def write_made(folder: Path, trained: Trained | TrainedValues | TunedSearch) -> dict[str, Any]:
     """Write the parts into a run's folder; what is told of them, as JSON: which there are."""
     encoder = getattr(trained, "encoder", None)  # heads for values, and tuned ones, have none of these
     documents, lessons = getattr(trained, "documents", None), getattr(trained, "lessons", None)
-    (folder / _HEAD).write_bytes(head_bytes(trained.head))
+    heads = {_HEAD: trained.head}
+    if (tuned := getattr(trained, "tuned", None)) is not None:
+        heads[_TUNED] = tuned.head
+    for name, head in heads.items():
+        _tensors_of(folder, name).write_bytes(head_bytes(head))
+        if head.memory is not None:
+            _memory_of(folder, name).write_bytes(memory_bytes(head.memory))
     if encoder is not None:
         (folder / _ENCODER).write_bytes(save(dict(encoder.tensors)))
     if documents is not None:
@@ -52,6 +63,7 @@ def write_made(folder: Path, trained: Trained | TrainedValues | TunedSearch) -> 
     if lessons is not None:
         (folder / _LESSONS).write_bytes(lessons.to_bytes())
     return {
+        "heads": {name: {"memory": head.memory is not None} for name, head in heads.items()},
         "encoder": None if encoder is None else asdict(encoder.training),
         "documents": documents is not None,
         "lessons": lessons is not None,
@@ -66,13 +78,25 @@ def read_made(folder: Path, told: dict[str, Any], collection: Collection) -> Mad
         told: return value of `write_made`.
         collection: collection that the model is for.
     """
-    head, _ = head_from_bytes((folder / _HEAD).read_bytes(), collection.store.dimension)
+    heads: dict[str, Head] = {}
+    for name, parts in told["heads"].items():
+        heads[name], _ = head_from_bytes(_tensors_of(folder, name).read_bytes(), collection.store.dimension)
+        if parts["memory"]:
+            heads[name].memory = memory_from_bytes(_memory_of(folder, name).read_bytes())
     change = None
     if told["encoder"] is not None:
         change = EncoderChange(EncoderTraining(**told["encoder"]), load((folder / _ENCODER).read_bytes()))
     documents = read_encoded(folder, collection.snapshot) if told["documents"] else None
     lessons = Lessons.from_bytes((folder / _LESSONS).read_bytes()) if told["lessons"] else None
-    return Made(head, change, documents, lessons)
+    return Made(heads[_HEAD], change, documents, lessons, heads.get(_TUNED))
+
+
+def _tensors_of(folder: Path, head: str) -> Path:
+    return folder / f"{head}.safetensors"
+
+
+def _memory_of(folder: Path, head: str) -> Path:
+    return folder / f"{head}-memory.safetensors"
 
 
 DOCUMENTS_NAME = "documents.safetensors"

@@ -166,8 +166,8 @@ def finetune(
     student = trainings.on_all(epochs, begin)
     if served is not None:
         student.head = _as_served(student.head, new_head(examples.states.shape[1], options, begin), served)
-        if memories is not None and served.memory and (setting := memories.choose().memory) is not None:
-            memory = memory_of(examples, setting, states=student.states(examples))
+        if memories is not None and served.memory:
+            memory = memory_of(examples, memories.for_head(), states=student.states(examples))
             student.head = with_memory(student.head, memory, served.memory)
     tuned, gated = _judged(examples, student, start, crossed, trials, memories, choice, gate, options.seed)
     seconds = time.monotonic() - started

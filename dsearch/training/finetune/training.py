@@ -7,7 +7,6 @@ served (selection.py). `finetune` chooses from all those answers together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -119,9 +118,7 @@ class Trainings:
             hops = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
         tuned, beside = before, None if memories is None else memories.choose(without=part).memory
         if beside is not None:
-            remembering = deepcopy(start)
-            remembering.memory = memory_of(training, beside)
-            tuned = held_out.answers(remembering)
+            tuned = held_out.answers(with_memory(start, memory_of(training, beside), 1.0))
         # An encoder that learned is served whole: its head alone would not lead back.
         shares = SHARES if self.encoder is None else (1.0,)
         if beside is not None and self.encoder is None:

@@ -174,9 +174,8 @@ def kept_served(served: dict[Served, Answers], now: Answers) -> Served:
     was chosen if it gains.
     """
     hops: dict[Served, dict[float, Float[np.ndarray, " queries"]]] = {}
-    for of in sorted(
-        served, key=lambda of: (-of.share, of.query_keys, of.keywords, of.memory)
-    ):  # equals: the plainest
+    # Of equals the plainest.
+    for of in sorted(served, key=lambda of: (-of.share, of.query_keys, of.keywords, of.memory)):
         hops.setdefault(of._replace(hop=0.0), {})[of.hop] = served[of].all
     best = {of: of._replace(hop=kept_hop(values, now.seen)) for of, values in hops.items()}
     if (~np.isnan(now.unseen)).sum() < MIN_SLICE:

@@ -1,4 +1,4 @@
-"""A query memory gives what its formula gives, has gradients, and survives its file."""
+"""A query memory gives what its formula gives, and has gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
+from dsearch.errors import DimensionMismatch, InvalidRequest
 
 
 def small(**setting: float) -> QueryMemory:
@@ -71,22 +71,6 @@ def test_gradients_reach_query_strength_temperature_and_level() -> None:
 def test_a_memory_without_strength_adds_nothing() -> None:
     memory = small()
     assert not memory.relevance(memory(torch.ones(1, 4))).any()
-
-
-def test_its_file_gives_it_back() -> None:
-    memory = small(strength=0.8, temperature=0.07, null_level=0.3)
-    again = QueryMemory.from_bytes(memory.to_bytes())
-    assert again.texts == ["one", "two", "three"]
-    for name, tensor in memory.state_dict().items():
-        assert torch.allclose(again.state_dict()[name], tensor, rtol=1e-6), name
-    for name, tensor in memory.named_buffers():
-        assert torch.equal(dict(again.named_buffers())[name], tensor), name
-
-
-@pytest.mark.parametrize("cut", [4, 40, 400])
-def test_a_file_cut_short_is_corrupt(cut: int) -> None:
-    with pytest.raises(CorruptData, match="query memory"):
-        QueryMemory.from_bytes(small().to_bytes()[:cut])
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -12,6 +12,7 @@ from support.fakes import HashingEncoder
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import LENDING, NEIGHBOURS, QueryMemory
 from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
 from dsearch.engine.models.tensors import head_from_tensors, head_tensors, require_head_alone
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.coverage import covered_mass
@@ -250,3 +251,19 @@ def test_a_head_travels_without_its_memory_and_is_refused_as_a_child(papers: Col
     version = papers.add_model(head, {})
     with pytest.raises(Conflict, match="memory"):
         require_head_alone(version, papers.store.model(version).record)
+
+
+def test_its_file_gives_it_back(papers: Collection) -> None:
+    memory = memory_over(papers, strength=0.8)
+    again = memory_from_bytes(memory_bytes(memory))
+    assert again.texts == PAST
+    for name, tensor in memory.state_dict().items():
+        assert torch.allclose(again.state_dict()[name], tensor, rtol=1e-6), name
+    for name, tensor in memory.named_buffers():
+        assert torch.equal(dict(again.named_buffers())[name], tensor), name
+
+
+@pytest.mark.parametrize("cut", [4, 40, 400])
+def test_a_file_cut_short_is_corrupt(papers: Collection, cut: int) -> None:
+    with pytest.raises(CorruptData, match="memory"):
+        memory_from_bytes(memory_bytes(memory_over(papers))[:cut])

@@ -68,7 +68,12 @@ def test_the_tuned_search_may_answer_where_the_head_may_not(words: Collection, m
     weight = setting_of(trained.head)[0] / trained.keyword_factor
     assert weight == pytest.approx(trained.tuned.setting[0], abs=1e-3)
     made = register(
-        words, trained.head, trained.record, passed=trained.gate.passed, reason=trained.gate.reason
+        words,
+        trained.head,
+        trained.record,
+        passed=trained.gate.passed,
+        reason=trained.gate.reason,
+        tuned_head=trained.tuned.head,
     )
     assert (made.version, made.live, words.live_model) == ("v1", "v2", "v2")
     assert setting_of(words.head("v2")) == trained.tuned.setting
