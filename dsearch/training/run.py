@@ -179,6 +179,9 @@ class _TrainingRun:
         job, collection = self.job, self.collection
         if job.self_supervised:
             examples = examples_from_corpus(collection, seed=job.seed)
+            documents = len(examples.snapshot.visible())
+            taught = len({at.item() for at, _ in examples.relevant})
+            self.observer.remark(f"queries: {len(examples)} sentences of {taught} of {documents} documents")
             options = self_supervised_options(**self._chosen())
         else:
             examples = judged_examples(collection, job, job.teacher)
