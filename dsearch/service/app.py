@@ -20,6 +20,7 @@ from dsearch.service.errors import (
     OriginNotAllowed,
     ScopeTooNarrow,
 )
+from dsearch.service.mcp import endpoint as mcp
 from dsearch.service.middleware.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
 from dsearch.service.middleware.guard import LOOPBACK_HOSTS, Guard
 from dsearch.service.middleware.slow_clients import WatchBodies
@@ -101,6 +102,7 @@ def create_app(
         try:
             yield
         finally:
+            await agents.stop()
             await service.stop()
 
     app = FastAPI(
@@ -133,6 +135,7 @@ def create_app(
     )
     for routes in declared:
         app.include_router(routes.router)
+    agents = mcp.install(app, service)
     page.install(app)
     guide.install(app)
     _share_schemas(app)
