@@ -13,6 +13,7 @@ from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.service.auth.access import Access, is_open
 from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.compat import embeddings, rerank
 from dsearch.service.errors import (
     DeadlinePassed,
     HostNotAllowed,
@@ -132,6 +133,8 @@ def create_app(
         feedback,
         models,
         tasks,
+        embeddings,
+        rerank,
     )
     for routes in declared:
         app.include_router(routes.router)

@@ -21,6 +21,7 @@ OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs", "/guide")
 OPEN_FOLDERS = ("/ui/", "/docs/assets/", "/guide/")
 _ASKING = re.compile(
     r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict)"
+    r"|/v1/embeddings|/v[12]/rerank"
     r"|/mcp"  # each of its tools has a scope of its own
 )
 _WRITING = re.compile(r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?)", re.DOTALL)

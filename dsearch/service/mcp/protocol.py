@@ -52,14 +52,14 @@ def protocol_server(service: Service, caller_of: CallerOf) -> Server[Any]:
         return ListToolsResult(tools=[_declared(tool) for tool in TOOLS.values() if _may(caller, tool)])
 
     async def call_tool(
-        context: ServerRequestContext[Any, Any], asked: CallToolRequestParams
+        context: ServerRequestContext[Any, Any], call: CallToolRequestParams
     ) -> CallToolResult:
         try:
-            answer = await _call(service, asked.name, asked.arguments or {}, caller_of(context))
+            answer = await _call(service, call.name, call.arguments or {}, caller_of(context))
         except DsearchError as error:
             return _refusal(str(error))
         except Exception:
-            _log.exception("tool %s failed", shown(asked.name))
+            _log.exception("tool %s failed", shown(call.name))
             return _refusal("an unexpected error; the server's log has it")
         content = answer.model_dump(mode="json")
         text = TextContent(type="text", text=orjson.dumps(content).decode())
@@ -86,18 +86,18 @@ async def _call(service: Service, name: str, arguments: dict[str, Any], caller: 
     usable = [tool for tool in TOOLS.values() if _may(caller, tool)]
     tool = TOOLS.get(name)
     if tool is None:
-        raise InvalidRequest(f"no tool {shown(name)}; use {', '.join(one.name for one in usable)}")
+        raise InvalidRequest(f"no tool {shown(name)}; use {', '.join(item.name for item in usable)}")
     if tool not in usable:
         raise ScopeTooNarrow(
             f"this API key has scope {caller.scope}; {name} needs {tool.scope} "
             f"(dsearch keys create --scope {tool.scope})"
         )
     try:
-        given = tool.arguments.model_validate(arguments)
+        parsed = tool.arguments.model_validate(arguments)
     except ValidationError as error:
-        wrong = field_errors([{**one, "loc": ("body", *one["loc"])} for one in error.errors()])
-        raise InvalidRequest("; ".join(one["detail"] for one in wrong[:5])) from None
-    return await tool.run(service, given, caller)
+        wrong = field_errors([{**item, "loc": ("body", *item["loc"])} for item in error.errors()])
+        raise InvalidRequest("; ".join(item["detail"] for item in wrong[:5])) from None
+    return await tool.run(service, parsed, caller)
 
 
 def _may(caller: Caller, tool: AgentTool) -> bool:

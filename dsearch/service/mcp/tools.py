@@ -158,42 +158,40 @@ class AgentTool:
     writes: bool = False
 
 
-async def _search(service: Service, asked: SearchInput, caller: Caller) -> FoundDocuments:
-    names = (
-        [asked.collection] if asked.collection is not None else await service.read(service.catalogue.names)
-    )
+async def _search(service: Service, call: SearchInput, caller: Caller) -> FoundDocuments:
+    names = [call.collection] if call.collection is not None else await service.read(service.catalogue.names)
     if not names:
         raise InvalidRequest("there is no collection yet; make one with: dsearch index FILES")
-    found: list[list[FoundDocument]] = []
+    pages: list[list[FoundDocument]] = []
     error: DsearchError | None = None
     for name in names:
-        searches = Searches(service.catalogue, name, SearchOptions(limit=asked.limit))
+        searches = Searches(service.catalogue, name, SearchOptions(limit=call.limit))
         try:
-            result = await service.searching.submit(searches, asked.query, characters=len(asked.query))
+            result = await service.searching.submit(searches, call.query, characters=len(call.query))
         except DsearchError as raised:  # a damaged collection does not keep the others from answering
             error = raised
             continue
         service.metrics.searched(name, [result])
         page, _, _ = service.impressions.show(name, result, key=caller.key)
-        found.append(
+        pages.append(
             [
                 FoundDocument(id=f"{name}/{hit.id}", title=_title(hit), url=_url(name, hit, caller))
                 for hit in page.hits
             ]
         )
-    if error is not None and not found:
+    if error is not None and not pages:
         raise error
-    in_turn = chain.from_iterable(zip_longest(*found))
-    return FoundDocuments(results=[one for one in in_turn if one is not None][: asked.limit])
+    in_turn = chain.from_iterable(zip_longest(*pages))
+    return FoundDocuments(results=[item for item in in_turn if item is not None][: call.limit])
 
 
-async def _fetch(service: Service, asked: FetchInput, caller: Caller) -> FetchedDocument:
-    name, _, id = asked.id.partition("/")
+async def _fetch(service: Service, call: FetchInput, caller: Caller) -> FetchedDocument:
+    name, _, id = call.id.partition("/")
     if not id:
-        raise InvalidRequest(f"id={shown(asked.id)}; use the id of a result of search, such as papers/d17")
+        raise InvalidRequest(f"id={shown(call.id)}; use the id of a result of search, such as papers/d17")
     document = await service.read(partial(_stored, service.catalogue, name, id))
     return FetchedDocument(
-        id=asked.id,
+        id=call.id,
         title=_title(document),
         text=document.text,
         url=_url(name, document, caller),
@@ -209,17 +207,17 @@ def _stored(catalogue: Catalogue, name: str, id: str) -> Document:
 async def _list_collections(service: Service, _: NoInput, caller: Caller) -> CollectionsListed:
     described = await service.read(service.catalogue.describe_all)
     listed = [
-        CollectionListed(name=one.name, documents=one.documents, model=one.model, language=one.language)
-        for one in described
-        if isinstance(one, CollectionInfo)  # a damaged one answers nothing
+        CollectionListed(name=item.name, documents=item.documents, model=item.model, language=item.language)
+        for item in described
+        if isinstance(item, CollectionInfo)  # a damaged one answers nothing
     ]
     return CollectionsListed(collections=listed)
 
 
-async def _add_documents(service: Service, asked: AddInput, caller: Caller) -> DocumentsAdded:
-    documents = [one.document() for one in asked.documents]
-    characters = sum(len(one.text) + len(one.title) for one in documents)
-    store = partial(_store, service.catalogue, asked.collection, documents)
+async def _add_documents(service: Service, call: AddInput, caller: Caller) -> DocumentsAdded:
+    documents = [item.document() for item in call.documents]
+    characters = sum(len(item.text) + len(item.title) for item in documents)
+    store = partial(_store, service.catalogue, call.collection, documents)
     return await service.writing.run(store, characters=characters)
 
 
@@ -239,9 +237,9 @@ def _title(document: Document | Hit) -> str:
 
 def _url(collection: str, document: Document | Hit, caller: Caller) -> str:
     """The address that the document's metadata give, or where the service has it."""
-    given = document.metadata.get("url")
-    if isinstance(given, str) and given:
-        return given
+    address = document.metadata.get("url")
+    if isinstance(address, str) and address:
+        return address
     id = quote(document.id, safe="")
     if not caller.address:
         return f"{_PLACE}{collection}/{id}"

@@ -18,7 +18,9 @@ Shape = Callable[[dict[str, Any]], tuple[dict[str, Any], str | None]]
 
 def shape_of(path: str) -> Shape | None:
     """The shape of errors of requests for `path`; None: the problem document as it is."""
-    return _SHAPES.get(path)
+    if path in _SHAPES:
+        return _SHAPES[path]
+    return _openai if path.startswith(_OPENAI_PATHS) else None
 
 
 def _json_rpc(problem: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
@@ -27,4 +29,21 @@ def _json_rpc(problem: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
     return {"jsonrpc": "2.0", "id": None, "error": error}, JSON
 
 
-_SHAPES: dict[str, Shape] = {"/mcp": _json_rpc}
+def _openai(problem: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """With the members `error`, which clients of OpenAI's API read, and `message`, of Cohere's."""
+    detail, errors = problem["detail"], problem.get("errors")
+    error = {
+        "message": detail,
+        "type": _OPENAI_TYPES.get(problem["status"], "invalid_request_error")
+        if problem["status"] < _SERVER_STATUS
+        else "server_error",
+        "param": errors[0]["field"] if errors else None,
+        "code": problem["code"],
+    }
+    return {**problem, "error": error, "message": detail}, None
+
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+_SERVER_STATUS = 500
+_OPENAI_PATHS = ("/v1/embeddings", "/v1/models", "/v1/vector_stores")
+_SHAPES: dict[str, Shape] = {"/mcp": _json_rpc, "/v1/rerank": _openai, "/v2/rerank": _openai}

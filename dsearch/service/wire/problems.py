@@ -154,7 +154,7 @@ class ProblemAnswer(Response):
 
     def __init__(self, content: dict[str, Any], status: int, headers: dict[str, str] | None = None):
         super().__init__(orjson.dumps(content), status, headers, MEDIA_TYPE)
-        self._problem, self._given = content, headers
+        self._problem, self._more_headers = content, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, as ASGI has it."""
@@ -168,7 +168,7 @@ class ProblemAnswer(Response):
         content, media_type = shape(self._problem)
         other = copy(self)
         other.body, other.media_type = orjson.dumps(content), media_type or MEDIA_TYPE
-        other.init_headers(self._given)
+        other.init_headers(self._more_headers)
         return other
 
 
