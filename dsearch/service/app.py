@@ -13,7 +13,7 @@ from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.service.auth.access import Access, is_open
 from dsearch.service.auth.keys import ApiKeys
-from dsearch.service.compat import embeddings, rerank
+from dsearch.service.compat import embeddings, rerank, retrieve, vector_stores
 from dsearch.service.errors import (
     DeadlinePassed,
     HostNotAllowed,
@@ -135,6 +135,8 @@ def create_app(
         tasks,
         embeddings,
         rerank,
+        retrieve,
+        vector_stores,
     )
     for routes in declared:
         app.include_router(routes.router)

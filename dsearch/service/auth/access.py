@@ -21,10 +21,10 @@ OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs", "/guide")
 OPEN_FOLDERS = ("/ui/", "/docs/assets/", "/guide/")
 _ASKING = re.compile(
     r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict)"
-    r"|/v1/embeddings|/v[12]/rerank"
+    r"|/v1/embeddings|/v[12]/rerank|/v1/vector_stores/[^/]+/search|/retrieve"
     r"|/mcp"  # each of its tools has a scope of its own
 )
-_WRITING = re.compile(r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?)", re.DOTALL)
+_WRITING = re.compile(r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?)|/reward", re.DOTALL)
 
 
 def is_open(path: str) -> bool:

@@ -134,6 +134,8 @@ def test_a_damaged_file_opens_nothing(client: TestClient, keys: ApiKeys) -> None
                 "POST /v1/collections/papers/attend",
                 "POST /v1/collections/papers/predict",
                 "POST /v1/embeddings",
+                "POST /retrieve",
+                "POST /v1/vector_stores/papers/search",
                 "POST /v1/rerank",
                 "POST /v2/rerank",
                 "GET /v1/models",
@@ -142,7 +144,14 @@ def test_a_damaged_file_opens_nothing(client: TestClient, keys: ApiKeys) -> None
                 "GET /metrics",
             ],
         ),
-        ("write", ["PUT /v1/collections/papers/documents", "DELETE /v1/collections/papers/documents/d000"]),
+        (
+            "write",
+            [
+                "PUT /v1/collections/papers/documents",
+                "DELETE /v1/collections/papers/documents/d000",
+                "POST /reward",
+            ],
+        ),
         (
             "admin",
             [

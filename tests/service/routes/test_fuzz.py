@@ -15,6 +15,8 @@ from support.sizes import by_size
 from dsearch.engine import Collection
 from dsearch.service.compat.embeddings import EmbeddingsRequest
 from dsearch.service.compat.rerank import RerankRequest
+from dsearch.service.compat.retrieve import RetrieveRequest, RewardRequest
+from dsearch.service.compat.vector_stores import VectorStoreSearch
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.schemas.documents import DeleteRequest, FacetsRequest, SimilarRequest
 from dsearch.service.schemas.search import BatchRequest, DocumentGiven, PredictRequest, SearchRequest
@@ -41,6 +43,9 @@ ROUTES: dict[str, type[Any]] = {
     "/v1/embeddings": EmbeddingsRequest,
     "/v1/rerank": RerankRequest,
     "/v2/rerank": RerankRequest,
+    "/retrieve": RetrieveRequest,
+    "/reward": RewardRequest,
+    "/v1/vector_stores/papers/search": VectorStoreSearch,
 }
 
 
@@ -60,6 +65,8 @@ def bodies(draw: st.DrawFn) -> tuple[str, Any]:
             "/v1/embeddings": {"model": "papers", "input": "cat"},
             "/v1/rerank": {"model": "papers", "query": "cat", "documents": ["cat"]},
             "/v2/rerank": {"model": "papers", "query": "cat", "documents": ["cat"]},
+            "/reward": {"rewards": [{"query": "cat", "ids": ["d001"], "reward": 1.0}]},
+            "/v1/vector_stores/papers/search": {"query": "cat"},
         }
         body |= whole.get(route, {"queries": ["cat"]})
     return route, body
@@ -117,6 +124,8 @@ PARTS = (
         ("GET", "/v1/collections/papers/search?q=cat&model={}"),
         ("POST", "/v1/collections/papers/models/{}/promote"),
         ("GET", "/v1/models/{}"),
+        ("GET", "/v1/vector_stores/{}"),
+        ("POST", "/v1/vector_stores/{}/search"),
         ("GET", "/problems/{}"),
         ("GET", "/ui/{}"),
         ("GET", "/{}"),
