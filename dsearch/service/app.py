@@ -13,6 +13,7 @@ from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.service.auth.access import Access, is_open
 from dsearch.service.auth.keys import ApiKeys
+from dsearch.service.compat import embeddings, rerank, retrieve, vector_stores
 from dsearch.service.errors import (
     DeadlinePassed,
     HostNotAllowed,
@@ -20,6 +21,7 @@ from dsearch.service.errors import (
     OriginNotAllowed,
     ScopeTooNarrow,
 )
+from dsearch.service.mcp import endpoint as mcp
 from dsearch.service.middleware.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
 from dsearch.service.middleware.guard import LOOPBACK_HOSTS, Guard
 from dsearch.service.middleware.slow_clients import WatchBodies
@@ -101,6 +103,7 @@ def create_app(
         try:
             yield
         finally:
+            await agents.stop()
             await service.stop()
 
     app = FastAPI(
@@ -130,9 +133,14 @@ def create_app(
         feedback,
         models,
         tasks,
+        embeddings,
+        rerank,
+        retrieve,
+        vector_stores,
     )
     for routes in declared:
         app.include_router(routes.router)
+    agents = mcp.install(app, service)
     page.install(app)
     guide.install(app)
     _share_schemas(app)

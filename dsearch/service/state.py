@@ -35,6 +35,8 @@ SEARCH_CHARACTERS_WAITING = 1024 * 1024
 WRITES_WAITING = 64
 WRITE_CHARACTERS_WAITING = 32 * 1024 * 1024
 FEEDBACK_WAITING = 64
+ENCODINGS_WAITING = 64
+ENCODING_CHARACTERS_WAITING = 16 * 1024 * 1024
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -85,6 +87,12 @@ class Service:
             observer=self.metrics,
         )
         self.feedback = Worker("feedback", waiting=FEEDBACK_WAITING, finishes=True, observer=self.metrics)
+        self.encoding = Worker(  # of texts that are not stored: neither searches nor writes wait for them
+            "encode",
+            waiting=ENCODINGS_WAITING,
+            waiting_characters=ENCODING_CHARACTERS_WAITING,
+            observer=self.metrics,
+        )
         self.tasks = Tasks(
             engine,
             self.catalogue,
@@ -110,6 +118,7 @@ class Service:
         self.searching.start()
         self.writing.start()
         self.feedback.start()
+        self.encoding.start()
         self.tasks.start()
         self.lag.start()
         self._warming = asyncio.get_running_loop().create_task(self.searching.run(self._warm))
@@ -123,7 +132,7 @@ class Service:
         """Finish waiting work and end the workers."""
         self.leave()
         await self.lag.stop()
-        for worker in (self.searching, self.writing, self.feedback):
+        for worker in (self.searching, self.writing, self.feedback, self.encoding):
             await run_in_threadpool(worker.stop)
         await run_in_threadpool(self.tasks.stop)
         if self._warming is not None:

@@ -19,8 +19,12 @@ from dsearch.service.errors import KeyMissing, ScopeTooNarrow
 
 OPEN_PATHS = ("/healthz", "/readyz", "/", "/docs", "/guide")
 OPEN_FOLDERS = ("/ui/", "/docs/assets/", "/guide/")
-_ASKING = re.compile(r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict)")
-_WRITING = re.compile(r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?)", re.DOTALL)
+_ASKING = re.compile(
+    r"/v1/collections/[^/]+/(search|search/batch|similar|facets|attend|vjp|predict)"
+    r"|/v1/embeddings|/v[12]/rerank|/v1/vector_stores/[^/]+/search|/retrieve"
+    r"|/mcp"  # each of its tools has a scope of its own
+)
+_WRITING = re.compile(r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?)|/reward", re.DOTALL)
 
 
 def is_open(path: str) -> bool:
@@ -38,7 +42,8 @@ def needed_scope(method: str, path: str) -> KeyScope:
 class Access:
     """An ASGI middleware: lets a request pass that has the key for it, and notes whose it is.
 
-    `request.state.key_id` is the key's id, or None where none is needed.
+    `request.state.key_id` is the key's id, and `request.state.key_scope` its scope, both None where no key is
+    needed.
 
     Args:
         app: what is guarded.
@@ -61,7 +66,8 @@ class Access:
         """
         if scope["type"] == "http":
             key = None if is_open(scope["path"]) else self._holder(scope)
-            scope.setdefault("state", {})["key_id"] = key.id if key else None
+            state = scope.setdefault("state", {})
+            state["key_id"], state["key_scope"] = (key.id, key.scope) if key else (None, None)
         await self.app(scope, receive, send)
 
     def _holder(self, scope: Scope) -> ApiKey | None:

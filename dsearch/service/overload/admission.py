@@ -35,7 +35,10 @@ TIGHT_S = 60.0
 MAX_IN_FLIGHT = 1024  # of all requests; far above the queues of the others, which refuse by themselves
 
 _ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
-_SEARCHES = re.compile(r"/v1/collections/[^/]+/(search|search/batch|similar|attend|vjp|predict)")
+_SEARCHES = re.compile(
+    r"/v1/collections/[^/]+/(search|search/batch|similar|attend|vjp|predict)"
+    r"|/mcp|/retrieve|/v1/vector_stores/[^/]+/search"
+)
 
 
 class Admission:

@@ -15,6 +15,7 @@ from dsearch.service.errors import Overloaded
 from dsearch.service.overload.admission import Admission
 from dsearch.service.telemetry import logs
 from dsearch.service.telemetry.metrics import Metrics
+from dsearch.service.wire.error_shapes import Shape, shape_of
 from dsearch.service.wire.json import new_id
 from dsearch.service.wire.problems import add_headers, problem_of
 
@@ -34,11 +35,10 @@ class Refusal:
         self.admission = admission
         self._leaving = leaving
         self._metrics = metrics
-        response = problem_of(Overloaded(_REFUSED))
-        self._status, self._body = response.status_code, bytes(response.body)
-        start = {"headers": response.raw_headers}
-        add_headers(start, "", close=False)
-        self._headers = [header for header in start["headers"] if header[0] != b"x-request-id"]
+        self._problem = problem_of(Overloaded(_REFUSED))
+        self._status = self._problem.status_code
+        self._prepared: dict[Shape | None, tuple[list[tuple[bytes, bytes]], bytes]] = {}
+        self._answer(None)
 
     def messages(self, scope: Scope) -> tuple[Message, Message] | None:
         """The answer in ASGI's messages; None: the request is not refused."""
@@ -48,8 +48,19 @@ class Refusal:
         if logs.access.isEnabledFor(logging.INFO):
             fields = {"method": scope["method"], "status": self._status}
             logs.access.info("refused", extra={"fields": fields})
-        headers = [*self._headers, (b"x-request-id", new_id().encode())]
+        prepared, body = self._answer(shape_of(scope["path"]))
+        headers = [*prepared, (b"x-request-id", new_id().encode())]
         if self._leaving():
             headers.append((b"connection", b"close"))
         start = {"type": "http.response.start", "status": self._status, "headers": headers}
-        return start, {"type": "http.response.body", "body": self._body}
+        return start, {"type": "http.response.body", "body": body}
+
+    def _answer(self, shape: Shape | None) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """Headers and body of the answer in a shape, made once."""
+        if shape not in self._prepared:
+            response = self._problem.shaped(shape)
+            start = {"headers": response.raw_headers}
+            add_headers(start, "", close=False)
+            headers = [header for header in start["headers"] if header[0] != b"x-request-id"]
+            self._prepared[shape] = headers, bytes(response.body)
+        return self._prepared[shape]

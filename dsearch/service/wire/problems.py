@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from copy import copy
 from http import HTTPStatus
 from typing import Any
 
@@ -18,12 +19,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope, Send
 
 from dsearch.errors import DsearchError, NotFound
 from dsearch.hints import Command
 from dsearch.service import errors as service_errors
 from dsearch.service.errors import KeyMissing, RetryLater
+from dsearch.service.wire.error_shapes import Shape, shape_of
 from dsearch.service.wire.fields import shown
 
 MEDIA_TYPE = "application/problem+json"
@@ -133,15 +135,44 @@ def documented(*kinds_of_error: type[DsearchError]) -> dict[int | str, dict[str,
 
 def problem(
     code: str, detail: str, *, status: int | None = None, headers: dict[str, str] | None = None, **more: Any
-) -> Response:
+) -> ProblemAnswer:
     """A problem document as an answer; members of `more` that are None are left out."""
     known_status, title = _kind(code)
     content = {"type": f"/problems/{code}", "title": title, "status": status or known_status, "code": code}
     content |= {"detail": detail} | {name: value for name, value in more.items() if value is not None}
-    return Response(orjson.dumps(content), status or known_status, headers, MEDIA_TYPE)
+    return ProblemAnswer(content, status or known_status, headers)
 
 
-def problem_of(error: DsearchError, **more: Any) -> Response:
+class ProblemAnswer(Response):
+    """A problem as an answer, in the shape that clients of the request's path parse.
+
+    Args:
+        content: problem document.
+        status: of the answer.
+        headers: further headers.
+    """
+
+    def __init__(self, content: dict[str, Any], status: int, headers: dict[str, str] | None = None):
+        super().__init__(orjson.dumps(content), status, headers, MEDIA_TYPE)
+        self._problem, self._more_headers = content, headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, as ASGI has it."""
+        answer = self.shaped(shape_of(scope["path"]))
+        await super(ProblemAnswer, answer).__call__(scope, receive, send)
+
+    def shaped(self, shape: Shape | None) -> ProblemAnswer:
+        """The same problem in a shape of error_shapes.py; None: as a problem document."""
+        if shape is None:
+            return self
+        content, media_type = shape(self._problem)
+        other = copy(self)
+        other.body, other.media_type = orjson.dumps(content), media_type or MEDIA_TYPE
+        other.init_headers(self._more_headers)
+        return other
+
+
+def problem_of(error: DsearchError, **more: Any) -> ProblemAnswer:
     """The answer to a request that raised `error`."""
     headers: dict[str, str] | None = None
     if isinstance(error, RetryLater):

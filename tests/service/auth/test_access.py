@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from filelock import FileLock, Timeout
 from starlette.testclient import TestClient
+from support.service.problems import problem_in
 from support.service.service_fakes import ORIGIN
 
 from dsearch.engine import Collection, SearchEngine
@@ -63,7 +64,7 @@ def test_with_keys_every_route_needs_one(
         if is_open(path) or answered.status_code != 401:
             opened.add(path)
             continue
-        assert answered.json()["code"] == "key_missing", path
+        assert problem_in(answered)["code"] == "key_missing", path
         assert answered.headers["www-authenticate"].startswith("Bearer")
         assert answered.headers["x-content-type-options"] == "nosniff"
     guide = {"/guide", "/guide/{topic}", "/guide/{name}.png"}
@@ -132,11 +133,25 @@ def test_a_damaged_file_opens_nothing(client: TestClient, keys: ApiKeys) -> None
                 "POST /v1/collections/papers/search/batch",
                 "POST /v1/collections/papers/attend",
                 "POST /v1/collections/papers/predict",
+                "POST /v1/embeddings",
+                "POST /retrieve",
+                "POST /v1/vector_stores/papers/search",
+                "POST /v1/rerank",
+                "POST /v2/rerank",
+                "GET /v1/models",
+                "POST /mcp",
                 "GET /v1/collections",
                 "GET /metrics",
             ],
         ),
-        ("write", ["PUT /v1/collections/papers/documents", "DELETE /v1/collections/papers/documents/d000"]),
+        (
+            "write",
+            [
+                "PUT /v1/collections/papers/documents",
+                "DELETE /v1/collections/papers/documents/d000",
+                "POST /reward",
+            ],
+        ),
         (
             "admin",
             [
@@ -162,8 +177,8 @@ def test_a_scope_opens_what_it_says(
         assert needed_scope(method, path) == needed, request
         for scope in SCOPES[: SCOPES.index(needed)]:
             answered = client.request(method, path, headers=bearer(made[scope]))
-            assert (answered.status_code, answered.json()["code"]) == (403, "scope_too_narrow")
-            assert f"needs {needed}" in answered.json()["detail"]
+            assert (answered.status_code, problem_in(answered)["code"]) == (403, "scope_too_narrow")
+            assert f"needs {needed}" in problem_in(answered)["detail"]
     for request in reversed(requests):
         method, path = request.split()
         assert client.request(method, path, headers=bearer(made[needed])).status_code not in (401, 403)

@@ -13,6 +13,10 @@ from support.service.problems import require_an_answer
 from support.sizes import by_size
 
 from dsearch.engine import Collection
+from dsearch.service.compat.embeddings import EmbeddingsRequest
+from dsearch.service.compat.rerank import RerankRequest
+from dsearch.service.compat.retrieve import RetrieveRequest, RewardRequest
+from dsearch.service.compat.vector_stores import VectorStoreSearch
 from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.schemas.documents import DeleteRequest, FacetsRequest, SimilarRequest
 from dsearch.service.schemas.search import BatchRequest, DocumentGiven, PredictRequest, SearchRequest
@@ -36,6 +40,12 @@ ROUTES: dict[str, type[Any]] = {
     "facets": FacetsRequest,
     "documents/delete": DeleteRequest,
     "documents": DocumentGiven,
+    "/v1/embeddings": EmbeddingsRequest,
+    "/v1/rerank": RerankRequest,
+    "/v2/rerank": RerankRequest,
+    "/retrieve": RetrieveRequest,
+    "/reward": RewardRequest,
+    "/v1/vector_stores/papers/search": VectorStoreSearch,
 }
 
 
@@ -52,6 +62,11 @@ def bodies(draw: st.DrawFn) -> tuple[str, Any]:
             "similar": {"like": ["d001"]},
             "facets": {"fields": ["i"]},
             "documents/delete": {"ids": ["d002"]},
+            "/v1/embeddings": {"model": "papers", "input": "cat"},
+            "/v1/rerank": {"model": "papers", "query": "cat", "documents": ["cat"]},
+            "/v2/rerank": {"model": "papers", "query": "cat", "documents": ["cat"]},
+            "/reward": {"rewards": [{"query": "cat", "ids": ["d001"], "reward": 1.0}]},
+            "/v1/vector_stores/papers/search": {"query": "cat"},
         }
         body |= whole.get(route, {"queries": ["cat"]})
     return route, body
@@ -64,7 +79,7 @@ def test_any_json_gets_an_answer(client: TestClient, papers: Collection, sent: t
     method = "PUT" if route == "documents" else "POST"
     content = json.dumps([body] if route == "documents" else body).encode()
     headers = {"Content-Type": "application/json"}
-    url = f"/v1/collections/papers/{route}"
+    url = route if route.startswith("/") else f"/v1/collections/papers/{route}"
     require_an_answer(client.request(method, url, content=content, headers=headers))
     if route == "documents":
         headers = {"Content-Type": "application/x-ndjson"}
@@ -108,6 +123,9 @@ PARTS = (
         ("GET", "/v1/collections/papers/search?q={}"),
         ("GET", "/v1/collections/papers/search?q=cat&model={}"),
         ("POST", "/v1/collections/papers/models/{}/promote"),
+        ("GET", "/v1/models/{}"),
+        ("GET", "/v1/vector_stores/{}"),
+        ("POST", "/v1/vector_stores/{}/search"),
         ("GET", "/problems/{}"),
         ("GET", "/ui/{}"),
         ("GET", "/{}"),

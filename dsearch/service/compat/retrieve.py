@@ -1,0 +1,193 @@
+"""`POST /retrieve` and `POST /reward`: what search agents in reinforcement learning call (Search-R1, verl).
+
+Rewards are stored as feedback, from which heads and the query memory are trained: the retriever learns too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Self
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dsearch.errors import (
+    CollectionNotFound,
+    Conflict,
+    CorruptData,
+    EncoderUnavailable,
+    InsufficientStorage,
+    InvalidRequest,
+)
+from dsearch.results import Recorded
+from dsearch.search_options import SearchOptions
+from dsearch.service.batching.search import Searches
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.feedback import Feedback, asker
+from dsearch.service.middleware.strict_route import StrictRoute
+from dsearch.service.schemas.feedback import EventGiven, Name
+from dsearch.service.schemas.search import MAX_QUERIES, QueryText
+from dsearch.service.state import Service, TheService
+from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.wire.json import json_answer
+from dsearch.service.wire.problems import documented
+from dsearch.store import FeedbackFull
+from dsearch.types import Hit
+
+MAX_TOP = 100
+MAX_REWARDS = 1000
+_GOOD = 0.5
+
+router = APIRouter(tags=["compatible"], route_class=StrictRoute)
+_BODIES = documented(CollectionNotFound, InvalidRequest, InvalidJson, BodyTooLarge, UnsupportedMediaType)
+
+CollectionParameter = Annotated[
+    str | None,
+    Query(
+        max_length=64, description="where to search; may be left out where there is one", examples=["papers"]
+    ),
+]
+
+
+class RetrieveRequest(Given):
+    """Queries of an agent."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [{"queries": ["what is a key?"], "topk": 3, "return_scores": True}]},
+    )
+
+    queries: Annotated[list[QueryText], Field(min_length=1, max_length=MAX_QUERIES)]
+    topk: Annotated[int, Field(ge=1, le=MAX_TOP), allowed(f"an integer from 1 to {MAX_TOP}")] | None = Field(
+        3, description="number of documents for each query"
+    )
+    return_scores: Annotated[bool, allowed("true or false")] = Field(
+        False, description="whether each document stands beside its score"
+    )
+
+
+class RetrieveAnswer(BaseModel):
+    """Documents of each query, best first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "result": [[{"document": {"id": "d1", "contents": '"Keys"\nKeys are …'}, "score": 0.7}]],
+                    "query_ids": ["0d9f1f6ab8f14bb0a1b1a7a3d1a4c0de"],
+                }
+            ]
+        }
+    )
+
+    result: list[list[dict[str, Any]]] = Field(
+        description="documents with id and contents: the title in quotes, then the text on the next line; "
+        "with return_scores objects of document and score"
+    )
+    query_ids: list[str] = Field(description="one for each query, for /reward")
+
+
+class RewardGiven(Given):
+    """Reward of an episode for what one query brought."""
+
+    model_config = ConfigDict(strict=True)
+
+    query: QueryText | None = Field(None, description="words of the query, if there is no query_id")
+    query_id: Annotated[Name, Field(min_length=1)] | None = Field(None, description="of /retrieve's answer")
+    ids: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=512)]], Field(min_length=1, max_length=MAX_TOP)
+    ] = Field(description="documents that the episode used")
+    reward: Annotated[float, Field(ge=0, le=1), allowed("a number from 0 to 1")] = Field(
+        description=f"success of the episode; from {_GOOD} on the documents count as relevant, below as not"
+    )
+
+    @model_validator(mode="after")
+    def _one_query(self) -> Self:
+        if (self.query is None) == (self.query_id is None):
+            raise ValueError("give a query, or the query_id of an answer of /retrieve, and not both")
+        return self
+
+
+class RewardRequest(Given):
+    """Rewards of episodes."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [{"rewards": [{"query": "what is a key?", "ids": ["d000"], "reward": 1.0}]}]
+        },
+    )
+
+    rewards: Annotated[list[RewardGiven], Field(min_length=1, max_length=MAX_REWARDS)]
+    client_id: Name = Field("", description="name of the run; its share in training is limited")
+
+
+@router.post(
+    "/retrieve",
+    response_model=RetrieveAnswer,
+    responses=_BODIES | documented(Overloaded, EncoderUnavailable),
+)
+async def retrieve(
+    body: RetrieveRequest, request: Request, service: TheService, collection: CollectionParameter = None
+) -> Response:
+    """Search with many queries, in the shape of Search-R1 and verl."""
+    name = await _only(collection, service)
+    searches = Searches(service.catalogue, name, SearchOptions(limit=body.topk or 3))
+    results = await service.searching.run(
+        partial(searches, body.queries), characters=sum(map(len, body.queries))
+    )
+    service.metrics.searched(name, results)
+    rows: list[list[dict[str, Any]]] = []
+    query_ids: list[str] = []
+    for result in results:
+        page, query_id, _ = service.impressions.show(name, result, key=asker(request))
+        query_ids.append(query_id)
+        rows.append([_row(hit, body.return_scores) for hit in page.hits])
+    return json_answer({"result": rows, "query_ids": query_ids})
+
+
+def _row(hit: Hit, scored: bool) -> dict[str, Any]:
+    document = {"id": hit.id, "contents": f'"{hit.title}"\n{hit.text}'}
+    return {"document": document, "score": hit.score} if scored else document
+
+
+@router.post(
+    "/reward",
+    response_model=Recorded,
+    responses=_BODIES | documented(Conflict, CorruptData, Overloaded, FeedbackFull, InsufficientStorage),
+)
+async def reward(
+    body: RewardRequest, request: Request, service: TheService, collection: CollectionParameter = None
+) -> Response:
+    """Record how episodes ended, all of them or none, as feedback on the documents that they used."""
+    name = await _only(collection, service)
+    events = [
+        EventGiven.model_validate(
+            {
+                "action_name": "thumbs_up" if item.reward >= _GOOD else "thumbs_down",
+                "object_id": id,
+                "query_id": item.query_id,
+                "user_query": item.query,
+                "client_id": body.client_id,
+            }
+        )
+        for item in body.rewards
+        for id in item.ids
+    ]
+    work = Feedback(service.catalogue, service.impressions, name, asker(request), events)
+    return json_answer(await service.feedback.run(work, characters=sum(len(e.object_id) for e in events)))
+
+
+async def _only(collection: str | None, service: Service) -> str:
+    """The collection that a request means.
+
+    Raises:
+        InvalidRequest: none was named, and there is none or more than one.
+    """
+    if collection is not None:
+        return collection
+    names = await service.read(service.catalogue.names)
+    if len(names) != 1:
+        there = ", ".join(names[:20]) or "none"
+        raise InvalidRequest(f"collection is missing; name one: ?collection=NAME; there are: {there}")
+    return names[0]

@@ -1,0 +1,1 @@
+"""Agents: the collections as tools of the Model Context Protocol, over HTTP (`/mcp`) and stdin and stdout."""

@@ -1,0 +1,125 @@
+"""`protocol_server`: the tools as a server of the Model Context Protocol, by the official SDK (extra mcp)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from mcp.server import Server, ServerRequestContext
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+from pydantic import BaseModel, ValidationError
+
+from dsearch.errors import DsearchError, InvalidRequest
+from dsearch.service.auth.keys import SCOPES
+from dsearch.service.errors import ScopeTooNarrow
+from dsearch.service.mcp.tools import TOOLS, AgentTool, Caller
+from dsearch.service.state import Service
+from dsearch.service.wire.fields import shown
+from dsearch.service.wire.problems import field_errors
+from dsearch.version import __version__
+
+_INSTRUCTIONS = (
+    "Search the user's own documents: search gives ids, titles and addresses, best first; fetch gives the "
+    "whole text of one. Ask again in other words if nothing fits."
+)
+_log = logging.getLogger(__name__)
+
+CallerOf = Callable[[ServerRequestContext[Any, Any]], Caller]
+
+
+def protocol_server(service: Service, caller_of: CallerOf) -> Server[Any]:
+    """The protocol server of a service's tools, for any transport.
+
+    Args:
+        service: does the work.
+        caller_of: who calls, by the request that came. Tools beyond the caller's scope are not listed.
+    """
+
+    async def list_tools(
+        context: ServerRequestContext[Any, Any], _: PaginatedRequestParams | None
+    ) -> ListToolsResult:
+        caller = caller_of(context)
+        return ListToolsResult(tools=[_declared(tool) for tool in TOOLS.values() if _may(caller, tool)])
+
+    async def call_tool(
+        context: ServerRequestContext[Any, Any], call: CallToolRequestParams
+    ) -> CallToolResult:
+        try:
+            answer = await _call(service, call.name, call.arguments or {}, caller_of(context))
+        except DsearchError as error:
+            return _refusal(str(error))
+        except Exception:
+            _log.exception("tool %s failed", shown(call.name))
+            return _refusal("an unexpected error; the server's log has it")
+        content = answer.model_dump(mode="json")
+        text = TextContent(type="text", text=orjson.dumps(content).decode())
+        return CallToolResult(content=[text], structured_content=content)
+
+    return Server(
+        "dsearch",
+        version=__version__,
+        title="dsearch",
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+async def _call(service: Service, name: str, arguments: dict[str, Any], caller: Caller) -> BaseModel:
+    """Check and call a tool.
+
+    Raises:
+        InvalidRequest: no such tool, wrong arguments.
+        ScopeTooNarrow: the key's scope does not allow it.
+        DsearchError: what the tool raises.
+    """
+    usable = [tool for tool in TOOLS.values() if _may(caller, tool)]
+    tool = TOOLS.get(name)
+    if tool is None:
+        raise InvalidRequest(f"no tool {shown(name)}; use {', '.join(item.name for item in usable)}")
+    if tool not in usable:
+        raise ScopeTooNarrow(
+            f"this API key has scope {caller.scope}; {name} needs {tool.scope} "
+            f"(dsearch keys create --scope {tool.scope})"
+        )
+    try:
+        parsed = tool.arguments.model_validate(arguments)
+    except ValidationError as error:
+        wrong = field_errors([{**item, "loc": ("body", *item["loc"])} for item in error.errors()])
+        raise InvalidRequest("; ".join(item["detail"] for item in wrong[:5])) from None
+    return await tool.run(service, parsed, caller)
+
+
+def _may(caller: Caller, tool: AgentTool) -> bool:
+    return SCOPES.index(caller.scope) >= SCOPES.index(tool.scope)
+
+
+def _refusal(message: str) -> CallToolResult:
+    """An error that the agent reads, to do better."""
+    return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
+
+
+def _declared(tool: AgentTool) -> Tool:
+    return Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=tool.arguments.model_json_schema(),
+        output_schema=tool.answer.model_json_schema(mode="serialization"),
+        annotations=ToolAnnotations(
+            read_only_hint=not tool.writes,
+            destructive_hint=tool.writes,  # a document of the same id is replaced
+            idempotent_hint=True,
+            open_world_hint=False,
+        ),
+    )

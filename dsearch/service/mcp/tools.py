@@ -1,0 +1,288 @@
+"""`TOOLS`: what an agent can do with the collections. The Model Context Protocol is in protocol.py.
+
+`search` and `fetch` have the shapes that agents expect of a source of knowledge: ids, titles and addresses
+first, then the text of what looks useful. An id names the collection as well: "papers/d17".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, zip_longest
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dsearch.errors import DsearchError, InvalidRequest
+from dsearch.results import CollectionInfo
+from dsearch.search_options import SearchOptions
+from dsearch.service.auth.keys import Scope
+from dsearch.service.batching.search import Searches
+from dsearch.service.collections import Catalogue
+from dsearch.service.schemas.search import DocumentGiven, QueryText
+from dsearch.service.state import Service
+from dsearch.service.wire.fields import Given, allowed, shown
+from dsearch.types import Document, Hit
+
+MAX_FOUND = 50
+MAX_ADDED = 100
+_TITLE_CHARACTERS = 80
+_PLACE = "dsearch://"
+
+CollectionGiven = Annotated[
+    str, Field(min_length=1, max_length=64), allowed("the name of a collection, as list_collections gives it")
+]
+
+
+class SearchInput(Given):
+    """Arguments of the tool `search`."""
+
+    model_config = ConfigDict(strict=True)
+
+    query: QueryText = Field(description='words or a question; "phrases" must occur, -terms must not')
+    collection: CollectionGiven | None = Field(
+        None, description="where to search; without it everywhere, the best of each collection in turn"
+    )
+    limit: Annotated[int, Field(ge=1, le=MAX_FOUND), allowed(f"an integer from 1 to {MAX_FOUND}")] = Field(
+        10, description="number of results"
+    )
+
+
+class FoundDocument(BaseModel):
+    """One result of the tool `search`."""
+
+    id: str = Field(description="for the tool fetch")
+    title: str
+    url: str
+
+
+class FoundDocuments(BaseModel):
+    """Answer of the tool `search`."""
+
+    results: list[FoundDocument] = Field(description="best first")
+
+
+class FetchInput(Given):
+    """Arguments of the tool `fetch`."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: Annotated[str, Field(min_length=3, max_length=1024), allowed("the id of a result of search")] = Field(
+        description="id of a result of search"
+    )
+
+
+class FetchedDocument(BaseModel):
+    """Answer of the tool `fetch`."""
+
+    id: str
+    title: str
+    text: str
+    url: str
+    metadata: dict[str, Any]
+
+
+class NoInput(Given):
+    """Arguments of a tool that takes none."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class CollectionListed(BaseModel):
+    """One collection in the answer of the tool `list_collections`."""
+
+    name: str
+    documents: int
+    model: str = Field(description="version of the ranking that answers")
+    language: str
+
+
+class CollectionsListed(BaseModel):
+    """Answer of the tool `list_collections`."""
+
+    collections: list[CollectionListed]
+
+
+class AddInput(Given):
+    """Arguments of the tool `add_documents`."""
+
+    model_config = ConfigDict(strict=True)
+
+    collection: CollectionGiven = Field(description="where to store them; it must be there")
+    documents: Annotated[list[DocumentGiven], Field(min_length=1, max_length=MAX_ADDED)] = Field(
+        description="a document of the same id is replaced"
+    )
+
+
+class DocumentsAdded(BaseModel):
+    """Answer of the tool `add_documents`."""
+
+    inserted: int
+    updated: int
+    unchanged: int
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Caller of a tool.
+
+    Attributes:
+        scope: scope of the key; "admin" where no key is needed.
+        key: id of the key; "" where none is needed.
+        address: where the service is reached, such as "http://127.0.0.1:8080"; "" where it is not over HTTP.
+    """
+
+    scope: Scope
+    key: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTool:
+    """A tool: its declaration, and the function that does it.
+
+    Attributes:
+        scope: scope of a key that may call it.
+        writes: whether it changes documents. None of the tools deletes any.
+    """
+
+    name: str
+    title: str
+    description: str
+    arguments: type[Given]
+    answer: type[BaseModel]
+    run: Callable[[Service, Any, Caller], Awaitable[BaseModel]]
+    scope: Scope = "read"
+    writes: bool = False
+
+
+async def _search(service: Service, call: SearchInput, caller: Caller) -> FoundDocuments:
+    names = [call.collection] if call.collection is not None else await service.read(service.catalogue.names)
+    if not names:
+        raise InvalidRequest("there is no collection yet; make one with: dsearch index FILES")
+    pages: list[list[FoundDocument]] = []
+    error: DsearchError | None = None
+    for name in names:
+        searches = Searches(service.catalogue, name, SearchOptions(limit=call.limit))
+        try:
+            result = await service.searching.submit(searches, call.query, characters=len(call.query))
+        except DsearchError as raised:  # a damaged collection does not keep the others from answering
+            error = raised
+            continue
+        service.metrics.searched(name, [result])
+        page, _, _ = service.impressions.show(name, result, key=caller.key)
+        pages.append(
+            [
+                FoundDocument(id=f"{name}/{hit.id}", title=_title(hit), url=_url(name, hit, caller))
+                for hit in page.hits
+            ]
+        )
+    if error is not None and not pages:
+        raise error
+    in_turn = chain.from_iterable(zip_longest(*pages))
+    return FoundDocuments(results=[item for item in in_turn if item is not None][: call.limit])
+
+
+async def _fetch(service: Service, call: FetchInput, caller: Caller) -> FetchedDocument:
+    name, _, id = call.id.partition("/")
+    if not id:
+        raise InvalidRequest(f"id={shown(call.id)}; use the id of a result of search, such as papers/d17")
+    document = await service.read(partial(_stored, service.catalogue, name, id))
+    return FetchedDocument(
+        id=call.id,
+        title=_title(document),
+        text=document.text,
+        url=_url(name, document, caller),
+        metadata=document.metadata,
+    )
+
+
+def _stored(catalogue: Catalogue, name: str, id: str) -> Document:
+    with catalogue.using(name) as collection:
+        return collection.store.get(id)
+
+
+async def _list_collections(service: Service, _: NoInput, caller: Caller) -> CollectionsListed:
+    described = await service.read(service.catalogue.describe_all)
+    listed = [
+        CollectionListed(name=item.name, documents=item.documents, model=item.model, language=item.language)
+        for item in described
+        if isinstance(item, CollectionInfo)  # a damaged one answers nothing
+    ]
+    return CollectionsListed(collections=listed)
+
+
+async def _add_documents(service: Service, call: AddInput, caller: Caller) -> DocumentsAdded:
+    documents = [item.document() for item in call.documents]
+    characters = sum(len(item.text) + len(item.title) for item in documents)
+    store = partial(_store, service.catalogue, call.collection, documents)
+    return await service.writing.run(store, characters=characters)
+
+
+def _store(catalogue: Catalogue, name: str, documents: list[Document]) -> DocumentsAdded:
+    with catalogue.writing(name, encoder=True) as collection:
+        receipt = collection.upsert(documents)
+    return DocumentsAdded(inserted=receipt.inserted, updated=receipt.updated, unchanged=receipt.unchanged)
+
+
+def _title(document: Document | Hit) -> str:
+    """The title; of a document without one the beginning of its text, or its id."""
+    if document.title.strip():
+        return document.title
+    line = next(filter(None, map(str.strip, document.text.splitlines())), document.id)
+    return line if len(line) <= _TITLE_CHARACTERS else line[: _TITLE_CHARACTERS - 1] + "…"
+
+
+def _url(collection: str, document: Document | Hit, caller: Caller) -> str:
+    """The address that the document's metadata give, or where the service has it."""
+    address = document.metadata.get("url")
+    if isinstance(address, str) and address:
+        return address
+    id = quote(document.id, safe="")
+    if not caller.address:
+        return f"{_PLACE}{collection}/{id}"
+    return f"{caller.address}/v1/collections/{collection}/documents/{id}"
+
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        AgentTool(
+            "search",
+            "Search",
+            "Search the documents. Gives ids, titles and addresses, best first; read a document with fetch.",
+            SearchInput,
+            FoundDocuments,
+            _search,
+        ),
+        AgentTool(
+            "fetch",
+            "Read a document",
+            "Read the whole text and the metadata of a document that search found.",
+            FetchInput,
+            FetchedDocument,
+            _fetch,
+        ),
+        AgentTool(
+            "list_collections",
+            "List collections",
+            "List the collections of documents that can be searched, with their sizes.",
+            NoInput,
+            CollectionsListed,
+            _list_collections,
+        ),
+        AgentTool(
+            "add_documents",
+            "Add documents",
+            "Store documents in a collection: they can be found at once. One of the same id is replaced.",
+            AddInput,
+            DocumentsAdded,
+            _add_documents,
+            scope="write",
+            writes=True,
+        ),
+    )
+}
+"""Every tool by its name."""

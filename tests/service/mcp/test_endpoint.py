@@ -1,0 +1,89 @@
+"""The route of agents as a route: any message gets an answer, under overload and without the SDK too."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+from support.service.problems import problem_in
+from support.sizes import by_size
+
+from dsearch.engine import Collection
+from dsearch.service.mcp.tools import TOOLS
+from dsearch.service.state import Service
+
+ACCEPTS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-1e300, 1e300) | TEXT | st.just("papers/d001"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=2),
+    max_leaves=6,
+)
+ARGUMENTS = sorted({name for tool in TOOLS.values() for name in tool.arguments.model_fields})
+CALLS = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(sorted(TOOLS)) | TEXT,
+        "arguments": st.dictionaries(st.sampled_from(ARGUMENTS) | TEXT, VALUES, max_size=3),
+    }
+)
+MESSAGES = st.fixed_dictionaries(
+    {"jsonrpc": st.just("2.0"), "method": st.sampled_from(["tools/call", "tools/list", "initialize", "x"])},
+    optional={"id": st.integers(0, 9) | TEXT, "params": CALLS | VALUES},
+)
+
+
+@given(MESSAGES | VALUES)
+@settings(max_examples=by_size(60, 600), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_message_gets_an_answer(client: TestClient, papers: Collection, sent: Any) -> None:
+    answered = client.post("/mcp", content=json.dumps(sent).encode(), headers=ACCEPTS)
+    assert answered.status_code < 500, answered.text
+    if isinstance(sent, dict) and sent.get("method") == "tools/call" and answered.status_code == 200:
+        content = answered.json()
+        result = content.get("result", {})
+        assert "error" in content or result["isError"] or result["structuredContent"]
+        assert "unexpected error" not in answered.text
+
+
+def test_a_crowd_is_refused_in_words_that_an_agent_reads(
+    app: FastAPI, client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service: Service = app.state.service
+    monkeypatch.setattr(service.admission, "searches", 10_000)
+    refused = client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=ACCEPTS)
+    assert (refused.status_code, problem_in(refused)["code"]) == (503, "overloaded")
+    assert refused.json()["error"]["message"] == problem_in(refused)["detail"]
+    assert int(refused.headers["retry-after"]) >= 1
+    native = client.post("/v1/collections/papers/search", json={"query": "cat"})
+    assert (native.status_code, native.json()["code"]) == (503, "overloaded")
+
+
+def test_an_error_that_nobody_expected_shows_nothing(
+    client: TestClient, papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("secret: /home/somebody/key")
+
+    monkeypatch.setattr(Collection, "answer", fail)
+    call = {"name": "search", "arguments": {"query": "cat"}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    answered = client.post("/mcp", json=message, headers=ACCEPTS)
+    assert answered.json()["result"]["isError"]
+    assert "unexpected error" in answered.text
+    assert "secret" not in answered.text
+
+
+def test_a_body_too_large_is_refused(client: TestClient) -> None:
+    assert client.post("/mcp", content=b"0" * (9 << 20), headers=ACCEPTS).status_code == 413
+
+
+def test_without_the_package_the_extra_is_named(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server.streamable_http_manager", None)
+    answered = client.post("/mcp", json={}, headers=ACCEPTS)
+    assert (answered.status_code, problem_in(answered)["code"]) == (503, "missing_extra")
+    assert "pip install 'dsearch[mcp]'" in problem_in(answered)["detail"]
