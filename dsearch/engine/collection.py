@@ -306,6 +306,7 @@ class Collection(CollectionState):
             InvalidRequest: unknown kind, target outside 0 to 1, or limit below 1.
             Cancelled, ProcessDied, InsufficientStorage: nothing changed.
         """
+        self.store.require_sound()  # a build would take what a damaged database has lost for deleted
         damaged = self._damaged_generation()
         number = self.rebuilder.build(
             partial(tuning_queries, self, texts=queries),

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from dsearch.store.documents import passages, read, registry
 from dsearch.store.documents.read import Rows
 from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter
 from dsearch.store.filters.sql import compile_filter, json_path
+from dsearch.store.proof import StoreProof
 from dsearch.store.records import (
     Changes,
     Counts,
@@ -50,6 +52,7 @@ class Reader:
         self._meta = meta
         self._readers = readers
         self._matches = RowMatches()
+        self.proof: StoreProof | None = None
 
     # ---- properties
 
@@ -97,12 +100,35 @@ class Reader:
         count as 0. Raises InvalidRequest.
         """
         tree = None if filter is None else parse_filter(filter)
+        if tree is not None:
+            self.require_sound()
         with self._readers.reading() as connection:
             if tree is not None:
                 return count(connection, tree)
             state = read_state(connection)
             (waiting,) = connection.execute("SELECT count(*) FROM pending").fetchone()
         return Counts(state.documents, waiting, state.tombstones)
+
+    # ---- integrity
+
+    def prove(self, proven_at: float | None = None) -> None:
+        """Verify everything in the background from now on (proof.py); the first answer waits for it.
+
+        `proven_at` is the time of the last verification in seconds since 1970; None if the file may have
+        changed since.
+        """
+        if self.proof is None:
+            self.proof = StoreProof(self.path, proven_at)
+
+    def require_sound(self) -> None:
+        """Return if answers may be given; raises CorruptData for known damage."""
+        if self.proof is not None:
+            self.proof.require()
+
+    def verify(self) -> VerifyReport:
+        """Verify all data by its digests; damage is reported, not raised. Writes continue."""
+        with self._readers.reading() as connection:
+            return verify(connection)
 
     # ---- reading
 
@@ -150,22 +176,22 @@ class Reader:
 
     def documents(self, rows: Rows) -> list[Document]:
         """Document versions in the order of `rows`, deleted ones too; raises NotFound, CorruptData."""
-        with self._readers.reading() as connection:
+        with self._answering() as connection:
             return read.documents(connection, rows)
 
     def ids(self, rows: Rows) -> list[str]:
         """Ids in the order of `rows`; raises NotFound."""
-        with self._readers.reading() as connection:
+        with self._answering() as connection:
             return read.ids(connection, rows)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the live row of each id; ids without one are omitted."""
-        with self._readers.reading() as connection:
+        with self._answering() as connection:
             return read.rows_of(connection, ids)
 
     def get(self, id: str) -> Document:
         """Return the live document of `id`; raises DocumentNotFound."""
-        with self._readers.reading() as connection:
+        with self._answering() as connection:
             document = read.get(connection, id)
         if document is None:
             raise DocumentNotFound(
@@ -178,7 +204,7 @@ class Reader:
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_PAGE}")
         tree = None if filter is None else parse_filter(filter)
-        with self._readers.reading() as connection:
+        with self._answering() as connection:
             return read.page(connection, after, limit, tree)
 
     def export(self, filter: object = None) -> Iterator[Document]:
@@ -194,7 +220,7 @@ class Reader:
     def matching_rows(self, filter: object) -> Int64[np.ndarray, " rows"]:
         """Return the searchable rows that match a filter, ascending; raises InvalidRequest."""
         tree = parse_filter(filter)
-        with self._readers.reading() as connection:
+        with self._answering() as connection:
             return searchable_rows(connection, tree)
 
     def rows_matching_ever(self, filter: object, after: int = 0) -> Int64[np.ndarray, " rows"]:
@@ -205,7 +231,7 @@ class Reader:
         evaluates only later rows.
         """
         tree = parse_filter(filter)
-        with self._readers.reading() as connection:
+        with self._answering() as connection:
             return self._matches.rows(connection, tree, after)
 
     def facets(self, field: str, filter: object = None, limit: int = 10) -> Sequence[FacetValue]:
@@ -217,7 +243,7 @@ class Reader:
         if not 1 <= limit <= MAX_FACETS:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_FACETS}")
         keys, tree = parse_field(field), None if filter is None else parse_filter(filter)
-        with self._readers.reading() as connection:
+        with self._answering() as connection:
             return facets(connection, keys, tree, limit)
 
     def field_values(self, rows: Rows, field: str) -> Sequence[Scalar]:
@@ -231,13 +257,6 @@ class Reader:
     def values(self, rows: Rows) -> Sequence[float | Sequence[float] | None]:
         """Return each row's `Document.value`; raises NotFound, CorruptData."""
         return [document.value for document in self.documents(rows)]
-
-    # ---- checking
-
-    def verify(self) -> VerifyReport:
-        """Verify all data by its digests; damage is reported, not raised. Writes continue."""
-        with self._readers.reading() as connection:
-            return verify(connection)
 
     # ---- generations and models
 
@@ -286,10 +305,19 @@ class Reader:
 
     def close(self) -> None:
         """Close all connections; safe to call twice."""
+        if self.proof is not None:
+            self.proof.close()
         self._readers.close()
 
-    def _export(self, tree: Filter | None) -> Iterator[Document]:
+    @contextmanager
+    def _answering(self) -> Generator[sqlite3.Connection]:
+        """A read transaction for what is shown: not from a database that is known to be damaged."""
+        self.require_sound()
         with self._readers.reading() as connection:
+            yield connection
+
+    def _export(self, tree: Filter | None) -> Iterator[Document]:
+        with self._answering() as connection:
             yield from read.export(connection, tree)
 
 

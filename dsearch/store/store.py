@@ -13,7 +13,8 @@ for writing.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +32,7 @@ from dsearch.store.folders import create_collection, require_local_disk
 from dsearch.store.reader import Reader
 from dsearch.store.records import BackupReport, GenerationRecord, Passages, PurgeReport, WriteReceipt
 from dsearch.store.sqlite.connection import ReaderPool, readable_errors
-from dsearch.store.sqlite.journal import Journal
+from dsearch.store.sqlite.journal import Journal, Operation
 from dsearch.store.sqlite.schema import FILE_NAME, Meta, read_meta, read_state
 from dsearch.store.sqlite.watermark import DOCUMENTS, check_database, read_watermark
 from dsearch.types import Document
@@ -144,18 +145,18 @@ class Store(Reader):
         cut = self._packed(passages, vectors.keys())
         if not prepared:
             return WriteReceipt(self.sequence)
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             return write.upsert(operation, prepared, vectors, cut)
 
     def delete(self, ids: Sequence[str]) -> WriteReceipt:
         """Delete documents by id; unknown ids are counted as `missing` and are not an error."""
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             return write.delete(operation, ids)
 
     def delete_matching(self, filter: object) -> WriteReceipt:
         """Delete the live documents that match a filter, encoded or not; raises InvalidRequest."""
         tree = parse_filter(filter)
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             return write.delete_rows(operation, reader.live_rows(operation.connection, tree))
 
     def update_metadata(self, id: str, changes: object) -> WriteReceipt:
@@ -164,7 +165,7 @@ class Store(Reader):
         Objects are merged key by key, null removes a key, any other value replaces the present one. Raises
         DocumentNotFound, InvalidDocument if the result cannot be stored, CorruptData.
         """
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             return patch.update_metadata(operation, id, changes)
 
     def set_embeddings(
@@ -182,7 +183,7 @@ class Store(Reader):
         row_numbers = np.asarray(rows, dtype=np.int64)
         vectors = prepare_embeddings(embeddings, count=len(row_numbers), dimension=self.dimension)
         cut = self._packed(passages, set(row_numbers.tolist()))
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             return write.set_embeddings(operation, row_numbers, vectors, cut)
 
     # ---- generations and models
@@ -198,23 +199,23 @@ class Store(Reader):
     ) -> int:
         """Register a generation whose files are synced: `rows` rows as of operation `snapshot`."""
         generation = GenerationRecord(number, manifest_digest, rows, snapshot, record or {})
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             return registry.add_generation(operation, generation)
 
     def publish_generation(self, number: int) -> int:
         """Make a registered generation live by one committed row; returns the operation's number."""
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             registry.generation(operation.connection, number)
             return registry.make_live(operation, "generation", number)
 
     def add_model(self, version: str, parent: str, record: dict[str, Any]) -> int:
         """Register a model whose files are synced; not live yet. Raises ModelNotFound (the parent)."""
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             return registry.add_model(operation, version, parent, record)
 
     def promote(self, version: str) -> int:
         """Make a registered model (or v0, the untrained one) live; returns the operation's number."""
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             registry.model(operation.connection, version)
             return registry.make_live(operation, "model", registry.version_number(version))
 
@@ -224,7 +225,7 @@ class Store(Reader):
         Returns the operation's number. Raises ModelNotFound, InvalidRequest (v0), Conflict for the live model
         and for the parent of another.
         """
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             return registry.delete_model(operation, version)
 
     def retirable_generations(self, keep: int = 3) -> Sequence[int]:
@@ -237,7 +238,7 @@ class Store(Reader):
 
         Returns the operation's number. Raises NotFound, Conflict for the live one.
         """
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             return registry.retire_generation(operation, number)
 
     # ---- the collection as a whole
@@ -248,10 +249,12 @@ class Store(Reader):
         Rewrites the database, which temporarily needs twice its space; writes wait, reads continue. Requests
         with an older snapshot may get NotFound for removed rows. Raises InsufficientStorage.
         """
-        with self._writer.operation() as operation:
+        with self._operation() as operation:
             rows = registry.purge(operation)
             sequence, tombstones = operation.reached, operation.tombstones
-        return PurgeReport(sequence, rows, tombstones, overwritten=self._writer.vacuum())
+        with nullcontext() if self.proof is None else self.proof.paused():
+            overwritten = self._writer.vacuum()
+        return PurgeReport(sequence, rows, tombstones, overwritten)
 
     def backup(self, path: Path, add_files: backup.AddFiles | None = None) -> BackupReport:
         """Copy the present state into the new folder `path`, atomically; writes and reads continue.
@@ -298,6 +301,13 @@ class Store(Reader):
         if self._journal is None:
             raise Conflict(f"collection {self.name!r} was opened with readonly=True; open it for writing")
         return self._journal
+
+    @contextmanager
+    def _operation(self) -> Generator[Operation]:
+        with self._writer.operation() as operation:
+            yield operation
+        if self.proof is not None:
+            self.proof.again()
 
     def _vectors(
         self,

@@ -2,9 +2,9 @@
 
 Verifying the index of a million documents takes seconds, and the closing process had done it already. The
 file `clean-close.json` records the state at closing (operation, set digest, generation), the identity of each
-file of the generation (size, inode, times), and the time when the files were last verified by their digests.
-If all of that still holds, the next opening skips the verification of large files and does it in the
-background (integrity.py).
+file of the generation and of the database (size, inode, times), and the times when they were last verified by
+their digests. If all of that still holds, the next opening skips the verification of large files and of the
+documents, and does it in the background (integrity.py, store/proof.py).
 
 Opening a collection for writing removes the file durably. A process that dies therefore leaves none, and the
 next opening verifies everything before it answers. So does an opening after a restore or a copy of the home
@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from dsearch.index import Generation
-from dsearch.index.durable import FileIdentity, sync_file, sync_folder
+from dsearch.index.durable import FileIdentity, file_identity, sync_file, sync_folder
 from dsearch.store import GenerationRecord, Store
+from dsearch.store.sqlite.schema import FILE_NAME as DATABASE
 
 FILE_NAME = "clean-close.json"
 TRUSTED_FOR_S = 24 * 3600.0
@@ -44,6 +45,8 @@ class CleanClose:
         manifest_digest: digest of that generation's manifest.
         proven_at: time when all its files were last verified, in seconds since 1970.
         files: identities of the files before that verification.
+        documents_proven_at: time when all documents were last verified; None if they never were.
+        database: identity of the closed database; None if the documents were never verified.
     """
 
     sequence: int
@@ -52,6 +55,8 @@ class CleanClose:
     manifest_digest: str
     proven_at: float
     files: Mapping[str, FileIdentity]
+    documents_proven_at: float | None = None
+    database: FileIdentity | None = None
 
     @classmethod
     def of(cls, store: Store, generation: Generation, proven_at: float) -> CleanClose:
@@ -70,6 +75,22 @@ class CleanClose:
         """Sequence and digest of the store's present state."""
         sequence, digest = store.state_digest()
         return replace(self, sequence=sequence, digest=digest.hex())
+
+    def with_documents(self, store: Store, proven_at: float | None) -> CleanClose:
+        """Add the closed database of a store, and when it was last verified."""
+        with contextlib.suppress(OSError):
+            if proven_at is not None:
+                identity = file_identity(store.path / DATABASE)
+                return replace(self, documents_proven_at=proven_at, database=identity)
+        return replace(self, documents_proven_at=None, database=None)
+
+    def documents_of(self, store: Store) -> float | None:
+        """Time of the last verification of a store's database if that is the file as it was closed."""
+        with contextlib.suppress(OSError):
+            fresh = 0 <= time.time() - (self.documents_proven_at or 0.0) <= TRUSTED_FOR_S
+            if fresh and file_identity(store.path / DATABASE) == self.database:
+                return self.documents_proven_at
+        return None
 
     def files_of(self, record: GenerationRecord) -> Mapping[str, FileIdentity] | None:
         """Return a generation's file identities at its last verification; None for another generation."""
@@ -113,7 +134,8 @@ def read_clean_close(path: Path) -> CleanClose | None:
         if checksum != _checksum(content) or content.pop("format") != _FORMAT:
             return None
         files = {name: tuple(identity) for name, identity in content.pop("files").items()}
-        return CleanClose(**content, files=files)
+        database = content.pop("database", None)
+        return CleanClose(**content, files=files, database=None if database is None else tuple(database))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 

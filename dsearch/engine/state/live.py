@@ -57,7 +57,7 @@ class LiveState:
         """Present state, loaded on first use.
 
         Raises:
-            CorruptData: the live generation is damaged; the message names the way out.
+            CorruptData: documents or live generation are damaged; the message names the way out.
         """
         present = self.unverified
         self.require_sound()
@@ -80,7 +80,12 @@ class LiveState:
         return self._proof
 
     def require_sound(self) -> None:
-        """Raise CorruptData if the live generation is known to be damaged; names the remedy."""
+        """Raise CorruptData if documents or live generation are known to be damaged; names the remedy."""
+        self._store.require_sound()
+        self.require_generation()
+
+    def require_generation(self) -> None:
+        """Raise CorruptData if the live generation is known to be damaged."""
         if self._proof is not None:
             self._proof.require()
 

@@ -64,6 +64,7 @@ class CollectionState:
         closed: CleanClose | None = None,
     ):
         self.store = store
+        store.prove(None if closed is None else closed.documents_of(store))
         self._give_encoder = encoder
         self._compared: TextEncoder | None = None
         self.query_cache = QueryCache(0) if query_cache is None else query_cache
@@ -140,12 +141,14 @@ class CollectionState:
 
     @property
     def verification(self) -> dict[str, Any]:
-        """Verification of the live generation's files, as JSON.
+        """Verification of the documents and of the live generation's files, as JSON.
 
         `state` is "unopened", "running" (it answers meanwhile), "proven" or "damaged". A damaged one raises
         CorruptData with the message `problem` on every use.
         """
-        proof = self._live.proof
+        proof, documents = self._live.proof, self.store.proof
+        if documents is not None and documents.problem is not None:
+            return {"state": "damaged", "problem": documents.problem}
         if proof is None:
             return {"state": "unopened", "problem": None}
         return {"state": proof.state, "problem": proof.problem}
@@ -320,11 +323,12 @@ class CollectionState:
         self.kept_documents.forget()
         self._documents.close()
         closed = None if self.store.closed else self._live.close()
+        proven_at = None if self.store.proof is None else self.store.proof.proven_at
         self._feedback.close()
         writable = not self.store.readonly
         self.store.close()
         if writable and closed is not None:
-            leave_clean_close(self.store.path, closed)
+            leave_clean_close(self.store.path, closed.with_documents(self.store, proven_at))
 
     def _damaged_generation(self) -> GenerationRecord | None:
         """Return the live generation if it is missing or damaged, else None."""
@@ -332,7 +336,8 @@ class CollectionState:
         if live is None:
             return None
         try:
-            _ = self.snapshot
+            _ = self._live.unverified
+            self._live.require_generation()
         except (CorruptData, UnsupportedFormat):
             return live
         return None

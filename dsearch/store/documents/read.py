@@ -127,7 +127,15 @@ def rows_of(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int
 def get(connection: sqlite3.Connection, id: str) -> Document | None:
     """The live document of `id`."""
     fields = _live(connection, _FIELDS, id)
-    return None if fields is None else _document(fields)
+    if fields is None:
+        return None
+    document = _document(fields)
+    if document.id != id:  # a damaged page of the index led to another row
+        raise CorruptData(
+            f"row {fields[0]} (id {document.id[:80]!r}) was found as {id[:80]!r}: documents.db is damaged; "
+            "restore a backup, or index again"
+        )
+    return document
 
 
 def page(

@@ -1,0 +1,266 @@
+"""Nothing is answered from a damaged database, though no single row that is read shows the damage."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.sizes import by_size
+from support.store.store_trials import flip
+
+from dsearch.errors import CorruptData, DsearchError
+from dsearch.store import Store, proof
+from dsearch.store.proof import StoreProof, Unknown
+from dsearch.store.sqlite.schema import PAGE_BYTES
+from dsearch.types import Document
+
+ROWS = 60
+ASKS: dict[str, Callable[[Store], Any]] = {
+    "list": lambda store: store.list(),
+    "get": lambda store: store.get("d3"),
+    "documents": lambda store: store.documents([4]),
+    "ids": lambda store: store.ids([4]),
+    "rows of ids": lambda store: store.rows_of(["d3"]),
+    "export": lambda store: list(store.export()),
+    "filter": lambda store: store.matching_rows({"n": {"eq": 3}}),
+    "filter of all versions": lambda store: store.rows_matching_ever({"n": {"eq": 3}}),
+    "count": lambda store: store.count({"n": {"eq": 3}}),
+    "facets": lambda store: store.facets("n"),
+    "field values": lambda store: store.field_values([4], "n"),
+}
+
+
+@pytest.fixture
+def filled(store, folder, embed) -> Path:
+    documents = [Document(f"d{n}", f"text number {n} " * 40, metadata={"n": n}) for n in range(ROWS)]
+    store.upsert(documents, embed(*[document.content for document in documents]))
+    store.delete(["d1", "d2"])
+    store.close()
+    return folder
+
+
+def change(folder: Path, statement: str) -> None:
+    connection = sqlite3.connect(folder / "documents.db")
+    connection.executescript(statement)
+    connection.close()
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_a_lost_row_ends_every_answer(filled, ask):
+    change(filled, "DELETE FROM document WHERE row = 9")
+    with Store.open(filled) as store:
+        ASKS[ask](store)  # by itself no read can see it
+        store.prove()
+        with pytest.raises(CorruptData, match=r"the collection as a whole.*restore a backup"):
+            ASKS[ask](store)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE document SET deleted = NULL WHERE row = 2",
+        "UPDATE document SET deleted = 2 WHERE row = 9",
+        "DELETE FROM embedding WHERE row = 9",
+        """UPDATE document SET metadata = '{"n":7}' WHERE row = 9""",
+    ],
+)
+def test_damage_that_a_search_or_a_filter_would_not_see_ends_answers(filled, statement):
+    change(filled, statement)
+    with Store.open(filled, readonly=True) as store:
+        store.prove()
+        with pytest.raises(CorruptData):
+            store.matching_rows({"n": {"eq": 7}})
+        assert store.proof is not None
+        assert "documents.db is damaged" in str(store.proof.problem)
+        assert store.proof.proven_at is None
+
+
+READS: tuple[Callable[[Store], object], ...] = (
+    lambda store: store.list("d5", limit=9),
+    lambda store: store.rows().tolist(),
+    lambda store: store.matching_rows({"n": {"gte": 5}}).tolist(),
+    lambda store: store.changes_since(0).added.tolist(),
+)
+
+
+def answers(folder: Path, *, proven: bool) -> list[object]:
+    """Pages, rows, a filter and the changes; None for each that is refused."""
+    found: list[object] = []
+    for read in READS:
+        try:
+            with Store.open(folder, readonly=True) as store:
+                if proven:
+                    store.prove()
+                    store.require_sound()
+                found.append(read(store))
+        except DsearchError:
+            found.append(None)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["pointer", "block"])
+def test_no_flip_and_no_lost_block_changes_an_answer_without_an_error(filled, tmp_path, kind):
+    """Flips where pages keep the places of their rows, and zeroed blocks; without the proof some pass."""
+    expected = answers(filled, proven=True)
+    size = (filled / "documents.db").stat().st_size
+    generator = np.random.default_rng(2)
+    silent = named = 0
+    for trial in range(by_size(60, 600)):
+        copy = shutil.copytree(filled, tmp_path / f"{kind}-{trial}")
+        page = int(generator.integers(size // PAGE_BYTES)) * PAGE_BYTES
+        if kind == "pointer":
+            flip(copy, page + int(generator.integers(3, 90)), int(generator.integers(8)))
+        else:
+            with open(copy / "documents.db", "r+b") as file:
+                file.seek(page + 512 * int(generator.integers(PAGE_BYTES // 512)))
+                file.write(bytes(512))
+        given, unproven = answers(copy, proven=True), answers(copy, proven=False)
+        assert all(one in (None, right) for one, right in zip(given, expected, strict=True))
+        named += None in given
+        silent += any(one not in (None, right) for one, right in zip(unproven, expected, strict=True))
+        shutil.rmtree(copy)
+    assert named > 5
+    assert silent > 0  # the trials can fail
+
+
+def test_what_is_damaged_of_a_deleted_document_ends_no_answer(filled):
+    """`verify` names it; no answer shows it, and a compaction removes it."""
+    change(
+        filled,
+        "UPDATE document SET text = 'x' WHERE row = 2; UPDATE embedding SET vector = x'00' WHERE row = 3",
+    )
+    with Store.open(filled) as store:
+        assert len(store.verify().damage) == 2
+        store.prove()
+        assert len(store.list()) == ROWS - 2
+        store.purge()
+        assert store.verify().damage == ()
+
+
+def test_a_damaged_document_that_is_deleted_and_written_again_ends_the_damage(filled, embed):
+    change(filled, "UPDATE document SET text = 'x' WHERE row = 9")
+    with Store.open(filled) as store:
+        store.prove()
+        with pytest.raises(CorruptData, match=r"row 9 \(id 'd8'\).*upsert them again"):
+            store.get("d5")
+        store.delete(["d8"])  # writes go on, or nothing could be mended
+        assert store.get("d5").id == "d5"
+        store.upsert([Document("d8", "again")], embed("again"))
+        assert store.get("d8").text == "again"
+
+
+def test_damage_that_appears_while_it_is_open_is_found(filled):
+    with Store.open(filled) as store:
+        store.proof = StoreProof(filled, every_s=0.001)
+        assert store.get("d8")
+        change(filled, "UPDATE document SET deleted = 2 WHERE row = 9")
+        found = threading.Event()
+        while store.proof.problem is None:  # the test's own limit ends it where no proof is repeated
+            found.wait(0.001)
+        with pytest.raises(CorruptData):
+            store.list()
+
+
+def test_a_verification_now_sees_what_has_happened_since(filled):
+    with Store.open(filled) as store:
+        store.prove()
+        assert store.proof is not None
+        store.proof.now()
+        first = store.proof.proven_at
+        assert first is not None
+        store.proof.now()
+        assert (store.proof.proven_at or 0) > first
+        change(filled, "DELETE FROM pending; DELETE FROM embedding WHERE row = 9")
+        store.proof.now()
+        assert store.proof.problem is not None
+
+
+def test_answers_wait_for_the_first_verification_only_where_the_file_may_have_changed(filled, monkeypatch):
+    held, verify = threading.Event(), proof.verify
+
+    def waiting(*given: Any, **named: Any) -> Any:
+        held.wait()
+        return verify(*given, **named)
+
+    monkeypatch.setattr(proof, "verify", waiting)
+    change(filled, "DELETE FROM document WHERE row = 9")
+    trusted = StoreProof(filled, proven_at=1.0)
+    trusted.require()  # at once
+    patient = StoreProof(filled, waits_s=0.01)
+    patient.require()  # a collection that takes longer than that to read answers meanwhile
+    held.set()
+    patient.now()
+    with pytest.raises(CorruptData):
+        patient.require()
+    for one in (trusted, patient):
+        one.close()
+
+
+def test_a_file_that_cannot_be_read_just_now_is_not_called_damaged(filled, monkeypatch, caplog):
+    """For example too many open files: the next read reports it, and the next verification decides."""
+
+    def refused(*given: Any, **named: Any) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr(proof, "connect", refused)
+    with Store.open(filled) as store:
+        store.prove()
+        assert len(store.list()) == ROWS - 2
+        assert store.proof is not None
+        assert (store.proof.problem, store.proof.proven_at) == (None, None)
+    assert "could not be verified" in caplog.text
+
+
+def test_a_failing_disk_is_not_called_damage(filled):
+    class Failing(sqlite3.Connection):
+        def execute(self, *given: Any) -> Any:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorname = "SQLITE_IOERR_READ"
+            raise error
+
+    connection = sqlite3.connect(filled / "documents.db", factory=Failing)
+    with pytest.raises(sqlite3.OperationalError, match="disk I/O"):
+        proof.verify(connection, pace=lambda: None)
+    assert proof.verify(connection).damage  # a command reports all that it meets
+    connection.close()
+
+
+def test_a_verification_ends_when_the_collection_is_closed_or_vacuumed(filled, monkeypatch):
+    begun, verify = threading.Event(), proof.verify
+
+    def endless(connection: sqlite3.Connection, pace: Callable[[], object]) -> Any:
+        begun.set()
+        while not ending.wait(0.001):
+            pace()
+        return verify(connection, pace)
+
+    ending = threading.Event()
+    monkeypatch.setattr(proof, "verify", endless)
+    with Store.open(filled) as store:
+        store.prove(proven_at=1.0)
+        assert store.proof is not None
+        store.proof._due_s = 0.0
+        with store.proof._changed:
+            store.proof._changed.notify_all()
+        begun.wait()
+        assert store.purge().overwritten  # its read transaction would have kept the log
+        begun.clear()
+        begun.wait()  # it begins again
+    with pytest.raises(Unknown, match="cancelled"):
+        store.proof._pace()
+
+
+def test_an_index_that_leads_to_another_document_is_named(filled, monkeypatch):
+    other = "SELECT row, id, title, text, metadata, value, digest FROM document WHERE id = 'd4'"
+    monkeypatch.setattr(
+        "dsearch.store.documents.read._live",
+        lambda connection, fields, id: connection.execute(other).fetchone(),
+    )
+    with Store.open(filled) as store, pytest.raises(CorruptData, match=r"'d4'\) was found as 'd3'"):
+        store.get("d3")
