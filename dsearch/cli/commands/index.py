@@ -12,6 +12,7 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.commands.maintenance import described_keys
+from dsearch.cli.output import tell_waiting
 from dsearch.cli.remote import index_by_server, server_of, stays_here
 from dsearch.cli.session import ProgressBars, as_json, opened_engine, print_json, say, typed
 from dsearch.errors import DsearchError, HomeLocked
@@ -124,12 +125,17 @@ def index(
             bars = ProgressBars()
             with bars as on_progress:
                 gone = partial(folders.obsolete, bars.paused)
-                if ray is None:
-                    report = target.ingest(documents, on_progress, gone)
-                else:
-                    from dsearch.cli.commands.serve import ingest_on_ray
+                try:
+                    if ray is None:
+                        report = target.ingest(documents, on_progress, gone)
+                    else:
+                        from dsearch.cli.commands.serve import ingest_on_ray
 
-                    report = ingest_on_ray(target, documents, ray, settings, workers, on_progress, gone)
+                        report = ingest_on_ray(target, documents, ray, settings, workers, on_progress, gone)
+                except KeyboardInterrupt:
+                    if pending := target.store.count().pending:
+                        tell_waiting(pending, collection)
+                    raise
             described = target.describe()
         if not sources and not report.encoded:
             say("no documents were waiting: every one can be found")
@@ -224,6 +230,8 @@ def collections(home: options.HomeFolder = None, json: options.AsJson = False) -
         state = f"generation {one.generation}, model {one.model}"
         keys = f", keys {told}" if (told := described_keys(one.keys)) else ""
         typer.echo(f"{one.name}: {one.documents} documents, {state}{keys}")
+        if one.pending:
+            tell_waiting(one.pending, one.name)
     for alias, target in sorted(aliases.items()):
         typer.echo(f"{alias}: another name of {target}")
     if not described:
