@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dsearch.hints import Command
+
 Mode = Literal["hybrid", "dense", "keyword"]
 TaskState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 
@@ -229,11 +231,25 @@ class AttentionSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Documents that no search finds yet, since indexing them was interrupted.
+
+    Attributes:
+        documents: number of them.
+        hint: command that makes them searchable.
+    """
+
+    documents: int
+    hint: Command
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """Answer to one query; `next_cursor` is the cursor of the next page of the same ranking.
 
     `query_id` identifies the answer of a server in feedback. `missing` is the share of the collection's
     documents that were not searched because their shards were down and a partial answer was allowed.
+    `waiting` names documents that no search finds yet; None if there are none.
     """
 
     query: str
@@ -244,6 +260,7 @@ class SearchResult:
     next_cursor: str | None = None
     query_id: str | None = None
     missing: float = 0.0
+    waiting: Waiting | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
 """The command line: thin verbs over the library. stdout carries the answer, stderr everything else.
 
 Exit codes: 0 done; 1 it failed (the message gives the reason and what to do); 2 the command was not
-understood; 3 a model was trained and saved, but the gate rejected its promotion.
+understood; 3 a model was trained and saved, but the gate rejected its promotion; 130 it was interrupted.
 """
 
 from __future__ import annotations
 
 import sys
+
+INTERRUPTED = 130
 
 
 def main() -> None:
@@ -24,9 +26,10 @@ def main() -> None:
 
         print(f"dsearch: {told(error)}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("dsearch: interrupted; run the same command again to go on", file=sys.stderr)
-        sys.exit(1)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:  # as typer ends a command at Ctrl-C
+            print("dsearch: interrupted; run the same command again to go on", file=sys.stderr)
+        raise
     except BrokenPipeError:
         # Whoever read the answer has seen enough (`| head`). Closing stdout again at exit would complain.
         sys.stderr.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from dsearch.cli.session import say
+from dsearch.cli.session import say, typed
 from dsearch.errors import InvalidRequest, Unavailable
 from dsearch.types import Explanation, Hit, Learned, SearchResult
 
@@ -31,6 +31,8 @@ def as_json(result: SearchResult) -> dict[str, object]:
 def show(result: SearchResult) -> None:
     """The hits on stdout, what they come from on stderr."""
     bold = sys.stdout.isatty()
+    if not result.hits:
+        say("nothing was found; leave out a filter, quotes or signs, or try other words")
     for hit in result.hits:
         typer.echo(_lines(hit, bold=bold))
     spread, stamp = result.attention, result.stamp
@@ -43,6 +45,13 @@ def show(result: SearchResult) -> None:
     )
     if result.next_cursor is not None:
         say(f"more: --cursor {result.next_cursor}")
+    if result.waiting is not None:
+        tell_waiting(result.waiting.documents, result.waiting.hint.arguments[-1])
+
+
+def tell_waiting(documents: int, collection: str) -> None:
+    """Say that an interrupted run left documents behind, and the command that goes on."""
+    say(f"{documents} documents cannot be found yet; go on with: {typed('index', '-c', collection)}")
 
 
 def _lines(hit: Hit, *, bold: bool) -> str:

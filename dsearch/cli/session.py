@@ -146,6 +146,13 @@ class ProgressBars:
     def __exit__(self, *error: object) -> None:
         self._bars.stop()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Draw nothing meanwhile, so that a question can be asked."""
+        self._bars.stop()
+        yield
+        self._bars.start()
+
     def _show(self, progress: Progress) -> None:
         rate = f"{progress.done / progress.elapsed_s:,.0f} {self._unit}/s" if progress.elapsed_s > 0.5 else ""
         if progress.stage not in self._tasks:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dsearch.corpus.columns import parse_types
 from dsearch.corpus.formats.beir import BeirFolder, read_queries, write_beir
+from dsearch.corpus.mirror import Mirror
 from dsearch.corpus.problems import Problems, SourceProblem
 from dsearch.corpus.python_docs import (
     PythonCorpus,
@@ -18,12 +20,14 @@ from dsearch.corpus.sentences import inverse_cloze, sentences
 __all__ = [
     "SUPPORTED",
     "BeirFolder",
+    "Mirror",
     "Problems",
     "PythonCorpus",
     "RecordFields",
     "SourceProblem",
     "content_id",
     "inverse_cloze",
+    "parse_types",
     "python_corpus",
     "python_documents",
     "python_judgements",

@@ -4,21 +4,89 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+GIT_IGNORE = ".gitignore"
+COLLECTION = frozenset({"documents.db", "watermark"})  # of dsearch: a home may lie in the folder
+NOT_ENTERED = frozenset({"node_modules", "__pycache__"})
+
+OnError = Callable[[Path, OSError], None]
 
 _MAGIC = "*?["
 
 
-def files_below(folder: Path) -> Iterator[Path]:
-    """Yield regular files below a folder, sorted by path, without hidden files and linked folders."""
-    with os.scandir(folder) as entries:
-        visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
-    for entry in visible:
-        if entry.is_dir(follow_symlinks=False):
-            yield from files_below(Path(entry.path))
+def files_below(folder: Path, on_error: OnError | None = None, ignored: bool = False) -> Iterator[Path]:
+    """Yield regular files below a folder, sorted by path.
+
+    Hidden files, linked folders, `node_modules`, `__pycache__`, Python's virtual environments, dsearch's
+    collections and what `.gitignore` files of these folders name are left out.
+
+    Args:
+        folder: the folder.
+        on_error: called with a folder that cannot be listed, which is skipped; without it the error is
+            raised.
+        ignored: True to yield what `.gitignore` files name, too.
+    """
+    return _below(folder, on_error, None if ignored else ())
+
+
+def _below(folder: Path, on_error: OnError | None, ignores: tuple[_Ignore, ...] | None) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            every = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        if on_error is None:
+            raise
+        on_error(folder, error)
+        return
+    names = {entry.name for entry in every}
+    if "pyvenv.cfg" in names or names >= COLLECTION:
+        return
+    if ignores is not None and GIT_IGNORE in names:
+        ignores = (*ignores, _Ignore.read(folder))
+    for entry in every:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if entry.name.startswith(".") or _is_ignored(ignores or (), folder, entry.name, is_folder):
+            continue
+        if is_folder:
+            if entry.name not in NOT_ENTERED:
+                yield from _below(Path(entry.path), on_error, ignores)
         elif entry.is_file():
             yield Path(entry.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ignore:
+    """The rules of one `.gitignore` file; paths are relative to its folder."""
+
+    folder: Path
+    rules: GitIgnoreSpec
+
+    @classmethod
+    def read(cls, folder: Path) -> _Ignore:
+        from pathspec import GitIgnoreSpec
+
+        try:
+            lines = (folder / GIT_IGNORE).read_text("utf-8", "replace").splitlines()
+        except OSError:
+            lines = []
+        return cls(folder, GitIgnoreSpec.from_lines(lines))
+
+
+def _is_ignored(ignores: tuple[_Ignore, ...], folder: Path, name: str, is_folder: bool) -> bool:
+    """True if the innermost file that has a rule for a path excludes it; see gitignore(5)."""
+    for ignore in reversed(ignores):
+        path = (folder / name).relative_to(ignore.folder).as_posix()
+        include = ignore.rules.check_file(f"{path}/" if is_folder else path).include
+        if include is not None:
+            return include
+    return False
 
 
 def is_pattern(source: str) -> bool:

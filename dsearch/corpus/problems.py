@@ -29,6 +29,7 @@ class Problems:
     Attributes:
         count: number of records or files skipped.
         first: first `keep` problems, in order.
+        sources: files and folders with a problem.
         passed_over: number of files in folders without a reader, by suffix; not problems.
     """
 
@@ -43,6 +44,7 @@ class Problems:
         self.on_problem = on_problem
         self.count = 0
         self.first: list[SourceProblem] = []
+        self.sources: set[str] = set()
         self.passed_over: Counter[str] = Counter()
 
     def add(self, source: str, line: int | None, message: str) -> None:
@@ -55,6 +57,7 @@ class Problems:
         if self.strict:
             raise InvalidSource(str(problem))
         self.count += 1
+        self.sources.add(source)
         if len(self.first) < self.keep:
             self.first.append(problem)
         if self.on_problem is not None:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import cast
 
+from dsearch.corpus.files import CODE_SUFFIXES, SourceFile
 from dsearch.corpus.folders import base_of, files_below, is_pattern, matches
 from dsearch.corpus.formats.arrow import read_arrow, read_parquet
 from dsearch.corpus.formats.datasets import dataset_files, is_dataset
-from dsearch.corpus.formats.jsonl import documents_of_lines, read_jsonl
+from dsearch.corpus.formats.jsonl import documents_of_array, documents_of_lines, read_jsonl
 from dsearch.corpus.formats.lines import ByteStream, decoded_lines, opened, unzipped
+from dsearch.corpus.formats.mail import read_eml, read_mbox
+from dsearch.corpus.formats.notebooks import read_notebook
+from dsearch.corpus.formats.office import read_docx, read_epub, read_pptx
 from dsearch.corpus.formats.pages import read_html, read_pdf
 from dsearch.corpus.formats.tables import read_csv
-from dsearch.corpus.formats.texts import read_markdown, read_text
+from dsearch.corpus.formats.texts import read_markdown, read_org, read_rst, read_source, read_text
+from dsearch.corpus.mirror import Mirror
+from dsearch.corpus.parts import parts_of
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
 from dsearch.errors import InvalidSource, MissingExtra
@@ -38,19 +47,31 @@ RECORDS: dict[str, RecordReader] = {
     ".tsv": read_csv,
     ".parquet": read_parquet,
     ".arrow": read_arrow,
+    ".mbox": read_mbox,
 }
+JSON = ".json"
+PLAIN_NAMES = ("readme", "license", "licence", "copying", "notice", "authors", "changelog", "changes", "news")
 TEXTS: dict[str, TextReader] = {
     ".txt": read_text,
     ".text": read_text,
-    ".rst": read_text,
+    ".rst": read_rst,
+    ".org": read_org,
     ".md": read_markdown,
     ".markdown": read_markdown,
     ".html": read_html,
     ".htm": read_html,
     ".pdf": read_pdf,
+    ".ipynb": read_notebook,
+    ".eml": read_eml,
+    ".docx": read_docx,
+    ".pptx": read_pptx,
+    ".epub": read_epub,
+    **dict.fromkeys(CODE_SUFFIXES, read_source),
 }
+_SHORT = [*RECORDS, *(suffix for suffix in TEXTS if suffix not in CODE_SUFFIXES), JSON]
 SUPPORTED = (
-    f"files {', '.join([*RECORDS, *TEXTS])}, each also as .gz; folders of them; patterns ('notes/**/*.md'); "
+    f"files {', '.join(_SHORT)}, source code and configuration (.py, .ts, .yaml, …), each also as .gz; "
+    "folders of them; patterns ('notes/**/*.md'); "
     f"BEIR folders ({BEIR_CORPUS}); Hugging Face datasets saved to disk; "
     "- for standard input (JSON lines, or one text a line)"
 )
@@ -63,19 +84,23 @@ def read(
     fields: RecordFields | None = None,
     stdin: ByteStream | None = None,
     refuse: Refuse | None = None,
+    mirror: Mirror | None = None,
+    ignored: bool = False,
 ) -> Iterator[Document]:
     """Yield the documents of one source; only their ids stay in memory.
 
-    - **JSON lines** and **tables** (CSV, TSV, Parquet, Arrow) have a document per line or row; see
-      `to_document` for the fields and for the id of one that has none.
-    - **Text, Markdown, HTML and PDF files** are one document; its id is the path, relative to the folder
-      given.
+    - **JSON lines**, **JSON arrays** of objects with a text, **tables** (CSV, TSV, Parquet, Arrow) and
+      **mbox** files have a document per line, object, row or message; see `to_document` for the fields and
+      for the id of one that has none, `columns` for types.
+    - **Text, Markdown, reStructuredText, Org, HTML, PDF, Word, PowerPoint, EPUB, e-mail, notebook, source
+      code and other JSON files** are one document; its id is the path, relative to the folder given. Its
+      metadata is described in `files`. Text of more than 1 MiB is split (`parts`).
     - **Patterns** (`notes/**/*.md`) are the files that match; ids are relative to the folder in front of the
       first wildcard.
     - **Datasets** that Hugging Face's library saved to disk are read split after split; labels stay numbers.
-    - **Folders** are read recursively, sorted by path; hidden files and folders, links to folders, and files
-      of other kinds are passed over (`Problems.passed_over` counts them). A folder with `corpus.jsonl` is a
-      BEIR folder: that file alone is its corpus.
+    - **Folders** are read recursively, sorted by path; hidden files and folders, what `.gitignore` files
+      name, links to folders, and files of other kinds are passed over (`Problems.passed_over` counts the
+      last). A folder with `corpus.jsonl` is a BEIR folder: that file alone is its corpus.
     - **Standard input**, `-`, is JSON lines when it begins with `{`, otherwise one document per line that is
       not blank.
 
@@ -86,6 +111,8 @@ def read(
         fields: names of the fields of id, title and text in JSON lines and tables.
         stdin: stream for `-`; None for the process's standard input.
         refuse: returns the reason to reject a document, which becomes a problem of its record.
+        mirror: gives the documents of folders the ids that a collection has for them.
+        ignored: True to read what `.gitignore` files name, too.
 
     Raises:
         InvalidSource: at once, when there is no such file or its kind is not supported; while reading, at
@@ -93,51 +120,75 @@ def read(
         MissingExtra: while reading, when a source that was named itself needs packages that are not
             installed; in a folder such a file is a problem.
     """
-    return read_sources([source], problems=problems, fields=fields, stdin=stdin, refuse=refuse)
+    return read_sources(
+        [source], problems=problems, fields=fields, stdin=stdin, refuse=refuse, mirror=mirror, ignored=ignored
+    )
 
 
 def read_sources(
-    sources: Iterable[str | PathLike[str]],
+    sources: Sequence[str | PathLike[str]],
     *,
     problems: Problems | None = None,
     fields: RecordFields | None = None,
     stdin: ByteStream | None = None,
     refuse: Refuse | None = None,
+    mirror: Mirror | None = None,
+    ignored: bool = False,
 ) -> Iterator[Document]:
     """Yield the documents of several sources; ids are unique across all. Otherwise as `read`."""
     problems = Problems(strict=True) if problems is None else problems
-    fields = RecordFields() if fields is None else fields
-    parts = [_reader(fspath(source), problems, fields, stdin) for source in sources]
-    return _accepted(itertools.chain.from_iterable(part() for part in parts), problems, refuse)
+    reading = _Reading(
+        problems,
+        RecordFields() if fields is None else fields,
+        Mirror() if mirror is None else mirror,
+        ignored,
+        cast(ByteStream, sys.stdin.buffer) if stdin is None and STANDARD_INPUT in sources else stdin,
+    )
+    parts = [_reader(fspath(source), reading) for source in sources]
+    return _accepted(itertools.chain.from_iterable(part() for part in parts), reading, refuse)
 
 
 Located = tuple[str, int | None, Document]
 
 
-def _reader(
-    source: str, problems: Problems, fields: RecordFields, stdin: ByteStream | None
-) -> Callable[[], Iterator[Located]]:
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Settings and state that the sources of one run share."""
+
+    problems: Problems
+    fields: RecordFields
+    mirror: Mirror
+    ignored: bool
+    stdin: ByteStream | None
+
+    def below(self, folder: Path) -> Iterator[Path]:
+        return files_below(folder, self.not_listed, self.ignored)
+
+    def not_listed(self, folder: Path, error: OSError) -> None:
+        self.problems.add(str(folder), None, f"cannot be read: {error.strerror or error}")
+
+
+def _reader(source: str, reading: _Reading) -> Callable[[], Iterator[Located]]:
     """Reader of a source, after checking that it is readable."""
     if source == STANDARD_INPUT:
-        return partial(
-            _read_stream, cast(ByteStream, sys.stdin.buffer) if stdin is None else stdin, problems, fields
-        )
+        assert reading.stdin is not None
+        return partial(_read_stream, reading.stdin, reading.problems, reading.fields)
     if is_pattern(source):
         files = matches(source)
         if not any(_kind(file) for file in files):
             raise InvalidSource(
                 f"{source}: {len(files)} files match and none can be read; supported are {SUPPORTED}"
             )
-        return partial(_read_files, files, base_of(source), problems, fields)
+        return partial(_read_files, files, base_of(source), reading)
     path = Path(source)
     if path.is_dir():
         if (path / BEIR_CORPUS).is_file():
-            return partial(_read_file, path / BEIR_CORPUS, BEIR_CORPUS, problems, fields)
+            return partial(_read_untracked, [path / BEIR_CORPUS], reading)
         if is_dataset(path):
-            return partial(_read_dataset, dataset_files(path), problems, fields)
-        if not any(_kind(file) for file in files_below(path)):
+            return partial(_read_untracked, dataset_files(path), reading)
+        if not any(_kind(file) for file in files_below(path, _ignore_error, reading.ignored)):
             raise InvalidSource(f"{path}: no file in this folder can be read; supported are {SUPPORTED}")
-        return partial(_read_files, files_below(path), path, problems, fields)
+        return partial(_read_folder, path, reading)
     if not path.exists():
         raise InvalidSource(f"{path}: no such file or folder{_nearest(path)}; supported are {SUPPORTED}")
     if not path.is_file():
@@ -146,40 +197,76 @@ def _reader(
         raise InvalidSource(
             f"{path}: files {path.suffix or 'without suffix'} are not read; supported are {SUPPORTED}"
         )
-    return partial(_read_file, path, path.name, problems, fields)
+    return partial(_read_single, path, reading)
 
 
-def _read_file(path: Path, identity: str, problems: Problems, fields: RecordFields) -> Iterator[Located]:
-    name, kind = str(path), _kind(path)
+def _ignore_error(_folder: Path, _error: OSError) -> None:
+    """Such a folder becomes a problem when it is read."""
+
+
+def _read_folder(folder: Path, reading: _Reading) -> Iterator[Located]:
+    reading.mirror.enter(os.path.realpath(folder))
+    yield from _read_files(reading.below(folder), folder, reading)
+
+
+def _read_files(files: Iterable[Path], folder: Path, reading: _Reading) -> Iterator[Located]:
+    for path in files:
+        if not _kind(path):
+            reading.problems.passed_over[path.suffix.lower()] += 1
+            continue
+        try:
+            yield from _read_file(_source_file(path, folder, reading.mirror), reading)
+        except MissingExtra as error:
+            reading.problems.add(str(path), None, str(error))
+
+
+def _read_single(path: Path, reading: _Reading) -> Iterator[Located]:
+    """Records of a file that was named itself replace those of the same ids, wherever they came from."""
+    tracked = reading.mirror.covers(os.path.realpath(path.parent))
+    return _read_file(_source_file(path, path.parent, reading.mirror), reading, tracked)
+
+
+def _read_untracked(files: Iterable[Path], reading: _Reading) -> Iterator[Located]:
+    for path in files:
+        yield from _read_file(_source_file(path, path.parent, reading.mirror), reading, tracked=False)
+
+
+def _source_file(path: Path, folder: Path, mirror: Mirror) -> SourceFile:
+    above = os.path.realpath(folder)
+    root = mirror.root_of(above)
+    inside = os.path.join(os.path.relpath(above, root), path.relative_to(folder))
+    return SourceFile(path, root, Path(os.path.normpath(inside)).as_posix(), _kind(path))
+
+
+def _read_file(file: SourceFile, reading: _Reading, tracked: bool = True) -> Iterator[Located]:
+    """Read a file; `tracked` records note where they come from."""
+    name, problems = str(file.file), reading.problems
     try:
-        with opened(path) as stream:
-            if kind in RECORDS:
-                for line, document in RECORDS[kind](stream, name, problems, fields):
-                    yield name, line, document
-            else:
-                yield name, None, TEXTS[kind](stream, identity)
+        with opened(file.file) as stream:
+            for line, document in _places(file, stream, reading):
+                if line is not None:
+                    yield name, line, file.recorded(document) if tracked else document
+                else:
+                    for part, whole in parts_of(document):
+                        yield name, None, file.described(whole, part)
     except BadRecord as error:
         problems.add(name, error.line, str(error))
     except (OSError, EOFError, zlib.error) as error:
         problems.add(name, None, f"cannot be read: {error}")
 
 
-def _read_files(
-    files: Iterable[Path], folder: Path, problems: Problems, fields: RecordFields
-) -> Iterator[Located]:
-    for path in files:
-        if not _kind(path):
-            problems.passed_over[path.suffix.lower()] += 1
-            continue
-        try:
-            yield from _read_file(path, path.relative_to(folder).as_posix(), problems, fields)
-        except MissingExtra as error:
-            problems.add(str(path), None, str(error))
-
-
-def _read_dataset(files: Iterable[Path], problems: Problems, fields: RecordFields) -> Iterator[Located]:
-    for path in files:
-        yield from _read_file(path, path.name, problems, fields)
+def _places(file: SourceFile, stream: ByteStream, reading: _Reading) -> Iterable[tuple[int | None, Document]]:
+    """Records of a file with their lines, or the one document that it is."""
+    name = str(file.file)
+    if file.kind == JSON:
+        raw = stream.read()
+        records = documents_of_array(raw, name, reading.problems, reading.fields)
+        if records is not None:
+            return records
+        stream = io.BytesIO(raw)
+    elif file.kind in RECORDS:
+        return RECORDS[file.kind](stream, name, reading.problems, reading.fields)
+    return [(None, TEXTS[file.kind](stream, file.path))]
 
 
 def _read_stream(stream: ByteStream, problems: Problems, fields: RecordFields) -> Iterator[Located]:
@@ -197,10 +284,12 @@ def _read_stream(stream: ByteStream, problems: Problems, fields: RecordFields) -
             yield name, number, Document(id=content_id("", line.strip()), text=line.strip())
 
 
-def _accepted(located: Iterable[Located], problems: Problems, refuse: Refuse | None) -> Iterator[Document]:
+def _accepted(located: Iterable[Located], reading: _Reading, refuse: Refuse | None) -> Iterator[Document]:
     """Yield documents with unique ids that are not rejected."""
     ids: set[str] = set()
-    for name, line, document in located:
+    problems = reading.problems
+    for name, line, read_document in located:
+        document = reading.mirror.identify(read_document)
         if refuse is not None and (reason := refuse(document)):
             problems.add(name, line, f"the document {reason}")
         elif document.id in ids:
@@ -214,6 +303,8 @@ def _kind(path: Path) -> str:
     """Return the suffix that selects the reader; empty without one."""
     name = path.name.lower().removesuffix(".gz")
     suffix = Path(name).suffix
+    if not suffix and name in PLAIN_NAMES:
+        return ".txt"
     return suffix if suffix in RECORDS or suffix in TEXTS else ""
 
 

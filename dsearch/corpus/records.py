@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import orjson
 
+from dsearch.corpus.columns import ColumnType, typed
 from dsearch.types import Document
 
 ID_FIELDS = ("_id", "id")
@@ -23,16 +26,17 @@ Place: TypeAlias = tuple[int, Document]
 
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """Names of the fields with id, title, text and value.
+    """Names of the fields with id, title, text and value, and declared types of others.
 
     None stands for the first existing one of `_id`, `id`; of `title`; of `text`, `contents`, `body`; of
-    `value`.
+    `value`. A field with a declared type is converted to it; see `dsearch.corpus.columns`.
     """
 
     id: str | None = None
     title: str | None = None
     text: str | None = None
     value: str | None = None
+    types: Mapping[str, ColumnType] = field(default_factory=dict)
 
     def of(self, names: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
         """Return the fields of id, title and text among `names`; None for a missing one."""
@@ -98,6 +102,8 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
     elif isinstance(nested, Mapping):
         del metadata["metadata"]
         metadata |= nested
+    for name in fields.types.keys() & metadata.keys():
+        metadata[name] = typed(metadata[name], fields.types[name])
     identity = _id(record[id_field]) if id_field is not None else None
     return Document(
         id=content_id(title, text) if identity is None else identity,
@@ -112,6 +118,27 @@ def content_id(title: str, text: str) -> str:
     """Derive the id of a document without one: `sha256-` and 32 hexadecimal digits of title and text."""
     digest = hashlib.sha256(title.encode() + b"\0" + text.encode())
     return f"sha256-{digest.hexdigest()[:32]}"
+
+
+def plain_json(value: Any) -> Any:
+    """Convert a value of a richer format to JSON.
+
+    Times and dates become ISO 8601, durations seconds, decimals numbers, NaN and infinity null; bytes are
+    left out of lists and objects.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, date | datetime | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return plain_json(float(value))
+    if isinstance(value, Mapping):
+        return {str(name): plain_json(item) for name, item in value.items() if not isinstance(item, bytes)}
+    if isinstance(value, list | tuple | set):
+        return [plain_json(item) for item in value if not isinstance(item, bytes)]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _first(names: Mapping[str, Any], wanted: str | None, usual: tuple[str, ...]) -> str | None:

@@ -193,21 +193,29 @@ class Collection(CollectionState):
 
     # ---- index
 
-    def ingest(self, documents: Iterable[Document], on_progress: OnProgress | None = None) -> Ingested:
+    def ingest(
+        self,
+        documents: Iterable[Document],
+        on_progress: OnProgress | None = None,
+        obsolete: Callable[[], Sequence[str]] | None = None,
+    ) -> Ingested:
         """Index many documents: store them, encode the new ones, build a generation and make it live.
 
-        A repeated call with the same documents continues an interrupted one.
+        A repeated call with the same documents continues an interrupted one. `obsolete` is called when all
+        documents are stored; it returns ids to delete.
         """
-        started = time.monotonic()
+        started, deleted = time.monotonic(), 0
         encoder = self.encoder
         with self._writing:
             inserted, updated, unchanged = store_documents(self.store, documents, on_progress)
+            if obsolete is not None and (ids := obsolete()):
+                deleted = self.store.delete(ids).deleted
             encoded = encode_pending(self.store, encoder, on_progress)
-        if inserted or updated or encoded or self._live.stale:
+        if inserted or updated or deleted or encoded or self._live.stale:
             self.refresh(on_progress)
         else:
             self.restore_derived(on_progress)
-        return Ingested(inserted, updated, unchanged, encoded, time.monotonic() - started)
+        return Ingested(inserted, updated, unchanged, encoded, time.monotonic() - started, deleted)
 
     def upsert(
         self,

@@ -199,7 +199,7 @@ def test_every_command_has_help(dsearch: Terminal) -> None:
 def test_empty_source_says_so(dsearch: Terminal, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     code, out, err = dsearch("index", tmp_path / "empty.jsonl", "-c", "e")
-    assert code == 0
+    assert code == 1
     assert "0 documents" in out
     assert "nothing was found to index" in err
     code, out, _ = dsearch("search", "x", "-c", "e", "--json")

@@ -190,10 +190,10 @@ def test_pdf_is_the_text_of_its_pages(tmp_path):
     pytest.importorskip("pypdf")
     (tmp_path / "a.pdf").write_bytes(pdf("Blades of turbines", "On turbines"))
     (tmp_path / "b.pdf").write_bytes(pdf("No title"))
-    assert list(read(tmp_path)) == [
-        Document("a.pdf", "Blades of turbines", "On turbines", {"pages": 1}),
-        Document("b.pdf", "No title", "b", {"pages": 1}),
-    ]
+    one, two = read(tmp_path)
+    assert (one.id, one.text, one.title) == ("a.pdf", "Blades of turbines", "On turbines")
+    assert (two.id, two.text, two.title) == ("b.pdf", "No title", "b")
+    assert (one.metadata["pages"], one.metadata["type"]) == (1, "pdf")
 
 
 def test_bad_pdfs_cost_only_themselves(tmp_path):

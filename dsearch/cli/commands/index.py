@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsearch.cli import options
 from dsearch.cli.commands.maintenance import described_keys
+from dsearch.cli.output import tell_waiting
 from dsearch.cli.remote import index_by_server, server_of, stays_here
 from dsearch.cli.session import ProgressBars, as_json, opened_engine, print_json, say, typed
 from dsearch.errors import DsearchError, HomeLocked
 from dsearch.results import CollectionDamaged, CollectionInfo, Written
 
 if TYPE_CHECKING:
+    from dsearch.cli.folders import Folders
     from dsearch.engine import SearchEngine
+    from dsearch.engine.indexing.ingest import Ingested
 
 
 def index(
     sources: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            help="JSONL, CSV, Parquet, text, Markdown, HTML and PDF files, folders and patterns of these, "
-            "BEIR folders, Hugging Face datasets saved to disk, or - for standard input."
+            help="Folders, files (text, Markdown, HTML, PDF, Word, e-mail, source code, notebooks, CSV, "
+            "JSON, JSON lines, Parquet, …), patterns of these, BEIR folders, Hugging Face datasets saved to "
+            "disk, or - for standard input [default: nothing new; what an interrupted run left]."
         ),
-    ],
+    ] = None,
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
@@ -39,6 +45,21 @@ def index(
     value_column: Annotated[
         str | None, typer.Option(help="Field or column of the value: a number or a list of numbers.")
     ] = None,
+    type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type",
+            help="COLUMN=text, number or boolean; repeatable [default: a CSV column whose first 1,000 cells "
+            "are numbers is one, likewise booleans].",
+        ),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Add only: documents whose files are gone stay.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Delete documents whose files are gone without asking.")
+    ] = False,
+    ignored: Annotated[bool, typer.Option("--ignored", help="Read what .gitignore files name, too.")] = False,
     language: Annotated[
         str | None,
         typer.Option(help="Language of a new collection, for keyword search [default: english]."),
@@ -67,71 +88,124 @@ def index(
     workers: Annotated[int, typer.Option(help="With --ray: number of encoders in the cluster.", min=1)] = 1,
     json: options.AsJson = False,
 ) -> None:
-    """Index documents. Run again, it goes on where it stopped and encodes only what is new."""
-    from dsearch.corpus import Problems, RecordFields, read_sources
+    """Index documents. Run again, it goes on where it stopped and encodes only what is new.
+
+    A folder is mirrored: documents whose files are gone from it are deleted. Exit code 1: nothing could be
+    indexed, or more than a tenth would be deleted and nobody was there to ask.
+    """
+    from dsearch.cli.folders import Folders, delete_by_server, documents_of
+    from dsearch.corpus import Problems, RecordFields, parse_types, read_sources
+    from dsearch.corpus.mirror import FROM_FOLDERS
     from dsearch.engine import PassageOptions
     from dsearch.store import refusal
 
     problems = Problems(strict=strict, keep=20, on_problem=_Warner())
-    fields = RecordFields(id=id_column, title=title_column, text=text_column, value=value_column)
+    fields = RecordFields(
+        id=id_column, title=title_column, text=text_column, value=value_column, types=parse_types(type or [])
+    )
+    folders = Folders(problems, keep=keep, yes=yes)
     # A missing file is noticed here.
-    documents = read_sources(sources, problems=problems, fields=fields, refuse=refusal)
+    documents = read_sources(
+        sources or [],
+        problems=problems,
+        fields=fields,
+        refuse=refusal,
+        mirror=folders.mirror,
+        ignored=ignored,
+    )
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:
         with opened_engine(home, readonly=False, **own) as (engine, settings):
             passages = PassageOptions(passage_tokens, overlap, none=no_passages)
-            target = engine.collection_or_new(collection, language=language, passages=passages, kind=kind)
-            with ProgressBars() as on_progress:
-                if ray is None:
-                    report = target.ingest(documents, on_progress)
-                else:
-                    from dsearch.cli.commands.serve import ingest_on_ray
+            if sources:
+                target = engine.collection_or_new(collection, language=language, passages=passages, kind=kind)
+                folders.mirror.learn(target.store.export(FROM_FOLDERS))
+            else:
+                target = engine.collection(collection)
+            bars = ProgressBars()
+            with bars as on_progress:
+                gone = partial(folders.obsolete, bars.paused)
+                try:
+                    if ray is None:
+                        report = target.ingest(documents, on_progress, gone)
+                    else:
+                        from dsearch.cli.commands.serve import ingest_on_ray
 
-                    report = ingest_on_ray(target, documents, ray, settings, workers, on_progress)
+                        report = ingest_on_ray(target, documents, ray, settings, workers, on_progress, gone)
+                except KeyboardInterrupt:
+                    if pending := target.store.count().pending:
+                        tell_waiting(pending, collection)
+                    raise
             described = target.describe()
+        if not sources and not report.encoded:
+            say("no documents were waiting: every one can be found")
     except HomeLocked as locked:
         if ray is not None:
             raise stays_here(locked, "it encodes what it is sent: leave out --ray, or end it first") from None
+        if not sources:
+            raise stays_here(
+                locked, "it encodes what it is sent: name the sources, or end it first"
+            ) from None
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
         given = {name: value for name, value in cut.items() if value is not None}
         with server_of(locked) as client:
             made = {"language": language, "passages": given or None, "kind": kind}
+            folders.mirror.learn(documents_of(client, collection))
             info, written = index_by_server(client, collection, documents, made)
-        _show_written(info, written, problems.count, json=json)
+            deleted = delete_by_server(client, collection, folders.obsolete(nullcontext))
+            if deleted:
+                info = client.collection(collection)
+        for problem in written.problems:
+            say(f"refused document {problem.line}: {problem.detail}")
+        _show(info, written, deleted, folders, written.refused, json=json)
         return
+    _show(described, report, report.deleted, folders, 0, json=json, resumed=not sources)
+
+
+def _show(
+    info: CollectionInfo,
+    written: Written | Ingested,
+    deleted: int,
+    folders: Folders,
+    refused: int,
+    *,
+    json: bool,
+    resumed: bool = False,
+) -> None:
+    """Print the result of a run.
+
+    Raises:
+        Exit: code 1, for a run that read no document, or that deleted nothing for want of consent.
+    """
+    problems, read = folders.problems, written.inserted + written.updated + written.unchanged
+    failed = typer.Exit(int((not read and not resumed) or folders.refused > 0))
     if json:
         skips = {"skipped": problems.count, "passed_over": dict(problems.passed_over)}
-        print_json({**asdict(described), **asdict(report), **skips})
-        return
+        folder = {"deleted": deleted, "not_deleted": folders.refused, "renamed": folders.mirror.moved}
+        print_json({**asdict(info), **asdict(written), **skips, **folder})
+        raise failed
     if problems.passed_over:
         say(
             f"passed over {problems.passed_over.total()} files of other kinds: {_kinds(problems.passed_over)}"
         )
-    rate = f" ({report.encoded / report.elapsed_s:.0f} documents/s)" if report.encoded else ""
-    skipped = f", {problems.count} skipped" if problems.count else ""
+    folders.tell(info.name)
+    rate = ""
+    if not isinstance(written, Written):
+        speed = f" ({written.encoded / written.elapsed_s:.0f} documents/s)" if written.encoded else ""
+        rate = f", {written.encoded} encoded in {written.elapsed_s:.1f} s{speed}"
+    left_out = problems.count + refused
     typer.echo(
-        f"{collection}: {described.documents} documents, generation {described.generation}: "
-        f"{report.inserted} new, {report.updated} changed, {report.unchanged} unchanged{skipped}, "
-        f"{report.encoded} encoded in {report.elapsed_s:.1f} s{rate}"
+        f"{info.name}: {info.documents} documents, generation {info.generation}: {written.inserted} new, "
+        f"{written.updated} changed, {written.unchanged} unchanged"
+        + (f", {deleted} deleted" if deleted else "")
+        + (f", {left_out} skipped" if left_out else "")
+        + rate
     )
-    if described.documents == 0:
+    if not read and not resumed:
         say(
             "nothing was found to index; see the messages above, or dsearch index --help for what can be read"
         )
-
-
-def _show_written(info: CollectionInfo, written: Written, skipped: int, *, json: bool) -> None:
-    """Print the result of a write by a server, which encodes as it stores and builds when due."""
-    for problem in written.problems:
-        say(f"refused document {problem.line}: {problem.detail}")
-    if json:
-        print_json({**asdict(info), **asdict(written), "skipped": skipped})
-        return
-    left_out = f", {skipped + written.refused} skipped" if skipped + written.refused else ""
-    typer.echo(
-        f"{info.name}: {info.documents} documents, generation {info.generation}: {written.inserted} new, "
-        f"{written.updated} changed, {written.unchanged} unchanged{left_out}"
-    )
+    raise failed
 
 
 def _kinds(passed_over: Counter[str]) -> str:
@@ -156,6 +230,8 @@ def collections(home: options.HomeFolder = None, json: options.AsJson = False) -
         state = f"generation {one.generation}, model {one.model}"
         keys = f", keys {told}" if (told := described_keys(one.keys)) else ""
         typer.echo(f"{one.name}: {one.documents} documents, {state}{keys}")
+        if one.pending:
+            tell_waiting(one.pending, one.name)
     for alias, target in sorted(aliases.items()):
         typer.echo(f"{alias}: another name of {target}")
     if not described:

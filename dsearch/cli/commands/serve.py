@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -296,6 +296,7 @@ def ingest_on_ray(
     settings: Settings,
     workers: int,
     on_progress: OnProgress,
+    obsolete: Callable[[], Sequence[str]] | None = None,
 ) -> Ingested:
     """`Collection.ingest`, with the embeddings computed by a cluster whose machines see the home.
 
@@ -310,6 +311,8 @@ def ingest_on_ray(
     connect(address)
     started = time.monotonic()
     inserted, updated, unchanged = store_documents(collection.store, documents, on_progress)
+    ids = [] if obsolete is None else obsolete()
+    deleted = collection.delete(ids).deleted if ids else 0
     encoded = encode_on_cluster(
         collection.store,
         encoder={
@@ -331,6 +334,7 @@ def ingest_on_ray(
         unchanged=unchanged,
         encoded=encoded + report.encoded,
         elapsed_s=time.monotonic() - started,
+        deleted=deleted,
     )
 
 

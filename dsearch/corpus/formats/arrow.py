@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from typing import Any
 
 from dsearch.corpus.formats.extras import optional
 from dsearch.corpus.formats.lines import ByteStream
 from dsearch.corpus.problems import Problems
-from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
+from dsearch.corpus.records import BadRecord, Place, RecordFields, plain_json, to_document
 
 _ROWS_AT_A_TIME = 1024
 
@@ -77,24 +74,9 @@ def _documents(
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _json(value) for name, value in record.items() if not isinstance(value, bytes | bytearray)}
-
-
-def _json(value: Any) -> Any:
-    """Convert a value to JSON."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, date | datetime | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Decimal):
-        return _json(float(value))
-    if isinstance(value, Mapping):
-        return {str(name): _json(item) for name, item in value.items() if not isinstance(item, bytes)}
-    if isinstance(value, list | tuple):
-        return [_json(item) for item in value if not isinstance(item, bytes)]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    return {
+        name: plain_json(value) for name, value in record.items() if not isinstance(value, bytes | bytearray)
+    }
 
 
 def _begins_with(stream: Any, mark: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""JSON lines: one object, one document a line."""
+"""JSON lines: one object, one document a line; and arrays of such objects."""
 
 from __future__ import annotations
 
@@ -24,6 +24,35 @@ def documents_of_lines(
 ) -> Iterator[Place]:
     """Yield the documents of decoded lines."""
     for number, record in json_objects(lines, name, problems):
+        try:
+            yield number, to_document(record, fields)
+        except BadRecord as error:
+            problems.add(name, number, str(error))
+
+
+def documents_of_array(
+    raw: bytes, name: str, problems: Problems, fields: RecordFields
+) -> Iterator[Place] | None:
+    """Yield the documents of a JSON array of objects, by their number from 1.
+
+    None if it is other JSON, or no JSON: an array whose objects have no field of a text.
+    """
+    try:
+        records = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(records, list) or not records:
+        return None
+    for record in records:
+        if not isinstance(record, dict) or fields.of(record)[2] is None:
+            return None
+    return _documents_of(records, name, problems, fields)
+
+
+def _documents_of(
+    records: list[dict[str, Any]], name: str, problems: Problems, fields: RecordFields
+) -> Iterator[Place]:
+    for number, record in enumerate(records, start=1):
         try:
             yield number, to_document(record, fields)
         except BadRecord as error:

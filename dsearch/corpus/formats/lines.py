@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dsearch.corpus.problems import Problems
 
@@ -32,6 +32,30 @@ def unzipped(stream: ByteStream) -> ByteStream:
     if buffered.peek(2)[:2] == GZIP_MARK:
         return gzip.open(buffered, "rb")
     return buffered
+
+
+def beginning(stream: ByteStream, size: int) -> tuple[bytes, ByteStream]:
+    """Read the first `size` bytes; also return a stream of all of them, from the start."""
+    start = b""
+    while len(start) < size and (more := stream.read(size - len(start))):
+        start += more
+    return start, io.BufferedReader(_Again(start, stream))
+
+
+class _Again(io.RawIOBase):
+    """Stream of bytes that were read already, and of the rest."""
+
+    def __init__(self, start: bytes, rest: ByteStream) -> None:
+        self._start, self._rest = start, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._start[: len(buffer)] or self._rest.read(len(buffer)) or b""
+        self._start = self._start[len(content) :]
+        buffer[: len(content)] = content
+        return len(content)
 
 
 def decoded_lines(stream: ByteStream, name: str, problems: Problems) -> Iterator[tuple[int, str]]:

@@ -12,6 +12,8 @@ from dsearch.corpus.formats.texts import stem
 from dsearch.corpus.records import BadRecord
 from dsearch.types import Document
 
+_BLOCKS = ["p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "div", "br", "tr", "blockquote", "pre", "section"]
+
 
 def read_html(stream: ByteStream, identity: str) -> Document:
     """Read a web page: its main text, without navigation, and its title (else the file's name).
@@ -30,6 +32,27 @@ def read_html(stream: ByteStream, identity: str) -> Document:
     if not text or not text.strip():
         raise BadRecord("no text was found in this HTML")
     return Document(id=identity, title=(described and described.title) or stem(identity), text=text.strip())
+
+
+def plain_html(page: str | bytes) -> str:
+    """Text of HTML as a whole, a line for each block: for pages that are content only.
+
+    Raises:
+        BadRecord: not HTML.
+        MissingExtra: lxml is not installed.
+    """
+    html = optional("lxml.html", extra="files", what="HTML texts")
+    parser = html.HTMLParser(encoding="utf-8") if isinstance(page, str) else None
+    try:
+        tree = html.document_fromstring(page.encode() if isinstance(page, str) else page, parser)
+    except (ValueError, html.etree.LxmlError) as error:
+        raise BadRecord(f"HTML that cannot be read: {error}") from error
+    for element in list(tree.iter("script", "style", "head")):
+        element.drop_tree()
+    for element in tree.iter(*_BLOCKS):
+        element.tail = "\n" + (element.tail or "")
+    lines = (" ".join(line.split()) for line in tree.text_content().splitlines())
+    return "\n".join(line for line in lines if line)
 
 
 def read_pdf(stream: ByteStream, identity: str) -> Document:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Iterator
 
-from dsearch.corpus.formats.lines import ByteStream, raw_lines
+from dsearch.corpus.columns import typed_rows
+from dsearch.corpus.formats.decoding import SAMPLE, detected
+from dsearch.corpus.formats.lines import ByteStream, beginning, raw_lines
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Place, RecordFields, to_document
 
@@ -14,13 +17,15 @@ LONGEST_CELL = 2**31 - 1  # Python's limit of 131,072 characters is shorter than
 
 
 def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFields) -> Iterator[Place]:
-    """Yield the documents of a table. Columns other than id, title, text, value become metadata, as text.
+    """Yield the documents of a table. Columns other than id, title, text, value become metadata.
 
     The delimiter is the most frequent of `,`, `;` and tab in the header. Cells in double quotes may contain
-    delimiters, line ends and doubled quotes. A row that does not fit the header, violates quoting or is not
-    UTF-8 is a problem with its first line.
+    delimiters, line ends and doubled quotes. Numbers and booleans are typed by column (`corpus/columns.py`).
+    A row that does not fit the header or violates quoting is a problem with its first line, and so is one
+    that is not UTF-8, unless the file's beginning shows another encoding (`decoding.py`).
     """
-    lines = _Lines(stream, name, problems)
+    start, stream = beginning(stream, SAMPLE)
+    lines = _Lines(stream, name, problems, None if _is_utf8(start) else detected(start))
     csv.field_size_limit(LONGEST_CELL)
     header_line = next(lines, "")
     delimiter = max(DELIMITERS, key=header_line.count)
@@ -29,6 +34,19 @@ def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFi
     if complaint:
         problems.add(name, 1, complaint)
         return
+    special = {*fields.of(dict.fromkeys(header)), fields.value_of(dict.fromkeys(header))}
+    rows = _rows(lines, header, delimiter, name, problems)
+    for begin, record in typed_rows(rows, fields.types, special):
+        try:
+            yield begin, to_document(record, fields)
+        except BadRecord as error:
+            problems.add(name, begin, str(error))
+
+
+def _rows(
+    lines: _Lines, header: list[str], delimiter: str, name: str, problems: Problems
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the first line and the cells of each row that fits the header."""
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         begin = lines.number + 1
@@ -42,9 +60,18 @@ def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFi
         if not row:
             continue
         try:
-            yield begin, to_document(_record(header, row), fields)
+            yield begin, _record(header, row)
         except BadRecord as error:
             problems.add(name, begin, str(error))
+
+
+def _is_utf8(start: bytes) -> bool:
+    """True if the bytes are UTF-8, but for a last character that is cut."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class _Lines(Iterator[str]):
@@ -54,12 +81,18 @@ class _Lines(Iterator[str]):
     could split a quoted cell.
     """
 
-    def __init__(self, stream: ByteStream, name: str, problems: Problems) -> None:
+    def __init__(self, stream: ByteStream, name: str, problems: Problems, encoding: str | None) -> None:
         self.number = 0
+        self._encoding = encoding
         self._lines = raw_lines(stream, name, problems)
 
     def __next__(self) -> str:
         self.number, raw = next(self._lines)
+        if self._encoding is not None:
+            try:
+                return raw.decode(self._encoding)
+            except UnicodeDecodeError:
+                pass
         return raw.decode("utf-8", errors="surrogateescape")
 
 

@@ -1,36 +1,75 @@
-"""Text and Markdown files: each is one document with its path as id."""
+"""Text, Markdown, reStructuredText and Org files: each is one document with its path as id."""
 
 from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
+from typing import Any
 
-from dsearch.corpus.formats.lines import WIDE_MARKS, ByteStream, not_utf8
+from dsearch.corpus.formats.decoding import decoded
+from dsearch.corpus.formats.front_matter import split_front_matter
+from dsearch.corpus.formats.lines import ByteStream
 from dsearch.corpus.records import BadRecord
 from dsearch.types import Document
 
 ATX_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
 SETEXT_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
+RST_HEADING = re.compile(r"^(\S.*)\n((?:=+|-+|~+|\^+|\*+|#+|\"+|\++))[ \t]*$", re.MULTILINE)
+ORG_TITLE = re.compile(r"^#\+title:[ \t]*(\S.*)$", re.MULTILINE | re.IGNORECASE)
+ORG_HEADLINE = re.compile(r"^\*+[ \t]+(\S.*)$", re.MULTILINE)
 FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
 def read_text(stream: ByteStream, identity: str) -> Document:
     """Read a text file: the title is the file's name without its suffixes.
 
+    Metadata `encoding` names a detected encoding (`decoding.py`), here and below.
+
     Raises:
-        BadRecord: not UTF-8 (with the line), or blank.
+        BadRecord: of no known encoding (with the line), or blank.
     """
-    return Document(id=identity, title=stem(identity), text=_content(stream))
+    text, metadata = content(stream)
+    return Document(id=identity, title=stem(identity), text=text, metadata=metadata)
+
+
+def read_source(stream: ByteStream, identity: str) -> Document:
+    """Read source code or configuration, otherwise as `read_text`: the title is the file's whole name."""
+    text, metadata = content(stream)
+    return Document(id=identity, title=PurePosixPath(identity).name, text=text, metadata=metadata)
 
 
 def read_markdown(stream: ByteStream, identity: str) -> Document:
-    """Read a Markdown file: its first heading becomes the title, otherwise the file's name.
+    """Read a Markdown file, otherwise as `read_text`.
 
-    Raises:
-        BadRecord: not UTF-8 (with the line), or blank.
+    Front matter becomes metadata. Its `title` is the title, else the first heading, else the file's name.
     """
-    title, text = split_heading(_content(stream))
-    return Document(id=identity, title=title or stem(identity), text=text)
+    text, metadata = content(stream)
+    fields, text = split_front_matter(text)
+    title = fields.get("title")
+    if isinstance(title, str) and title.strip():
+        del fields["title"]
+    else:
+        title, text = split_heading(text)
+    return Document(
+        id=identity, title=title.strip() or stem(identity), text=text.strip(), metadata=fields | metadata
+    )
+
+
+def read_rst(stream: ByteStream, identity: str) -> Document:
+    """Read a reStructuredText file, otherwise as `read_text`: the title is its first underlined line."""
+    text, metadata = content(stream)
+    heading = RST_HEADING.search(text)
+    title = heading[1].strip() if heading and len(heading[2]) >= len(heading[1].rstrip()) else ""
+    return Document(id=identity, title=title or stem(identity), text=text, metadata=metadata)
+
+
+def read_org(stream: ByteStream, identity: str) -> Document:
+    """Read an Org file, otherwise as `read_text`: the title is `#+TITLE:`, else its first headline."""
+    text, metadata = content(stream)
+    heading = ORG_TITLE.search(text) or ORG_HEADLINE.search(text)
+    return Document(
+        id=identity, title=heading[1].strip() if heading else stem(identity), text=text, metadata=metadata
+    )
 
 
 def split_heading(markdown: str) -> tuple[str, str]:
@@ -61,18 +100,16 @@ def _paragraph(lines: list[str], number: int) -> bool:
     return alone and bool(re.match(r" {0,3}[^\s>|*+-]", lines[number]))
 
 
-def _content(stream: ByteStream) -> str:
-    raw = stream.read()
-    if raw.startswith(WIDE_MARKS):
-        raise BadRecord("UTF-16 or UTF-32; only UTF-8 is read, save the file as UTF-8")
-    try:
-        text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise BadRecord(not_utf8(error), line) from error
+def content(stream: ByteStream) -> tuple[str, dict[str, Any]]:
+    """Read a text file; metadata name its encoding if that was detected.
+
+    Raises:
+        BadRecord: of no known encoding (with the line), or blank.
+    """
+    text, encoding = decoded(stream.read())
     if not text.strip():
         raise BadRecord("empty: the file says nothing")
-    return text.strip()
+    return text.strip(), {} if encoding is None else {"encoding": encoding}
 
 
 def stem(identity: str) -> str:

@@ -47,6 +47,7 @@ class Ingested:
     unchanged: int
     encoded: int
     elapsed_s: float
+    deleted: int = 0
 
 
 def store_documents(

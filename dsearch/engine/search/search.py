@@ -49,7 +49,8 @@ def search(collection: CollectionState, queries: Sequence[str], chosen: SearchOp
     order = [number for group in groups for number in group.numbers]
     took_ms = (time.perf_counter() - started) * 1000
     by_number = dict(zip(order, results, strict=True))
-    return [replace(by_number[number], took_ms=took_ms) for number in range(len(queries))]
+    waiting = collection.waiting
+    return [replace(by_number[number], took_ms=took_ms, waiting=waiting) for number in range(len(queries))]
 
 
 def answered(

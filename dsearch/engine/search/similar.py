@@ -68,7 +68,8 @@ def similar(
     )
     queries = ["" if query is None else query]
     result = answered(collection, groups[0], stamp, chosen, places=[place], queries=queries, turned=True)[0]
-    return replace(result, took_ms=(time.perf_counter() - started) * 1000)
+    took_ms = (time.perf_counter() - started) * 1000
+    return replace(result, took_ms=took_ms, waiting=collection.waiting)
 
 
 class _Examples:

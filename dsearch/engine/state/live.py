@@ -41,6 +41,9 @@ class LiveState:
     Args:
         store: store of the documents.
         closed: record of the last clean close.
+
+    Attributes:
+        pending: number of documents without an embedding when the present snapshot was taken.
     """
 
     def __init__(self, store: Store, closed: CleanClose | None = None):
@@ -49,6 +52,7 @@ class LiveState:
         self._proof: IntegrityProof | None = None
         self._snapshot: Snapshot | None = None
         self._recent: tuple[Snapshot, ...] = ()
+        self.pending = 0
         self._embeddings = GrowingMatrix(np.zeros((0, store.dimension), np.float32))
         self._changing = threading.RLock()
 
@@ -184,6 +188,7 @@ class LiveState:
             before = (self._snapshot, *self._recent)
             self._recent = tuple(old for old in before if old.generation is state.generation)[:RECENT]
         self._snapshot = state
+        self.pending = self._store.count().pending
         if self._proof is None or self._proof.number != state.generation.number:
             if self._proof is not None:
                 self._proof.cancel()  # its generation was replaced

@@ -38,9 +38,10 @@ from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.caches import KeptDocuments, KeptLayers
 from dsearch.engine.state.live import LiveState
 from dsearch.errors import Conflict, CorruptData, Gone, UnsupportedFormat
+from dsearch.hints import Command
 from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
-from dsearch.types import Mode, Stamp
+from dsearch.types import Mode, Stamp, Waiting
 
 _log = logging.getLogger(__name__)
 
@@ -152,6 +153,12 @@ class CollectionState:
         if proof is None:
             return {"state": "unopened", "problem": None}
         return {"state": proof.state, "problem": proof.problem}
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """Documents that an interrupted run left without an embedding, and the command that goes on."""
+        pending = self._live.pending
+        return Waiting(pending, Command("index", ("-c", self.name))) if pending else None
 
     @property
     def stale(self) -> bool:

@@ -17,7 +17,7 @@ from dsearch import results, types
 from dsearch.engine.feedback import Drawn
 from dsearch.results import CollectionDamaged, CollectionInfo, FieldPrediction, Proof
 from dsearch.service.wire.json import new_id, stamped
-from dsearch.types import AttentionSummary, Hit, SearchResult, Stamp
+from dsearch.types import AttentionSummary, Hit, SearchResult, Stamp, Waiting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ class SearchAnswer(Stamp):
         attention: summary of the attention.
         partial: true if shards of a cluster were down; left out otherwise.
         missing: the share of the documents that could not be searched then.
+        waiting: documents that no search finds yet; left out if there are none.
     """
 
     query_id: str
@@ -43,6 +44,7 @@ class SearchAnswer(Stamp):
     attention: AttentionSummary
     partial: bool = False
     missing: float = 0.0
+    waiting: Waiting | None = None
 
 
 def search_answer(
@@ -64,6 +66,7 @@ def search_answer(
         "next_cursor": result.next_cursor,
         "explored": drawn,
         **({"partial": True, "missing": result.missing} if result.missing else {}),
+        **({"waiting": result.waiting} if result.waiting else {}),
         "attention": result.attention,
     }
 

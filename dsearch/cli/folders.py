@@ -1,0 +1,102 @@
+"""Folders as a collection mirrors them: deletions, with consent where they are many."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dsearch.cli.session import as_json, say, typed
+from dsearch.corpus import Mirror, Problems
+from dsearch.corpus.mirror import FROM_FOLDERS
+
+if TYPE_CHECKING:
+    from dsearch.client import Client
+    from dsearch.types import Document
+
+UNASKED = 0.1  # share of a folder's documents that is deleted without a question
+_PAGE = 1000  # documents and ids a request
+
+Paused = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(slots=True)
+class Folders:
+    """The folders of one run of `dsearch index`.
+
+    Attributes:
+        problems: of reading them; a file with a problem keeps its documents.
+        keep: True to delete nothing.
+        yes: True to delete any number without a question.
+        refused: number of documents that would have been deleted and were not.
+    """
+
+    problems: Problems
+    keep: bool = False
+    yes: bool = False
+    refused: int = 0
+    mirror: Mirror = field(default_factory=Mirror)
+
+    def obsolete(self, paused: Paused) -> list[str]:
+        """Ids to delete. Above 10 % of the folders' documents it asks; without a terminal it needs `yes`.
+
+        Args:
+            paused: suspends the output of progress while it asks.
+        """
+        if self.keep:
+            return []
+        ids = self.mirror.obsolete(self.problems.sources)
+        if self.yes or len(ids) <= UNASKED * self.mirror.recorded:
+            return ids
+        text = f"{len(ids)} of {self.mirror.recorded} documents are gone from their folder ({_some(ids)})"
+        if sys.stdin.isatty():
+            with paused():
+                if typer.confirm(f"{text}; delete them from the collection?", err=True):
+                    return ids
+            say("nothing is deleted")
+        else:
+            self.refused = len(ids)
+            say(f"{text}: nothing is deleted; add --yes to delete them, or --keep to add only")
+        return []
+
+    def tell(self, collection: str) -> None:
+        """Tell what became of renamed files, of ids that two folders share, and of folders that are gone."""
+        mirror = self.mirror
+        if mirror.moved:
+            say(f"{mirror.moved} documents keep their id under another path: their files were renamed")
+        if mirror.qualified:
+            say(
+                f"{len(mirror.qualified)} ids carry their folder's name, since another file has the plain "
+                f"one: {_some(mirror.qualified)}"
+            )
+        for root, documents in mirror.elsewhere().items():
+            command = typed("delete", "-c", collection, "--filter", as_json({"_file.root": {"eq": root}}))
+            say(f"{documents} documents stay of {root}, which is gone; delete them with: {command}")
+
+
+def documents_of(client: Client, collection: str) -> Iterator[Document]:
+    """Yield the documents of a server's collection that came from folders; none if it is not there."""
+    if collection not in {one.name for one in client.collections()} | client.aliases().keys():
+        return
+    cursor: str | None = None
+    while True:
+        page = client.documents(collection, limit=_PAGE, cursor=cursor, filter=FROM_FOLDERS)
+        yield from page.documents
+        cursor = page.next
+        if cursor is None:
+            return
+
+
+def delete_by_server(client: Client, collection: str, ids: list[str]) -> int:
+    """Delete documents by id; returns their number."""
+    parts = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
+    return sum(client.delete_many(collection, ids=part).deleted for part in parts)
+
+
+def _some(ids: Iterable[Any]) -> str:
+    listed = list(ids)
+    return ", ".join(listed[:3]) + (", …" if len(listed) > 3 else "")
