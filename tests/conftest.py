@@ -15,6 +15,10 @@ from dsearch.threads import set_threads
 
 set_threads(1)  # as many tests at a time as there are cores
 
+from support.shape_checks import install
+
+install()  # before what it checks is imported
+
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine

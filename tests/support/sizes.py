@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from support.paths import TESTS
 
 QUICK_FILES = Path(__file__).with_name("quick_files.txt")
@@ -26,9 +26,15 @@ Size = TypeVar("Size")
 _LEFT_OUT = pytest.StashKey[Counter[str]]()
 _nightly = False
 
-# No deadline: a busy machine is slow, which is no fault of the code.
-settings.register_profile("default", max_examples=50, deadline=None, print_blob=True)
-settings.register_profile("nightly", max_examples=500, deadline=None, print_blob=True)
+# Nothing is timed: a busy machine is slow, which is no fault of the code.
+for _profile, _examples in (("default", 50), ("nightly", 500)):
+    settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 
 def by_size(default: Size, nightly: Size) -> Size:

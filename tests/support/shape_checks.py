@@ -1,0 +1,229 @@
+"""Checks the shapes in signatures, as `--jaxtyping-packages=…` does, at a fraction of its cost.
+
+jaxtyping's own hook wraps every function of a package: 6 s an import of them all, and 100 µs a call. This one
+wraps a function only if its signature names a shape, when it is called first, and a dataclass only if a field
+does. The verdict of a check depends on types, number types and shapes alone, so arguments and results
+like earlier ones are not checked again. Plain types are checked by pyright, and at run time by
+`scripts/test --nightly`, which takes jaxtyping's hook instead of this one.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import marshal
+import os
+import struct
+import sys
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, get_args, get_type_hints
+
+import jaxtyping
+import numpy as np
+import torch
+from beartype import beartype
+
+PACKAGES = (
+    "dsearch.attention",
+    "dsearch.client",
+    "dsearch.cluster",
+    "dsearch.encoder",
+    "dsearch.engine",
+    "dsearch.evaluation",
+    "dsearch.index",
+    "dsearch.products",
+    "dsearch.results",
+    "dsearch.store",
+    "dsearch.training",
+)
+_HEADER = struct.Struct("<qq")  # of a cached module: its source's time in ns, and size
+_OPTIMIZATION = "shapes1"  # part of the cached module's name; another one for another transformation
+_LONGEST = 64  # items of a list, and characters of a string, that are part of a key
+_MISSING = object()
+_shaped: dict[CodeType, bool] = {}
+_passed: dict[CodeType, set[Hashable]] = {}
+
+
+def install() -> None:
+    """Check what is imported from now on, unless jaxtyping's own hook is there."""
+    if any(type(finder).__module__.startswith("jaxtyping") for finder in sys.meta_path):
+        return
+    early = [name for name in PACKAGES if name in sys.modules]
+    assert not early, f"imported before shapes could be checked: {early}"
+    sys.meta_path.insert(0, Finder())
+
+
+def checked(function: Any) -> Any:
+    """A function with its shapes checked, or itself if its signature names none."""
+    code = function.__code__
+    if code not in _shaped:  # a function within another is defined again and again
+        _shaped[code] = any(map(_names_a_shape, _resolved(function).values()))
+    return _checked_when_called(function) if _shaped[code] else function
+
+
+def checked_class(made: Any) -> Any:
+    """A class whose generated `__init__` checks the shapes of its fields, if they name any."""
+    own = vars(made).get("__init__")
+    if dataclasses.is_dataclass(made) and isinstance(own, FunctionType):
+        made.__init__ = checked(own)
+    return made
+
+
+def _resolved(function: FunctionType) -> dict[str, Any]:
+    """Annotations as types; Any, as jaxtyping has it, if a name is for type checkers only."""
+    resolved = {}
+    for name, annotation in function.__annotations__.items():
+        holder = FunctionType((lambda: None).__code__, function.__globals__)
+        holder.__annotations__ = {"it": annotation}
+        try:
+            resolved[name] = get_type_hints(holder, include_extras=True)["it"]
+        except Exception:  # NameError, or whatever evaluating the text raises
+            resolved[name] = Any
+    return resolved
+
+
+def _names_a_shape(annotation: object) -> bool:
+    if isinstance(annotation, (list, tuple)):  # the arguments of a Callable
+        return any(map(_names_a_shape, annotation))
+    if inspect.isclass(annotation) and issubclass(annotation, jaxtyping.AbstractArray):
+        return True
+    return any(map(_names_a_shape, get_args(annotation)))
+
+
+def _checked_when_called(function: Any) -> Any:
+    wrapper: Callable[..., Any] | None = None
+    # Arguments, and pairs of arguments and result. A function within another is made anew at each call.
+    passed = _passed.setdefault(function.__code__, set())
+    results: dict[int, object] = {}  # by thread: a result that is there already, only to be checked
+
+    def call_or_take(*arguments: Any, **named: Any) -> Any:
+        result = results.pop(threading.get_ident(), _MISSING)
+        return function(*arguments, **named) if result is _MISSING else result
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        nonlocal wrapper
+        if jaxtyping.config.jaxtyping_disable:
+            return function(*arguments, **named)
+        before = key_of((arguments, named))
+        seen = before is not None and before in passed
+        result = function(*arguments, **named) if seen else _MISSING
+        if seen and (after := key_of(result)) is not None and (before, after) in passed:
+            return result
+        if wrapper is None:
+            wrapper = _jaxtyped(call_or_take, function)
+        results[threading.get_ident()] = result
+        result = wrapper(*arguments, **named)
+        if before is not None:
+            passed.add(before)
+            if (after := key_of(result)) is not None:
+                passed.add((before, after))
+        return result
+
+    return call
+
+
+def _jaxtyped(stand_in: Any, function: Any) -> Callable[..., Any]:
+    """`stand_in` under jaxtyping's wrapper, with the signature of `function`."""
+    types = _resolved(function)
+    signature = inspect.signature(function)
+    parameters = [
+        one.replace(annotation=types.get(one.name, inspect.Parameter.empty))
+        for one in signature.parameters.values()
+    ]
+    result = types.get("return", inspect.Signature.empty)
+    functools.update_wrapper(stand_in, function)
+    stand_in.__signature__ = signature.replace(parameters=parameters, return_annotation=result)
+    return jaxtyping.jaxtyped(stand_in, typechecker=beartype)
+
+
+def key_of(value: object) -> Hashable | None:
+    """All that a check of a value's type and shape depends on; None if that is too much to say."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return (type(value), value.dtype, tuple(value.shape))
+    if isinstance(value, (bool, int)):  # a size may be named in a shape
+        return (type(value), value)
+    if isinstance(value, str):  # may be one of a Literal
+        return value if len(value) <= _LONGEST else str
+    if isinstance(value, type):
+        return value
+    if isinstance(value, dict):
+        parts = [*value.keys(), *value.values()]
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = list(value)
+    else:
+        return type(value)
+    if len(parts) > 2 * _LONGEST:
+        return None
+    keys = tuple(map(key_of, parts))
+    return None if None in keys else (type(value), keys)
+
+
+class _Decorate(ast.NodeTransformer):
+    """`checked` innermost on every annotated function, `checked_class` outermost on every decorated class."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        given = node.args
+        arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        if node.returns or any(one is not None and one.annotation for one in arguments):
+            node.decorator_list.append(_name("checked", node))
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self.generic_visit(node)
+        if node.decorator_list:  # a dataclass has one
+            node.decorator_list.insert(0, _name("checked_class", node))
+        return node
+
+
+def _name(function: str, at: ast.AST) -> ast.expr:
+    return ast.copy_location(ast.Name(f"_shape_checks_{function}", ast.Load()), at)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        for one in (checked, checked_class):
+            vars(module)[f"_shape_checks_{one.__name__}"] = one
+        super().exec_module(module)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The changed module, compiled, or from `__pycache__` under a name of its own there."""
+        path = self.get_filename(fullname)
+        status = os.stat(path)
+        header = _HEADER.pack(status.st_mtime_ns, status.st_size)
+        cached = Path(importlib.util.cache_from_source(path, optimization=_OPTIMIZATION))
+        if cached.is_file() and (stored := cached.read_bytes()).startswith(header):
+            return marshal.loads(stored[len(header) :])
+        tree = _Decorate().visit(ast.parse(self.get_data(path), path))
+        code = compile(tree, path, "exec", dont_inherit=True)
+        if not sys.dont_write_bytecode:
+            cached.parent.mkdir(exist_ok=True)
+            part = cached.with_suffix(f".{os.getpid()}")
+            part.write_bytes(header + marshal.dumps(code))
+            part.replace(cached)
+        return code
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not any(fullname == name or fullname.startswith(f"{name}.") for name in PACKAGES):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+if __name__ == "__main__":  # the argument of --jaxtyping-packages
+    print(",".join((*PACKAGES, "beartype.beartype")))
