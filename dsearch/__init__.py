@@ -8,6 +8,7 @@ with dsearch.SearchEngine("index") as engine:
 
 layer = dsearch.open_layer("index", "papers")            # the same search, as a layer of a network
 context = layer(query_states).context
+dsearch.save_model(collection, layer, evidence=score)    # once trained: a version, if the gate lets it
 
 client = dsearch.Client("http://127.0.0.1:8080")         # the same calls, of a server
 layer = dsearch.RemoteSearch(client, "papers")           # the same layer, of a server
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from dsearch.encoder import Encoder
     from dsearch.engine import Collection, SearchEngine, SearchLayer, open_layer
     from dsearch.errors import DsearchError
+    from dsearch.jobs import ExampleScores, JudgedQueries
     from dsearch.service import create_app
+    from dsearch.training import save_model
     from dsearch.types import Document, Hit, SearchResult
 
 # Loaded when first asked for: `import dsearch` itself brings neither torch nor fastapi.
@@ -36,7 +39,9 @@ _HOMES = {
     "Document": "dsearch.types",
     "DsearchError": "dsearch.errors",
     "Encoder": "dsearch.encoder",
+    "ExampleScores": "dsearch.jobs",
     "Hit": "dsearch.types",
+    "JudgedQueries": "dsearch.jobs",
     "RemoteSearch": "dsearch.client",
     "SearchEngine": "dsearch.engine",
     "SearchLayer": "dsearch.engine",
@@ -44,6 +49,7 @@ _HOMES = {
     "create_app": "dsearch.service",
     "open": "dsearch.client",
     "open_layer": "dsearch.engine",
+    "save_model": "dsearch.training",
 }
 
 __all__ = [
@@ -53,7 +59,9 @@ __all__ = [
     "Document",
     "DsearchError",
     "Encoder",
+    "ExampleScores",
     "Hit",
+    "JudgedQueries",
     "RemoteSearch",
     "SearchEngine",
     "SearchLayer",
@@ -61,6 +69,7 @@ __all__ = [
     "create_app",
     "open",
     "open_layer",
+    "save_model",
 ]
 
 

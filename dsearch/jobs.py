@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple, get_args
 
 from dsearch.declared import Spell, allowed_values, has_type, in_python, option, options_of
@@ -273,6 +274,73 @@ class TrainingJob(LearningJob):
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         chosen = [(name, value) for name in names if (value := getattr(self, name)) != defaults[name]]
         return ", ".join(spell(name, value) for name, value in chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedQueries:
+    """Evidence for or against a version: held-out queries, which took no part in its training.
+
+    Attributes:
+        queries: query id → text.
+        judgements: query id → document id → grade, above 0 for documents that answer the query.
+        training: judgements that it was trained on, to judge seen and unseen documents apart.
+    """
+
+    queries: Mapping[str, str]
+    judgements: Grades
+    training: Grades | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleScores:
+    """Evidence for or against a version: one number for each held-out example; more is better.
+
+    Attributes:
+        before: scores by the live version.
+        after: scores by the new one, of the same examples in the same order.
+        measure: name of the score, for the report.
+    """
+
+    before: Sequence[float]
+    after: Sequence[float]
+    measure: str = "score"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavingJob(LearningJob):
+    """Judge what was trained elsewhere, and keep it as a version.
+
+    The evidence is judgements, or scores of examples by the live version and by this one; without any the
+    version is kept and does not answer.
+
+    Attributes:
+        training: judgements that it was trained on.
+        before: one score for each held-out example by the live version; more is better.
+        after: one score for each by this version.
+    """
+
+    training: Grades | None = None
+    before: Sequence[float] | None = None
+    after: Sequence[float] | None = None
+    measure: str = option("score", "name of the score of an example, for the report", longest=100)
+
+    def check(self, spell: Spell = in_python) -> None:
+        """Refuse evidence of two kinds, and scores that are no pairs; see `LearningJob.check`."""
+        LearningJob.check(self, spell)
+        if self.training is not None and self.judgements is None:
+            raise InvalidRequest("training without judgements; give held-out queries and judgements too")
+        if (self.before is None) != (self.after is None):
+            raise InvalidRequest("before and after belong together; give a score of each example by both")
+        if self.before is None or self.after is None:
+            return
+        if self.judgements is not None:
+            raise InvalidRequest("judgements and scores; give one kind of evidence")
+        if len(self.before) != len(self.after):
+            raise InvalidRequest(
+                f"{len(self.before)} scores before and {len(self.after)} after; give one each for an example"
+            )
+        if not all(isfinite(score) for score in (*self.before, *self.after)):
+            raise InvalidRequest("scores that are not finite; leave such examples out, or bound the score")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from dsearch.engine.models.tensors import (
     head_tensors,
     require_head_alone,
 )
-from dsearch.engine.network_layer import open_layer
+from dsearch.engine.network_layer import CollectionLayer, open_layer
 from dsearch.engine.options import KeyOptions, LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.search.attend import AttendResult
@@ -39,6 +39,7 @@ __all__ = [
     "AttendResult",
     "Backup",
     "Collection",
+    "CollectionLayer",
     "Compacted",
     "EncodedDocuments",
     "GradientQuery",

@@ -38,6 +38,7 @@ from dsearch.training.registry import (
     starting_version,
 )
 from dsearch.training.run import JobResult, run_training, run_tuning, summary
+from dsearch.training.saving import Evidence, JudgedLayer, judge_layer, save_model
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.scopes.head import train_head, train_student
 from dsearch.training.tune import TunedSearch, tune
@@ -52,6 +53,7 @@ __all__ = [
     "Comparison",
     "DataReport",
     "Epoch",
+    "Evidence",
     "Examples",
     "FromFeedback",
     "FullOptions",
@@ -60,6 +62,7 @@ __all__ = [
     "Graded",
     "Headroom",
     "JobResult",
+    "JudgedLayer",
     "NullSlot",
     "Observer",
     "Propensities",
@@ -87,6 +90,7 @@ __all__ = [
     "graded_pages",
     "headroom",
     "judge",
+    "judge_layer",
     "learn_null_slot",
     "propensities_from_pages",
     "query_options",
@@ -95,6 +99,7 @@ __all__ = [
     "run_evaluation",
     "run_training",
     "run_tuning",
+    "save_model",
     "self_supervised_options",
     "starting_version",
     "summary",

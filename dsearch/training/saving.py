@@ -1,0 +1,259 @@
+"""`save_model`: judge a layer that was trained by any loss, and keep it as a version of the collection.
+
+    layer = open_layer(engine, "papers")
+    …                                                   # any loss, any loop
+    save_model(engine.collection("papers"), layer, evidence=JudgedQueries(queries, judgements))
+
+The gate is that of `dsearch train`: it compares with the version that answers now. Evidence is held-out
+judged queries (nDCG@10 over the whole corpus, ranked as served), or one number for each held-out example, by
+both versions. Without evidence a version is kept and does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.encoder import EncoderChange, LearningEncoder, tuned, tuned_identity
+from dsearch.engine import Collection, CollectionLayer, SearchLayer, require_head_alone
+from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
+from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob
+from dsearch.training.data.examples import Examples
+from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
+from dsearch.training.gate.held_out import Answers, HeldOut
+from dsearch.training.registry import Registered, register
+from dsearch.training.run import judged_examples
+
+SCOPE = "layer"  # of its record
+
+Score = Callable[[Any], Sequence[float] | torch.Tensor]
+"""Scores held-out examples by a layer, one number each; more is better."""
+
+Evidence = JudgedQueries | ExampleScores | Score
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedLayer:
+    """A layer that was trained elsewhere, with the gate's report on it.
+
+    Attributes:
+        head: its head.
+        gate: report of the gate.
+        record: evidence and report as JSON, for the model's file.
+        encoder: change of the query encoder; None if it did not learn.
+    """
+
+    head: Head
+    gate: GateReport
+    record: dict[str, Any]
+    encoder: EncoderChange | None = None
+
+
+def save_model(
+    collection: Collection,
+    layer: SearchLayer | Head,
+    *,
+    evidence: Evidence | None = None,
+    measure: str | None = None,
+    encoder: LearningEncoder | EncoderChange | None = None,
+    parent: str | None = None,
+    record: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Registered:
+    """Judge a trained layer by evidence, and keep it as a version, which answers if the gate lets it.
+
+    Args:
+        collection: opened for writing.
+        layer: the layer, or its head alone.
+        evidence: held-out judged queries; scores by both versions; or a function that scores held-out
+            examples by a layer, called with the live version's and with this one. None: the version is kept
+            and does not answer.
+        measure: name of the function's score, for the report.
+        encoder: query encoder that learned with it; that of the layer when None.
+        parent: version that it was trained from; that of the layer, else the live one, when None.
+        record: what should be known of it later, as JSON.
+        options: promote, accept, risk, alpha, margin, exclude: see `dsearch.jobs.SavingJob`.
+
+    Raises:
+        InvalidRequest: evidence that is none, scores that are no pairs, a head that is no head of this
+            collection.
+        Conflict: the parent has a query encoder or documents of its own, which the version would lose.
+        ModelNotFound: no such parent.
+    """
+    if isinstance(layer, CollectionLayer):
+        parent, encoder = parent or layer.version, encoder or layer.encoder
+    parent = parent or collection.live_model
+    change = encoder.change() if isinstance(encoder, LearningEncoder) else encoder
+    head = layer if isinstance(layer, Head) else layer.head
+    if callable(evidence):
+        if isinstance(layer, Head):
+            raise InvalidRequest("a function as evidence scores layers, and this is a head; give the layer")
+        before = _live_layer(collection, layer)
+        evidence = ExampleScores(scores_by(evidence, before), scores_by(evidence, layer), measure or "score")
+    elif measure is not None:
+        raise InvalidRequest("measure names the score of a function; leave it out with other evidence")
+    job = SavingJob(**fields_of(evidence), **options)
+    judged = judge_layer(collection, head, job, encoder=change, parent=parent, record=record)
+    return register(
+        collection,
+        judged.head,
+        judged.record,
+        passed=judged.gate.passed,
+        reason=judged.gate.reason,
+        promote=job.promote,
+        accept=job.accept,
+        parent=parent,
+        encoder=judged.encoder,
+    )
+
+
+def fields_of(evidence: JudgedQueries | ExampleScores | None) -> dict[str, Any]:
+    """The fields of a `SavingJob` that hold this evidence."""
+    if evidence is not None and not isinstance(evidence, JudgedQueries | ExampleScores):
+        raise InvalidRequest(
+            f"evidence of type {type(evidence).__name__}; use JudgedQueries, ExampleScores or a function "
+            "that scores held-out examples by a layer"
+        )
+    return {} if evidence is None else {name: getattr(evidence, name) for name in evidence.__slots__}
+
+
+def scores_by(score: Score, layer: torch.nn.Module) -> list[float]:
+    """Scores of held-out examples by a layer, without gradients.
+
+    Raises:
+        InvalidRequest: not one number for each example.
+    """
+    was_training = layer.training
+    layer.eval()
+    try:
+        with torch.no_grad():
+            scores = np.asarray(torch.as_tensor(score(layer)).detach().cpu(), np.float64)
+    finally:
+        layer.train(was_training)
+    if scores.ndim != 1:
+        raise InvalidRequest(
+            f"scores of shape {list(scores.shape)}; give one number for each held-out example: the gate "
+            "compares example by example"
+        )
+    return scores.tolist()
+
+
+def judge_layer(
+    collection: Collection,
+    head: Head,
+    job: SavingJob,
+    *,
+    encoder: EncoderChange | None = None,
+    parent: str,
+    record: Mapping[str, Any] | None = None,
+) -> JudgedLayer:
+    """Judge a head, and the encoder that learned with it, against the live version; nothing is registered.
+
+    Raises:
+        As `save_model`.
+    """
+    job.check()
+    _require_whole(collection, parent, head, encoder)
+    _require_fitting(head, collection.store.dimension)
+    gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
+    left_out: dict[str, int] = {}
+    if job.judgements is not None:
+        report, left_out = _by_judgements(collection, head, encoder, job, gate)
+    elif job.before is not None and job.after is not None:
+        before, after = _answers_of(job.before), _answers_of(job.after)
+        report = judge(before, after, gate, measure=job.measure, seed=job.seed)
+    else:
+        report = judge(None, None, gate)
+    known = {
+        "scope": SCOPE,
+        "uploaded": dict(record or {}),
+        "examples": report.slice("all").queries,
+        "left_out": left_out,
+        "gate": report.to_dict(),
+    }
+    return JudgedLayer(head, report, known, encoder)
+
+
+def _by_judgements(
+    collection: Collection, head: Head, encoder: EncoderChange | None, job: SavingJob, gate: Gate
+) -> tuple[GateReport, dict[str, int]]:
+    live = collection.live_model
+    if collection.has_documents_of(live):
+        raise Conflict(
+            f"{live}, which is live, has documents of its own, so that judgements cannot compare the two by "
+            "one corpus; give scores of examples as evidence, or promote another version first"
+        )
+    examples = judged_examples(collection, job)
+    ranked = HeldOut(examples, _seen(collection, examples, job))
+    of_live = of_head = examples.states
+    if collection.encoder_identity_of(live) != collection.encoder.identity:
+        of_live = collection.encoder_of(live).encode_queries(examples.texts)
+    overlap = None
+    if encoder is not None:
+        base = collection.encoder
+        changed = tuned(base, encoder, tuned_identity(base.identity, "0" * 64))
+        of_head = changed.encode_queries(examples.texts)
+    else:  # canaries are stored embeddings: they say nothing of an encoder that changed
+        overlap = overlap_of_canaries(examples.snapshot, collection.head(live), head, seed=job.seed)
+    before, after = ranked.answers(collection.head(live), of_live), ranked.answers(head, of_head)
+    report = judge(
+        before, after, gate, canary_overlap=overlap, need_slices=job.training is not None, seed=job.seed
+    )
+    return report, dict(examples.left_out)
+
+
+def _seen(collection: Collection, examples: Examples, job: SavingJob) -> Examples:
+    """The judgements that it was trained on, as examples without queries: their documents count as seen."""
+    none = examples.subset([])
+    if not job.training:
+        return none
+    relevant = {id for of in job.training.values() for id, grade in of.items() if grade > 0}
+    rows = collection.store.rows_of(sorted(relevant))
+    positions = examples.snapshot.positions_of(np.array(sorted(rows.values()), np.int64))
+    positions = positions[positions >= 0]
+    return replace(none, relevant=[(positions, np.ones(len(positions), np.float32))])
+
+
+def _answers_of(scores: Sequence[float]) -> Answers:
+    """Scores as answers; of examples that are no queries nothing is seen or unseen."""
+    numbers = np.asarray(scores, np.float64)
+    return Answers(numbers, np.zeros(len(numbers), bool), numbers)
+
+
+def _live_layer(collection: Collection, layer: SearchLayer) -> SearchLayer:
+    """The same search by the version that answers now."""
+    live = collection.live_model
+    if isinstance(layer, CollectionLayer):
+        return layer.with_model(live)
+    return SearchLayer(
+        collection.snapshot_for(live),
+        collection.head(live),
+        mode=layer.mode,
+        candidates=layer.candidates,
+        hops=layer.hops,
+        hop_strength=layer.hop_strength,
+        score=layer.score,
+        pooling=layer.pooling,
+    )
+
+
+def _require_whole(collection: Collection, parent: str, head: Head, encoder: EncoderChange | None) -> None:
+    """Refuse a version without parts that its parent answers by."""
+    record = collection.store.model(parent).record
+    carried = {"memory": head.memory is not None, "query_encoder": encoder is not None}
+    require_head_alone(parent, {name: part for name, part in record.items() if not carried.get(name)})
+
+
+def _require_fitting(head: Head, dimension: int) -> None:
+    if head.encoder_dim != dimension:
+        raise DimensionMismatch(
+            f"a head for embeddings of {head.encoder_dim} numbers; this collection's have {dimension}"
+        )
+    for name, tensor in head.own_tensors().items():
+        if not tensor.isfinite().all():
+            raise InvalidRequest(f"tensor {name!r} has numbers that are not finite; a head has none")
