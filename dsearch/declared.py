@@ -1,7 +1,7 @@
 """Options that are declared once: as fields of a dataclass, each with its default, help and allowed values.
 
-Command line, HTTP schema and clients derive theirs from the declarations: of jobs (`dsearch/jobs.py`) and of
-searches (`dsearch/search_options.py`).
+Command line, HTTP schema and clients derive theirs from the declarations: of jobs (`dsearch/jobs.py`), of
+searches (`dsearch/search_options.py`) and of attention (`dsearch/attention_options.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Option:
         allowed: the allowed values in words, where those made of the above are not enough.
         cli: whether the command line has it.
         ranks: whether it decides the hits of a search and their order; False for what only shows them.
+        json: further members of its JSON schema.
     """
 
     help: str
@@ -43,6 +44,7 @@ class Option:
     allowed: str | None = None
     cli: bool = True
     ranks: bool = True
+    json: dict[str, Any] | None = None
 
     def allows(self, value: Any) -> bool:
         """True if a value of the right type lies within the bounds."""

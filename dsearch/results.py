@@ -184,6 +184,10 @@ class Attention:
         certificates: one a query, with `certify`.
         null_weight: that of "nothing fits", where the model has a slot for it.
         memory: part of the scores from past queries, with include "parts" and a model with a query memory.
+        candidates: number of documents that share each query's attention; with over "all" more than are
+            listed.
+        covered_mass: share of the attention over all documents that they hold; an estimate above 20,000.
+        note: what to do where that is too little; or null.
     """
 
     ids: list[list[str]]
@@ -203,6 +207,9 @@ class Attention:
     certificates: list[Proof] | None = None
     null_weight: Float[np.ndarray, " batch"] | None = None
     memory: Float[np.ndarray, "batch candidates"] | None = None
+    candidates: list[int] | None = None
+    covered_mass: Float[np.ndarray, " batch"] | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +245,8 @@ class FieldPrediction:
         evidence: documents of largest weight, largest first.
         candidates: number of documents that were pooled.
         without_field: number of documents left out because they lack the field.
+        covered_mass: share of the attention over all documents that the candidates hold, with the field or
+            without; an estimate above 20,000 documents.
     """
 
     kind: Literal["number", "vector", "label"] | None
@@ -247,14 +256,20 @@ class FieldPrediction:
     evidence: list[Evidence]
     candidates: int
     without_field: int
+    covered_mass: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """One prediction a query."""
+    """One prediction a query.
+
+    Attributes:
+        note: what to do where the candidates hold too little of the attention; or null.
+    """
 
     stamp: Stamp
     predictions: list[FieldPrediction]
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

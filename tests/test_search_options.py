@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
@@ -9,14 +10,23 @@ import pytest
 import typer
 from pydantic import ValidationError
 
+from dsearch.attention_options import AttentionKeywords, AttentionOptions
 from dsearch.cli.app import app
 from dsearch.cli.declared_options import with_options_of
-from dsearch.client.options import FindOptions
+from dsearch.client.options import AttendOptions, FindOptions
 from dsearch.declared import option, options_of
-from dsearch.engine.options import SearchArguments
+from dsearch.engine import SearchLayer
+from dsearch.engine.options import LayerOptions, SearchArguments
 from dsearch.search_options import SearchKeywords, SearchOptions
+from dsearch.service.schemas.attend import AttendRequest, VjpRequest
 from dsearch.service.schemas.documents import SimilarRequest
-from dsearch.service.schemas.search import BatchRequest, Filtered, SearchParameters, SearchRequest
+from dsearch.service.schemas.search import (
+    BatchRequest,
+    Filtered,
+    PredictRequest,
+    SearchParameters,
+    SearchRequest,
+)
 from dsearch.service.wire.declared_fields import options_from
 
 DECLARED = options_of(SearchOptions)
@@ -51,6 +61,26 @@ def test_commands_have_every_option(command: str, without: set[str]) -> None:
         if name in parameters:
             assert parameters[name].default == field.default, name
             assert about.help[1:] in parameters[name].help, name
+
+
+def test_attention_has_every_option_at_every_door() -> None:
+    declared = options_of(AttentionOptions)
+    for model in (AttendRequest, VjpRequest, PredictRequest):
+        for name, (field, about) in declared.items():
+            assert model.model_fields[name].default == field.default, name
+            assert model.model_fields[name].description == about.help, name
+    hints = get_type_hints(AttentionOptions)
+    assert get_type_hints(AttentionKeywords) == {
+        name: kind for name, kind in hints.items() if name not in ("model", "score")
+    }
+    assert {*get_type_hints(LayerOptions)} == {*declared} - {"model"}
+    assert {*get_type_hints(AttendOptions)} == {*declared, "filter"}
+    defaults = inspect.signature(SearchLayer).parameters
+    for name, (field, _) in declared.items():
+        assert name == "model" or defaults[name].default == field.default, name
+    commands: Any = typer.main.get_command(app)
+    for command in ("attend", "predict"):
+        assert {*declared} < {one.name for one in commands.commands[command].params}
 
 
 def test_a_request_becomes_the_options_that_it_gave() -> None:

@@ -8,6 +8,7 @@ import typer
 
 import dsearch
 from dsearch.cli.commands import (
+    attend,
     demo,
     evaluate,
     feedback,
@@ -38,6 +39,8 @@ for command in (
     index.index,
     search.search,
     search.similar,
+    attend.attend,
+    attend.predict,
     index.facets,
     index.update,
     index.delete,

@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,8 +17,11 @@ from dsearch.cli.session import say, typed
 from dsearch.errors import InvalidRequest, Unavailable
 from dsearch.types import Explanation, Hit, Learned, SearchResult
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _SNIPPET = 160  # characters
-_BAR = 20
+BAR = 20
 _SHOWN = 5e-5  # parts below it print as 0.0000
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[22m"
 
@@ -55,9 +59,9 @@ def tell_waiting(documents: int, collection: str) -> None:
 
 
 def _lines(hit: Hit, *, bold: bool) -> str:
-    bar = "█" * round(hit.weight * _BAR)
+    bar = "█" * round(hit.weight * BAR)
     title = hit.title if hit.title != hit.id else ""
-    lines = [f"{hit.rank:>3}. {hit.weight:6.1%} {bar:<{_BAR}} {hit.id}  {title}".rstrip()]
+    lines = [f"{hit.rank:>3}. {hit.weight:6.1%} {bar:<{BAR}} {hit.id}  {title}".rstrip()]
     if hit.explain is not None:
         lines += [f"     {line}" for line in _explained(hit.score, hit.explain)]
     lines += [f"     {line}" for line in _pieces(hit, bold=bold)]
@@ -161,13 +165,18 @@ def draw(result: SearchResult, path: Path) -> None:
     heads, hits = len(weights), len(columns)
     figure = heatmap(
         weights,
-        titles=[_shown(result.query)],
+        titles=[shortened(result.query)],
         query_label="head",
         key_label="hit",
         query_names=[str(head) for head in range(heads)],
-        key_names=[_shown(_name(hit)) for hit in result.hits],
+        key_names=[shortened(_name(hit)) for hit in result.hits],
         panel_size=(1.5 + 0.35 * hits, 2.6 + 0.35 * heads),
     )
+    save_picture(figure, path)
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Write a figure; raises InvalidRequest if the file cannot be written."""
     try:
         figure.savefig(path)
     except OSError as error:
@@ -178,7 +187,7 @@ def _name(hit: Hit) -> str:
     return hit.title or hit.id
 
 
-def _shown(text: str) -> str:
+def shortened(text: str) -> str:
     """On one line, not too long, and nothing of it taken for a formula."""
     text = " ".join(text.split())
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -191,4 +191,6 @@ def print_json(content: Any) -> None:
     """The answer as JSON on stdout."""
     import orjson
 
-    sys.stdout.write(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode() + "\n")
+    sys.stdout.write(
+        orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode() + "\n"
+    )

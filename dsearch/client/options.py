@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from dsearch.attention_options import AttentionKeywords
 from dsearch.search_options import SearchKeywords
-from dsearch.types import Mode, Stamp
+from dsearch.types import Stamp
 
 Filter: TypeAlias = Mapping[str, Any]
 """What a document's metadata must meet: `{"year": {"gte": 2017}}`, with `and`, `or` and `not`."""
@@ -21,24 +22,13 @@ class FindOptions(SearchKeywords, total=False):
     explore: float
 
 
-class WayToAttend(TypedDict, total=False):
-    """Options of attention. The server's defaults apply to omitted ones.
+class WayToAttend(AttentionKeywords, total=False):
+    """Options of attention, described by `dsearch.attention_options.AttentionOptions`, whose defaults apply.
 
-    mode: "hybrid", "dense" or "keyword"; dense without texts. candidates: number of documents that each leg
-    proposes for each head (100). hops, hop_strength: rounds of search, and how far each turns the query; the
-    model's. score: "dot", "cosine", "gaussian", … pooling: "soft", "hard" or "uniform". width: width of a
-    kernel score. temperature: temperature of the softmax; the model's own. filter: condition on the
-    documents' metadata.
+    filter: condition on the documents' metadata.
     """
 
-    mode: Mode
-    candidates: int
-    hops: int | None
-    hop_strength: float | None
     score: str
-    pooling: str
-    width: float | None
-    temperature: float | None
     filter: Filter | None
 
 

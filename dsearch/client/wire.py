@@ -99,13 +99,15 @@ def joined(found: Sequence[Attention]) -> Attention:
         if name in ("keys", "values"):
             parts = _alike(parts, len(found[0].mixture))
         by_head = name in _BY_HEAD or parts[0].ndim == 4
-        axis = None if name in ("context", "null_weight") else 2 if by_head else 1
+        axis = None if name in ("context", "null_weight", "covered_mass") else 2 if by_head else 1
         arrays[name] = np.concatenate([_widened(part, axis, widest) for part in parts])
     certificates = None
     if found[0].certificates is not None:
         certificates = [proof for one in found for proof in one.certificates or []]
     ids = [line for one in found for line in one.ids]
-    return replace(found[0], ids=ids, certificates=certificates, **arrays)
+    candidates = [count for one in found for count in one.candidates or []]
+    note = next((one.note for one in found if one.note is not None), None)
+    return replace(found[0], ids=ids, certificates=certificates, candidates=candidates, note=note, **arrays)
 
 
 def joined_gradients(found: Sequence[Gradients]) -> Gradients:
@@ -280,6 +282,8 @@ def attention(content: bytes) -> Attention:
         hops=facts["hops"],
         temperature=facts["temperature"],
         certificates=None if certificates is None else [made(Proof, one) for one in certificates],
+        candidates=facts.get("candidates"),
+        note=facts.get("note"),
         **tensors,
     )
 

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float32
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention_options import CANDIDATES
 from dsearch.encoder import EncoderIdentity
 from dsearch.engine.collection import Collection
 from dsearch.engine.models.files import UNTRAINED
-from dsearch.engine.options import CANDIDATES
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.evaluation import Run

@@ -12,31 +12,22 @@ too; records older than that option mean English.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypedDict
+from typing import Any
 
 from dsearch.attention import Score
+from dsearch.attention_options import AttentionKeywords
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.index import DENSE_KINDS, Tokenizer
 from dsearch.index.dense.kinds import AUTO
 from dsearch.index.dense.tuning import RECALL_TARGET
 from dsearch.search_options import SearchKeywords
 from dsearch.store import Store
-from dsearch.types import Mode
-
-CANDIDATES = 100  # of each leg and head
 
 
-class LayerOptions(TypedDict, total=False):
+class LayerOptions(AttentionKeywords, total=False):
     """Options described in `SearchLayer`, with its defaults."""
 
-    mode: Mode
-    candidates: int
-    hops: int | None
-    hop_strength: float | None
     score: str | Score
-    pooling: str
-    width: float | None
-    temperature: float | None
 
 
 class SearchArguments(SearchKeywords, total=False):

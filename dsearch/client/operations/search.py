@@ -178,4 +178,4 @@ class SearchOperations:
         answer = yield question(collection, "predict", asked)
         content = wire.content_of(answer)
         predictions = [wire.prediction(one) for one in content["results"]]
-        return Predictions(wire.made(Stamp, content), predictions)
+        return Predictions(wire.made(Stamp, content), predictions, content.get("note"))

@@ -21,7 +21,8 @@ from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked
 from dsearch.cluster.wire.messages import HitPreview, PoolResult, Proposal, ProposalRequest, ShardHit
 from dsearch.engine.ranking.coverage import mass_of
-from dsearch.engine.ranking.layer import HOP_CANDIDATES, SearchOutput
+from dsearch.engine.ranking.layer import HOP_CANDIDATES
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.errors import InvalidRequest
 from dsearch.store.filters.parse import Filter
 from dsearch.types import Mode

@@ -14,7 +14,7 @@ from dsearch.cluster.search.attention import ShardedOutput, Shards
 from dsearch.cluster.search.merge import Candidates
 from dsearch.cluster.wire.messages import HitPreview, HitRequest, ShardHit
 from dsearch.engine.ranking.explain import explained
-from dsearch.engine.ranking.layer import SearchOutput
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.search.hits import HitPage
 from dsearch.types import Hit, Mode
 

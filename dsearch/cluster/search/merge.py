@@ -20,7 +20,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.attention.scores import keyword_part
 from dsearch.cluster.wire.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
-from dsearch.engine.ranking.layer import SearchOutput
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
 
 _HEAD_UNDERFLOW = 1e-30

@@ -74,7 +74,7 @@ class Legs:
             found.append(self._by_keywords)
         if self._further is not None:
             found.append(self._further)
-        return _distinct(found[0] if len(found) == 1 else np.concatenate(found, axis=1))
+        return distinct(found[0] if len(found) == 1 else np.concatenate(found, axis=1))
 
     def keyword_scores(
         self, positions: Int64[np.ndarray, "batch candidates"]
@@ -88,6 +88,11 @@ class Legs:
         scores = every[np.arange(len(every))[:, None], positions]
         scores[positions == NONE] = 0.0
         return scores
+
+    def score_all_keywords(self) -> None:
+        """Compute the keyword scores of every position, where words have a part."""
+        if self._texts is not None and self.keyword_of_all is None:
+            self.keyword_of_all = self._snapshot.all_keyword_scores(self._texts)
 
     def _by_inner_product(
         self, folded: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -145,7 +150,7 @@ def _searched(
     return candidates
 
 
-def _distinct(positions: Int64[np.ndarray, "batch found"]) -> Int64[np.ndarray, "batch candidates"]:
+def distinct(positions: Int64[np.ndarray, "batch found"]) -> Int64[np.ndarray, "batch candidates"]:
     """Each position once in its row, ascending, padded with −1 behind; no column that is all padding."""
     ordered = np.sort(positions, axis=1)
     fresh = ordered != NONE

@@ -20,7 +20,8 @@ from dsearch.attention import Certificate, certify
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import length
 from dsearch.engine.ranking.candidates import propose
-from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import NamedScore
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 
@@ -37,6 +38,10 @@ def certificate_of(
     With hops it is about the refined query of the last round. Its cost is that of proposing once more.
     """
     snapshot = layer.snapshot
+    if layer.over == "all":
+        every = torch.ones(len(found.positions), dtype=torch.bool)
+        margin = found.scores.new_full((len(found.positions),), math.inf)
+        return Certificate(every, margin, "every document was scored")
     positions = propose(snapshot, found.folded, texts, mode=layer.mode, candidates=layer.candidates)
     proposed = torch.as_tensor(positions != NONE)
     everything = proposed.sum(1) >= snapshot.documents

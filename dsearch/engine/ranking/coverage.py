@@ -12,7 +12,8 @@ from torch import Tensor
 from dsearch.attention import log_partition
 from dsearch.attention.scores import keyword_part
 from dsearch.engine.ranking.candidates import SCORES_AT_ONCE
-from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot.passages import SnapshotPassages, best_of_documents
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.types import Mode

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head
-from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.types import Explanation, Learned, PastQuery
 

@@ -5,27 +5,26 @@
 
 Candidates are proposed without gradients; everything computed from them has gradients. The layer's parameters
 are the head's; the corpus is never part of `state_dict`.
-
-`SearchOutput` is the result of attention over candidates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from dsearch.attention import Score, pool, refine
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import keyword_part
-from dsearch.engine.options import CANDIDATES
+from dsearch.attention_options import CANDIDATES, OVER, Over
 from dsearch.engine.ranking.candidates import Legs
 from dsearch.engine.ranking.memory import SnapshotMemory
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import (
     checked_pooling,
     checked_score,
@@ -33,6 +32,7 @@ from dsearch.engine.ranking.scores import (
     ranks_by_inner_product,
 )
 from dsearch.engine.ranking.scoring import EmbedRows, Scoring, Weighing
+from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.types import Mode
@@ -48,6 +48,8 @@ class SearchLayer(nn.Module):
         head: the learned part; its parameters are this module's.
         mode: "hybrid", "dense" or "keyword".
         candidates: number of documents that each leg proposes for each head.
+        over: "candidates", or "all": the attention is shared by every document, exactly (whole.py), and
+            `candidates` is the number that is listed.
         hops: rounds of search; from the second on the query is refined by the results of the previous one.
             None is 2 if the hop strength is not 0, as in a tuned model, otherwise 1.
         hop_strength: g; None takes the head's learned one.
@@ -69,6 +71,7 @@ class SearchLayer(nn.Module):
         *,
         mode: Mode = "hybrid",
         candidates: int = CANDIDATES,
+        over: Over = "candidates",
         hops: int | None = None,
         hop_strength: float | None = None,
         score: str | Score = "dot",
@@ -79,6 +82,8 @@ class SearchLayer(nn.Module):
         super().__init__()
         if mode not in ("hybrid", "dense", "keyword"):
             raise InvalidRequest(f"mode={mode!r}; use hybrid, dense or keyword")
+        if over not in OVER:
+            raise InvalidRequest(f"over={over!r}; use candidates or all")
         if hops is None:
             hops = 2 if (head.hop_strength.item() if hop_strength is None else hop_strength) else 1
         for name, value in {"candidates": candidates, "hops": hops}.items():
@@ -87,6 +92,7 @@ class SearchLayer(nn.Module):
         self.head = head
         self.snapshot = snapshot
         self.mode: Mode = mode
+        self.over: Over = over
         self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
         self.score = checked_score(score, width)
         if mode == "keyword" and score != "dot":
@@ -152,8 +158,8 @@ class SearchLayer(nn.Module):
         if torch.compiler.is_compiling():
             # FAISS and NumPy have no graph: the layer runs as it is between the compiled parts around it.
             uncompiled: Callable[..., SearchOutput] = torch.compiler.disable(self._search)  # pyright: ignore
-            return uncompiled(query_states, texts, embed, values)
-        return self._search(query_states, texts, embed, values)
+            return uncompiled(query_states, texts, embed, values, shares=True)
+        return self._search(query_states, texts, embed, values, shares=True)
 
     def ranked(
         self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None
@@ -232,6 +238,7 @@ class SearchLayer(nn.Module):
         values: Float[Tensor, "positions value_dim"] | None,
         among: Int64[np.ndarray, "batch candidates"] | None = None,
         pooled: bool = True,
+        shares: bool = False,
     ) -> SearchOutput:
         kind = query_states.device.type
         if embed is not None:
@@ -247,7 +254,35 @@ class SearchLayer(nn.Module):
             scoring = self._scoring(embed)
             for _ in range(self.hops - 1):
                 queries = self._hop(queries, legs, scoring, recalled)
-            return self._attend(queries, legs, scoring, recalled, values, among, pooled=pooled)
+            found = self._attend(queries, legs, scoring, recalled, values, among, pooled=pooled)
+            if shares and embed is None and self.over == "candidates":
+                whole = self._whole(queries, found.folded, legs, scoring, recalled)
+                found = found._replace(covered_mass=whole.share(found.raw, found.positions))
+            return found
+
+    def _whole(
+        self,
+        queries: Float[Tensor, "batch heads key_dim"],
+        folded: Float[Tensor, "batch heads encoder_dim"],
+        legs: Legs,
+        scoring: Scoring,
+        recalled: Float[Tensor, "batch past"] | None,
+    ) -> Whole:
+        """Every document as a candidate."""
+        remembered = None if recalled is None else partial(self.memory.scores, recalled)
+        return Whole(scoring, self.weighing, legs, queries, folded, remembered)
+
+    def whole(self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None) -> Whole:
+        """Return the attention over every document, to be read block by block; without gradients."""
+        with torch.no_grad():
+            queries = self.head.queries(query_states)
+            recalled = self._recalled(query_states)
+            further = None if recalled is None else self.memory.best(recalled, self.candidates)
+            legs = Legs(self.snapshot, texts, mode=self.mode, candidates=self.candidates, further=further)
+            scoring = self._scoring(None)
+            for _ in range(self.hops - 1):
+                queries = self._hop(queries, legs, scoring, recalled)
+            return self._whole(queries, self.head.fold(queries), legs, scoring, recalled)
 
     def _hop(
         self,
@@ -256,7 +291,7 @@ class SearchLayer(nn.Module):
         scoring: Scoring,
         recalled: Float[Tensor, "batch past"] | None,
     ) -> Float[Tensor, "batch heads key_dim"]:
-        found = self._attend(queries, legs, scoring, recalled)
+        found = self._attend(queries, legs, scoring, recalled, least=HOP_CANDIDATES)
         best = found.positions[:, :HOP_CANDIDATES]
         head_weights = found.head_weights[..., :HOP_CANDIDATES]
         head_weights = head_weights / head_weights.sum(-1, keepdim=True).clamp_min(1e-30)
@@ -276,10 +311,18 @@ class SearchLayer(nn.Module):
         among: Int64[np.ndarray, "batch candidates"] | None = None,
         *,
         pooled: bool = True,
+        least: int = 1,
     ) -> SearchOutput:
         head = self.head
         folded = head.fold(queries)
-        positions = legs.propose(folded) if among is None else among
+        whole = None
+        if among is not None:
+            positions = among
+        elif self.over == "all":
+            whole = self._whole(queries, folded, legs, scoring, recalled)
+            positions = whole.best(max(self.candidates, least))
+        else:
+            positions = legs.propose(folded)
         scored = None if pooled else scoring.known(folded, legs, positions)
         if scored is None:
             scored = scoring.scored(queries, folded, positions)
@@ -301,7 +344,12 @@ class SearchLayer(nn.Module):
             mask = mask & (raw != -torch.inf).any(1)
             positions = np.where(mask.cpu().numpy(), positions, NONE)
         weighing = self.weighing
-        weighed, scores = weighing.weighed(raw, mask), weighing.scores(raw, mask)
+        everything = None
+        if whole is None:
+            weighed, scores = weighing.weighed(raw, mask), weighing.scores(raw, mask)
+        else:
+            everything = whole.attended(values)
+            weighed, scores = whole.weighed(raw, mask, everything), whole.scores(raw, mask)
         order = _by_score_then_position(scores, positions)
         along = order[:, None].expand_as(dense)
         keys = scored.keys(positions)
@@ -309,6 +357,10 @@ class SearchLayer(nn.Module):
             keys = np.take_along_axis(keys, order[:, None].cpu().numpy(), 2)
         if not pooled:
             context = folded.new_empty(len(folded), 0)
+        elif everything is not None and everything.context is not None:
+            context = everything.context if values is not None else head.values(everything.context)
+            if weighed.nothing is not None:
+                context = context * (1 - weighed.nothing)[:, None]
         elif values is not None:
             context = pool(weighed.mixed.unsqueeze(1), _rows(values, positions).to(weighed.mixed)).squeeze(1)
         else:
@@ -329,6 +381,8 @@ class SearchLayer(nn.Module):
             null_weight=weighed.nothing,
             dense_of_all=legs.dense_of_all,
             keyword_of_all=legs.keyword_of_all,
+            documents=everything.documents if everything is not None else (positions != NONE).sum(1),
+            covered_mass=None if everything is None else torch.ones_like(scores[:, :1]).squeeze(1),
         )
 
     @property
@@ -367,47 +421,3 @@ def _by_score_then_position(
 ) -> Int64[Tensor, "batch candidates"]:
     """The order of hits: by score, ties by position. Proposals ascend, so a stable sort does."""
     return scores.detach().sort(dim=1, descending=True, stable=True).indices
-
-
-class SearchOutput(NamedTuple):
-    """Result of attention over the candidates, sorted by weight, best first, padding last.
-
-    Attributes:
-        context: Σ_d weight(q, d) v_d, the mixture of the heads' contexts.
-        weights: the mixture of the heads' softmaxes; zeros where `positions` is −1.
-        positions: positions in the snapshot; −1 = none.
-        scores: the order of hits: dense + keyword + memory with one head, else temperature · log weight +
-            const.
-        dense: q_h · k_d, or the score in its place, per head.
-        keyword: w_h(q) · b(q, d), per head.
-        head_weights: each head's softmax.
-        folded: the queries against stored embeddings, after the last hop.
-        keys: the key of each candidate that each head chose, the best of its passages, numbered as in
-            `Snapshot.key_embeddings`; None if every candidate has only one key, or `embed` gave it.
-        memory: γ M(q, d), the same for all heads; None without a memory.
-        recalled: γ a of each past query of the memory.
-        null_weight: the weight of "nothing fits", which reduces those of the documents; None without a slot.
-        dense_of_all, keyword_of_all: scores of every position, if candidate generation computed them; see
-            `Legs`. Without gradients.
-    """
-
-    context: Float[Tensor, "batch value_dim"]
-    weights: Float[Tensor, "batch candidates"]
-    positions: Int64[np.ndarray, "batch candidates"]
-    scores: Float[Tensor, "batch candidates"]
-    dense: Float[Tensor, "batch heads candidates"]
-    keyword: Float[Tensor, "batch heads candidates"]
-    head_weights: Float[Tensor, "batch heads candidates"]
-    folded: Float[Tensor, "batch heads encoder_dim"]
-    memory: Float[Tensor, "batch candidates"] | None = None
-    recalled: Float[Tensor, "batch past"] | None = None
-    keys: Int64[np.ndarray, "batch heads candidates"] | None = None
-    null_weight: Float[Tensor, " batch"] | None = None
-    dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
-    keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
-
-    @property
-    def raw(self) -> Float[Tensor, "batch heads candidates"]:
-        """Logits times the temperature: the sum of the parts of each head's score."""
-        raw = self.dense + self.keyword
-        return raw if self.memory is None else raw + self.memory[:, None]

@@ -25,9 +25,9 @@ from torch import Tensor
 from dsearch.attention import POOLINGS, SCORES, KernelScore, Score, bound_additive, bound_cosine, bound_kernel
 from dsearch.attention.kernels import squared_distance
 from dsearch.attention.scores import length
+from dsearch.attention_options import KERNELS
 from dsearch.errors import InvalidRequest
 
-KERNELS = ("gaussian", "epanechnikov", "boxcar")
 INNER_PRODUCTS = ("dot", "general")
 # An encoder gives one text slightly different vectors in different batches, so equality to the bit means
 # nothing here: vectors are equal that differ by less than this share of the query's length.

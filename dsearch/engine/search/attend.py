@@ -10,11 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.attention import Certificate
+from dsearch.attention_options import COVERED_ENOUGH
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.certificate import certificate_of
-from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
+from dsearch.search_options import COVERAGE_DOCUMENTS
 from dsearch.types import Stamp
 
 Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
@@ -24,13 +27,15 @@ Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
 class AttendResult:
     """Result of `attend`, with the candidates' ids in the same order; "" where there is none.
 
-    `certificate` is set if it was requested; its `reason` says what it rests on, or what it lacks.
+    `certificate` is set if it was requested; its `reason` says what it rests on, or what it lacks. `note`
+    says so if the candidates hold too little of the attention over all documents (`output.covered_mass`).
     """
 
     output: SearchOutput
     ids: list[list[str]]
     stamp: Stamp
     certificate: Certificate | None = None
+    note: str | None = None
 
 
 def attend(
@@ -49,7 +54,23 @@ def attend(
         layer, stamp, states, texts = asked(collection, queries, model, filter, options)
         output = layer(states, texts)
         certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
-    return AttendResult(output, collection.ids_at(layer.snapshot, output.positions), stamp, certificate)
+    ids = collection.ids_at(layer.snapshot, output.positions)
+    return AttendResult(output, ids, stamp, certificate, coverage_note(layer, output))
+
+
+def coverage_note(layer: SearchLayer, found: SearchOutput) -> str | None:
+    """Say how little of the attention the candidates hold, where it is less than `COVERED_ENOUGH`."""
+    if found.covered_mass is None or not len(found.covered_mass):
+        return None
+    least = float(found.covered_mass.min())
+    if least >= COVERED_ENOUGH:
+        return None
+    documents = layer.snapshot.documents
+    about = "about " if documents > COVERAGE_DOCUMENTS else ""
+    return (
+        f"the candidates hold {about}{least:.1%} of the attention over all {documents} documents; "
+        "use over='all' for all of it, or more candidates"
+    )
 
 
 def asked(

@@ -26,8 +26,10 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.certificate import certificate_of
-from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import ranks_by_inner_product
+from dsearch.engine.search.attend import coverage_note
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
@@ -77,7 +79,7 @@ def attention_parts(
         collection: what is attended to.
         asked: the queries.
         include: "keys" and "values" of the candidates; "parts" (dense, keyword, head_weights); "slopes",
-            which are left out where there are several hops, a null slot or a memory (use `vjp`).
+            which are left out over all documents, and with several hops, a null slot or a memory (use `vjp`).
         certify: as for `Collection.attend`.
         largest_bytes: more than this of keys, values and slopes are refused.
 
@@ -91,6 +93,8 @@ def attention_parts(
         found = layer(states, texts)
         certificate = None if certify is None else certificate_of(layer, found, states, texts, certify)
         arrays = {"context": found.context, "weights": found.weights, "scores": _finite(found)}
+        if found.covered_mass is not None:
+            arrays["covered_mass"] = found.covered_mass
         if found.null_weight is not None:
             arrays["null_weight"] = found.null_weight
         if "parts" in include:
@@ -109,14 +113,26 @@ def attention_parts(
         temperature, mixture = float(layer.temperature), layer.head.mixture.numpy()
     # A slot competes with all candidates of a query, and a memory moves them all with the query: clients
     # need `vjp` for the gradient.
-    if "slopes" in include and layer.hops == 1 and found.null_weight is None and found.recalled is None:
+    # And over all documents the weights depend on scores that no answer lists.
+    alone = layer.hops == 1 and layer.over == "candidates"
+    if "slopes" in include and alone and found.null_weight is None and found.recalled is None:
         arrays["slopes"] = slopes_of(layer, states, found)
     ids = [[id for id in line if id] for line in collection.ids_at(layer.snapshot, found.positions)]
     certificates = None
     if certificate is not None:
         certificates = [Proof(bool(proved), certificate.reason) for proved in certificate.proved]
     numbers: Any = {name: array.contiguous().numpy() for name, array in arrays.items()}
-    return Attention(ids, stamp, layer.hops, temperature, mixture, certificates=certificates, **numbers)
+    return Attention(
+        ids,
+        stamp,
+        layer.hops,
+        temperature,
+        mixture,
+        certificates=certificates,
+        candidates=None if found.documents is None else found.documents.tolist(),
+        note=coverage_note(layer, found),
+        **numbers,
+    )
 
 
 def vjp(

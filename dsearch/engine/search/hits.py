@@ -17,7 +17,8 @@ from torch import Tensor
 
 from dsearch.attention import entropy
 from dsearch.engine.ranking.explain import Explain
-from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.caches import KeptDocuments, owned

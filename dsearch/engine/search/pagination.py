@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dsearch.engine.options import CANDIDATES
+from dsearch.attention_options import CANDIDATES
 from dsearch.errors import InvalidCursor, InvalidRequest
 from dsearch.search_options import MAX_CURSOR_CHARACTERS, MAX_LIMIT, MAX_OFFSET
 from dsearch.types import Stamp

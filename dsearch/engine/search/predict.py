@@ -4,14 +4,16 @@
     strings, booleans    p(label) = Σ a_d [v_d = label]
 
 a_d are the query's weights among the candidates that have the field. The other candidates are removed before
-the weights are computed, so the weights sum to 1; their number is reported. With a kernel score the mean is
+the weights are computed, so the weights sum to 1; their number is reported. With over="all" every document
+is a candidate (predict_whole.py). With a kernel score the mean is
 Nadaraya–Watson regression.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +23,10 @@ from torch import Tensor
 from dsearch.attention import normalise
 from dsearch.attention import predict as mean_and_spread
 from dsearch.engine.options import LayerOptions
-from dsearch.engine.search.attend import Queries, asked
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.search.attend import Queries, asked, coverage_note
+from dsearch.engine.search.field_values import Kind, kind_of_all
+from dsearch.engine.search.predict_whole import PooledField, predicted_from_all
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
@@ -30,8 +35,6 @@ from dsearch.store import Store
 
 EVIDENCE = 10
 VALUE = "value"  # the field that is no metadata: `Document.value`
-
-Kind = Literal["number", "vector", "label"]
 
 
 def predict(
@@ -49,6 +52,8 @@ def predict(
         raise InvalidRequest(f"evidence={evidence}; use 0 or more documents")
     with torch.inference_mode():
         layer, stamp, states, texts = asked(collection, queries, model, filter, options)
+        if layer.over == "all":
+            return Predictions(stamp, _from_all(collection, layer, states, texts, field, evidence))
         found = layer(states, texts)
         rows = layer.snapshot.rows(found.positions)
         wanted = np.unique(rows[rows != NONE])
@@ -58,9 +63,35 @@ def predict(
         weights = layer.weighing.weighed(found.raw, has.reshape(found.positions.shape)).mixed
         weights = normalise(weights)  # a head without a document in reach gives its share to the others
     ids = collection.ids_at(layer.snapshot, found.positions)
-    return Predictions(
-        stamp, [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)]
-    )
+    predictions = [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)]
+    if found.covered_mass is not None:
+        shares = found.covered_mass.tolist()
+        predictions = [
+            replace(one, covered_mass=share) for one, share in zip(predictions, shares, strict=True)
+        ]
+    return Predictions(stamp, predictions, coverage_note(layer, found))
+
+
+def _from_all(
+    collection: CollectionState,
+    layer: SearchLayer,
+    states: Float[Tensor, "batch encoder_dim"],
+    texts: Sequence[str] | None,
+    field: str,
+    evidence: int,
+) -> list[FieldPrediction]:
+    snapshot = layer.snapshot
+
+    def ids(positions: Int64[np.ndarray, " some"]) -> list[str]:
+        return collection.ids_at(snapshot, positions[None])[0]
+
+    def named(position: int) -> str:
+        return ids(np.array([position]))[0]
+
+    at = snapshot.visible()
+    values = fields_of(collection.store, snapshot.rows(at), field)
+    column = PooledField.of(values, at, snapshot.positions, named, field)
+    return predicted_from_all(layer.whole(states, texts), column, len(at), evidence, ids)
 
 
 def fields_of(store: Store, rows: Int64[np.ndarray, " rows"], field: str) -> Sequence[Any]:
@@ -84,7 +115,7 @@ def _predicted(
         for id, value, share in zip(ids, values, weights.numpy(), strict=True)
         if value is not None
     ]
-    kind = _kind(pooled, field)
+    kind = kind_of_all(((str, one.id, one.value) for one in pooled), field)
     mean, spread = _mean_and_spread(pooled, kind) if kind in ("number", "vector") else (None, None)
     return FieldPrediction(
         kind=kind,
@@ -112,24 +143,3 @@ def _labels(pooled: Sequence[Evidence]) -> dict[str | bool, float]:
     for one in pooled:
         shares[one.value] = shares.get(one.value, 0.0) + one.weight
     return dict(sorted(shares.items(), key=lambda share: -share[1]))
-
-
-def _kind(pooled: Sequence[Evidence], field: str) -> Kind | None:
-    """The one kind of all values; raises InvalidRequest for several."""
-    kinds: dict[tuple[Kind, int], str] = {}
-    for one in pooled:
-        kinds.setdefault(_kind_of(one.value), one.id)
-    if len(kinds) > 1:
-        (one, here), (other, there), *_ = kinds.items()
-        what = f"a {one[0]} in document {here!r} and a {other[0]} in {there!r}"
-        if one[0] == other[0]:
-            what = f"a vector of {one[1]} numbers in document {here!r} and of {other[1]} in {there!r}"
-        raise InvalidRequest(f"field {field!r} is {what}; make it of one kind to pool it")
-    return next(iter(kinds))[0] if kinds else None
-
-
-def _kind_of(value: str | int | float | Sequence[int | float]) -> tuple[Kind, int]:
-    """The kind, and the length of a vector."""
-    if isinstance(value, str | bool):
-        return "label", 0
-    return ("number", 0) if isinstance(value, int | float) else ("vector", len(value))

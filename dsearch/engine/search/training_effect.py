@@ -15,7 +15,8 @@ from torch import Tensor
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.engine.models.retired import served_version
 from dsearch.engine.ranking.explain import shares_of
-from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.state.state import CollectionState
 from dsearch.search_options import SearchOptions
 from dsearch.types import Learned

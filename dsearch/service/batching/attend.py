@@ -16,7 +16,8 @@ from dsearch.service.wire.json import stamped
 MAX_JSON_VECTOR_BYTES = 16 * 1024 * 1024
 MAX_TENSOR_BYTES = 128 * 1024 * 1024
 _BY_HEAD = ("dense", "keyword", "head_weights", "slopes")
-_BY_QUERY = ("context", "weights", "scores", "keys", "values", *_BY_HEAD, "null_weight", "memory")
+_NUMBERS = ("null_weight", "covered_mass")  # one a query
+_BY_QUERY = ("context", "weights", "scores", "keys", "values", *_BY_HEAD, *_NUMBERS, "memory")
 
 
 def attend(catalogue: Catalogue, name: str, asked: AttendRequest, largest_bytes: int) -> Attention:
@@ -66,6 +67,8 @@ def attended_facts(found: Attention) -> dict[str, Any]:
         "hops": found.hops,
         "temperature": found.temperature,
         "ids": found.ids,
+        "candidates": found.candidates,
+        "note": found.note,
     }
     return facts if found.certificates is None else facts | {"certificates": found.certificates}
 
@@ -77,6 +80,7 @@ def attended_json(found: Attention) -> dict[str, Any]:
         "hops": found.hops,
         "temperature": found.temperature,
         "mixture": found.mixture,
+        "note": found.note,
         "results": [_result(found, query) for query in range(len(found.ids))],
     }
 
@@ -89,7 +93,7 @@ def _result(found: Attention, query: int) -> dict[str, Any]:
         if array is None:
             continue
         row = array[query]
-        if name == "null_weight":
+        if name in _NUMBERS:
             result[name] = float(row)
             continue
         if name in _BY_HEAD or row.ndim == 3:  # keys and values, too, where heads took different passages
@@ -97,6 +101,8 @@ def _result(found: Attention, query: int) -> dict[str, Any]:
         elif name != "context":
             row = row[: len(ids)]
         result[name] = np.ascontiguousarray(row)
+    if found.candidates is not None:
+        result["candidates"] = found.candidates[query]
     if found.certificates is not None:
         result["certificate"] = found.certificates[query]
     return result

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from dsearch.attention_options import CANDIDATES
 from dsearch.engine import Collection
-from dsearch.engine.options import CANDIDATES
 from dsearch.errors import DimensionMismatch
+from dsearch.results import Predictions
 from dsearch.search_options import SearchOptions
 from dsearch.service.collections import Catalogue
 from dsearch.service.schemas.answers import prediction_answer
@@ -70,24 +71,15 @@ def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str,
             field=asked.field,
             evidence=asked.evidence,
             filter=asked.tree(),
-            **_options(asked),
+            **asked.attention_options(),
         )
-    return {**stamped(predicted.stamp), "results": [prediction_answer(one) for one in predicted.predictions]}
+    return predicted_json(predicted)
 
 
-def _options(asked: AttendFields) -> dict[str, Any]:
-    shared = (
-        "model",
-        "mode",
-        "candidates",
-        "hops",
-        "hop_strength",
-        "score",
-        "pooling",
-        "width",
-        "temperature",
-    )
-    return {name: getattr(asked, name) for name in shared}
+def predicted_json(predicted: Predictions) -> dict[str, Any]:
+    """An answer in JSON: a result for each query."""
+    answers = [prediction_answer(one) for one in predicted.predictions]
+    return {**stamped(predicted.stamp), "note": predicted.note, "results": answers}
 
 
 def _queries(asked: AttendFields, collection: Collection) -> list[str] | torch.Tensor:

@@ -98,6 +98,8 @@ class AttendedQuery:
         null_weight: weight of "nothing fits", if the model has a slot for it.
         memory: part from past queries, if the model has a query memory; with `parts`.
         certificate: if it was requested.
+        candidates: number of documents that share the attention; over all documents more than are listed.
+        covered_mass: share of the attention over all documents that they hold; an estimate above 20,000.
     """
 
     ids: list[str]
@@ -113,6 +115,8 @@ class AttendedQuery:
     null_weight: float | None = None
     memory: list[float] | None = None
     certificate: Proof | None = None
+    candidates: int | None = None
+    covered_mass: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,7 @@ class AttendAnswer(Stamp):
         hops: rounds of search.
         temperature: divisor of the scores.
         mixture: the share of each head.
+        note: what to do where the candidates hold too little of the attention; or null.
     """
 
     hops: int
@@ -130,6 +135,7 @@ class AttendAnswer(Stamp):
     mixture: list[float]
     took_ms: float
     results: list[AttendedQuery]
+    note: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +177,15 @@ def prediction_answer(prediction: FieldPrediction) -> PredictionAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictAnswer(Stamp):
-    """A prediction for each query."""
+    """A prediction for each query.
+
+    Attributes:
+        note: what to do where the candidates hold too little of the attention; or null.
+    """
 
     took_ms: float
     results: list[PredictionAnswer]
+    note: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from dsearch.types import Stamp
 # A gradient has a number for each candidate: up to 1000 of a leg and head.
 Row = Annotated[list[Number], Field(max_length=65_536)]
 Rows = Annotated[list[Row], Field(min_length=1, max_length=64)]
-_OPTIONS = ("mode", "candidates", "hops", "hop_strength", "score", "pooling", "width", "temperature")
 _STAMP = {"generation": 3, "model": "v1", "sequence": 120}
 
 
@@ -58,12 +57,13 @@ class Differentiable(AttendFields):
             DimensionMismatch: vectors of another length.
         """
         states = None if self.vectors is None else torch.as_tensor(matrix("vectors", self.vectors, dimension))
-        options: dict[str, Any] = {name: getattr(self, name) for name in _OPTIONS}
+        options = self.attention_options()
+        model: str | None = options.pop("model")
         stamp = None if self.stamp is None else Stamp(**self.stamp.model_dump())
         return GradientQuery(
             states=states,
             texts=self.queries,
-            model=self.model,
+            model=model,
             stamp=stamp,
             filter=self.tree(),
             dtype=self.dtype,

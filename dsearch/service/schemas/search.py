@@ -6,16 +6,15 @@ Requests are checked field by field, and errors say what is allowed; unknown nam
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from dsearch.attention import POOLINGS, SCORES
+from dsearch.attention_options import AttentionOptions
 from dsearch.declared import options_of
 from dsearch.engine.feedback import MAX_EXPLORE
-from dsearch.engine.ranking.scores import KERNELS
 from dsearch.index import AUTO, DENSE_KINDS
-from dsearch.search_options import MAX_HOPS, MAX_LIMIT, SearchOptions
+from dsearch.search_options import MAX_LIMIT, SearchOptions
 from dsearch.service.wire.declared_fields import options_from
 from dsearch.service.wire.fields import Given, allowed, listed
 from dsearch.service.wire.json import parse
@@ -45,13 +44,6 @@ SearchMode = Annotated[Mode, allowed("hybrid, dense or keyword")]
 Version = Annotated[
     str, Field(pattern=r"^v[0-9]{1,9}$"), allowed("a registered version such as v1; v0 is untrained")
 ]
-Hops = Annotated[int, Field(ge=1, le=MAX_HOPS), allowed(f"an integer from 1 to {MAX_HOPS}")]
-if TYPE_CHECKING:
-    ScoreName = PoolingName = str
-else:  # the schema lists what is registered
-    ScoreName, PoolingName = Literal[tuple(SCORES)], Literal[tuple(POOLINGS)]
-Score = Annotated[ScoreName, allowed(listed(SCORES))]
-Pooling = Annotated[PoolingName, allowed(listed(POOLINGS))]
 YesOrNo = Annotated[bool, allowed("true or false")]
 FilterGiven = Annotated[dict[str, Any], allowed('an object such as {"year": {"gte": 1990}}')]
 FilterText = Annotated[
@@ -63,11 +55,9 @@ FilterText = Annotated[
 KeyKind = Annotated[
     str, Field(min_length=1, max_length=32), allowed(listed([AUTO, *DENSE_KINDS]))
 ]  # the engine checks the name, and lists the kinds that are installed
-Positive = Annotated[float, Field(gt=0, le=1e6), allowed("a number above 0, at most 1e6")]
 Explore = Annotated[
     float, Field(ge=0, le=MAX_EXPLORE), allowed(f"a share of the pages from 0 to {MAX_EXPLORE}")
 ]
-HopStrength = Annotated[float, Field(ge=0, le=10), allowed("a number from 0 to 10")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 # Checked by pydantic alone: a Python call for each number would hold up the event loop.
 Vector = Annotated[list[Number], Field(min_length=1, max_length=16_384)]
@@ -182,6 +172,7 @@ class BatchRequest(SearchFields):
         return self
 
 
+@options_from(AttentionOptions, check=False)
 class AttendFields(Filtered):
     """Texts or vectors, and how they attend to the documents."""
 
@@ -192,23 +183,13 @@ class AttendFields(Filtered):
         None,
         description="query states [n, dimension], in place of the encoder's; dense search only",
     )
-    mode: SearchMode = "hybrid"
-    model: Version | None = None
-    candidates: Annotated[int, Field(ge=1, le=MAX_LIMIT), allowed(f"an integer from 1 to {MAX_LIMIT}")] = (
-        Field(100, description="documents that each leg proposes for each head")
-    )
-    hops: Hops | None = None
-    hop_strength: HopStrength | None = None
-    score: Score = Field(
-        "dot", description="comparison of query and key; all but dot rescore candidates of the inner product"
-    )
-    pooling: Pooling = Field("soft", description="softmax, best document only, or equal weights")
-    width: Positive | None = Field(
-        None, description=f"kernel width: {', '.join(KERNELS)}", json_schema_extra={"x-scores": [*KERNELS]}
-    )
-    temperature: Positive | None = Field(
-        None, description="divisor of the scores; the model's own by default"
-    )
+    if TYPE_CHECKING:  # some of the fields that the decorator adds
+        mode: Mode
+        model: str | None
+
+    def attention_options(self) -> dict[str, Any]:
+        """Return the options of attention by name, as the engine takes them."""
+        return {name: getattr(self, name) for name in options_of(AttentionOptions)}
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.engine.options import CANDIDATES
+from dsearch.attention_options import CANDIDATES
 from dsearch.training.loop.loop import Course, NothingFurther, Watch, run_course
 from dsearch.training.loop.observer import Epoch
 from dsearch.training.loop.student import Student

@@ -85,8 +85,8 @@ def test_predict_pools_a_field(client: TestClient, papers: Collection) -> None:
 @pytest.mark.parametrize(
     ("route", "body", "detail"),
     [
-        ("attend", {"queries": ["a"], "score": "fuzzy"}, "score='fuzzy'; use dot, scaled_dot_product"),
-        ("attend", {"queries": ["a"], "pooling": "max"}, "pooling='max'; use soft, hard or uniform"),
+        ("attend", {"queries": ["a"], "score": "near"}, "score='near'; use one of dot, scaled_dot_product"),
+        ("attend", {"queries": ["a"], "pooling": "max"}, "pooling='max'; use one of soft, hard, uniform"),
         ("attend", {"queries": ["a"], "width": 0.5}, "only gaussian, epanechnikov, boxcar have a width"),
         ("attend", {"queries": ["a"], "temperature": 0}, "temperature=0; use a number above 0"),
         ("predict", {"queries": ["a"]}, "field"),

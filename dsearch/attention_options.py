@@ -1,0 +1,91 @@
+"""The declaration of the options of attention: of `attend`, `predict`, their gradients and layers.
+
+Every option is declared here once, as those of searches are in search_options.py, whose options of the same
+name are the same. The command line (`dsearch attend`, `dsearch predict`), the HTTP schema, the engine and the
+Python clients take theirs from here; a new option is a field of `AttentionOptions`, a line of
+`AttentionKeywords` for type checkers, and its use in engine/ranking/.
+
+This module is light: it imports neither torch nor the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, get_args
+
+from dsearch.declared import option
+from dsearch.search_options import MAX_LIMIT, SearchOptions
+from dsearch.types import Mode
+
+Over = Literal["candidates", "all"]
+OVER: tuple[str, ...] = get_args(Over)
+CANDIDATES = 100  # of each leg and head
+# Tests compare these with the functions of `dsearch.attention`, which takes seconds to import.
+SCORE_NAMES = (
+    "dot",
+    "scaled_dot_product",
+    "cosine",
+    "general",
+    "additive",
+    "gaussian",
+    "epanechnikov",
+    "boxcar",
+    "exact_match",
+)
+KERNELS = ("gaussian", "epanechnikov", "boxcar")
+POOLING_NAMES = ("soft", "hard", "uniform")
+# A smaller share of the exact attention among the candidates is mentioned in answers.
+COVERED_ENOUGH = 0.95
+_POSITIVE = {"low": 0, "high": 1e6, "inside": True, "allowed": "a number above 0, below 1e6"}
+
+
+class AttentionKeywords(TypedDict, total=False):
+    """The options of `AttentionOptions` as keyword arguments, less model and score; a test compares them."""
+
+    mode: Mode
+    candidates: int
+    over: Over
+    hops: int | None
+    hop_strength: float | None
+    pooling: str
+    width: float | None
+    temperature: float | None
+
+
+def _as_searched(name: str) -> Any:
+    """Declare an option that searches have too."""
+    field = SearchOptions.__dataclass_fields__[name]
+    return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionOptions:
+    """Options of attention."""
+
+    mode: Mode = _as_searched("mode")  # noqa: RUF009
+    model: str | None = _as_searched("model")
+    candidates: int = option(
+        CANDIDATES,
+        "documents that each leg proposes for each head; over all documents the number that is listed",
+        low=1,
+        high=MAX_LIMIT,
+    )
+    over: Over = option(  # noqa: RUF009
+        "candidates",
+        "documents that share the attention: the candidates that the legs propose, or all, exactly",
+        choices=OVER,
+        allowed="candidates or all",
+    )
+    hops: int | None = _as_searched("hops")
+    hop_strength: float | None = _as_searched("hop_strength")
+    score: str = option(
+        "dot",
+        "comparison of query and key; among candidates all but dot rescore those of the inner product",
+        choices=SCORE_NAMES,
+    )
+    pooling: str = option("soft", "softmax, best document only, or equal weights", choices=POOLING_NAMES)
+    width: float | None = option(
+        None, f"kernel width: {', '.join(KERNELS)}", json={"x-scores": [*KERNELS]}, **_POSITIVE
+    )
+    temperature: float | None = option(None, "divisor of the scores; the model's own by default", **_POSITIVE)

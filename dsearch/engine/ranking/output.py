@@ -1,0 +1,58 @@
+"""`SearchOutput`: the result of attention over candidates, or over all documents."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+
+class SearchOutput(NamedTuple):
+    """Result of attention over the candidates, sorted by weight, best first, padding last.
+
+    Attributes:
+        context: Σ_d weight(q, d) v_d, the mixture of the heads' contexts.
+        weights: the mixture of the heads' softmaxes; zeros where `positions` is −1.
+        positions: positions in the snapshot; −1 = none.
+        scores: the order of hits: dense + keyword + memory with one head, else temperature · log weight +
+            const.
+        dense: q_h · k_d, or the score in its place, per head.
+        keyword: w_h(q) · b(q, d), per head.
+        head_weights: each head's softmax.
+        folded: the queries against stored embeddings, after the last hop.
+        keys: the key of each candidate that each head chose, the best of its passages, numbered as in
+            `Snapshot.key_embeddings`; None if every candidate has only one key, or `embed` gave it.
+        memory: γ M(q, d), the same for all heads; None without a memory.
+        recalled: γ a of each past query of the memory.
+        null_weight: the weight of "nothing fits", which reduces those of the documents; None without a slot.
+        documents: number of documents that share the attention: candidates, or all in reach.
+        covered_mass: share of the attention over all documents that is theirs; 1 over all. In a collection of
+            more than 20,000 documents an estimate. Of `SearchLayer.forward` alone, and None with `embed`.
+        dense_of_all, keyword_of_all: scores of every position, if candidate generation computed them; see
+            `Legs`. Without gradients.
+    """
+
+    context: Float[Tensor, "batch value_dim"]
+    weights: Float[Tensor, "batch candidates"]
+    positions: Int64[np.ndarray, "batch candidates"]
+    scores: Float[Tensor, "batch candidates"]
+    dense: Float[Tensor, "batch heads candidates"]
+    keyword: Float[Tensor, "batch heads candidates"]
+    head_weights: Float[Tensor, "batch heads candidates"]
+    folded: Float[Tensor, "batch heads encoder_dim"]
+    memory: Float[Tensor, "batch candidates"] | None = None
+    recalled: Float[Tensor, "batch past"] | None = None
+    keys: Int64[np.ndarray, "batch heads candidates"] | None = None
+    null_weight: Float[Tensor, " batch"] | None = None
+    dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
+    keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
+    documents: Int64[np.ndarray, " batch"] | None = None
+    covered_mass: Float[Tensor, " batch"] | None = None
+
+    @property
+    def raw(self) -> Float[Tensor, "batch heads candidates"]:
+        """Logits times the temperature: the sum of the parts of each head's score."""
+        raw = self.dense + self.keyword
+        return raw if self.memory is None else raw + self.memory[:, None]

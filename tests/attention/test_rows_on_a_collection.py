@@ -1,0 +1,275 @@
+"""Every row of attention on one collection: in Python, by command line and over HTTP, against closed forms.
+
+The closed forms are NumPy on the embeddings of all documents; nothing of the engine is in them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+from support.attention.three_doors import Doors, in_three_ways
+from support.fakes import HashingEncoder
+
+from dsearch.attention import POOLINGS, SCORES
+from dsearch.attention_options import KERNELS, POOLING_NAMES, SCORE_NAMES
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.ranking import whole
+from dsearch.engine.search import attend
+from dsearch.service import create_app
+from dsearch.types import Document
+
+DOORS = ["python", "command line", "http"]
+NOUNS = (
+    *("apple", "bread", "cheese", "dough", "egg", "flour", "grape", "honey"),
+    *("ice", "juice", "kale", "lemon", "mango", "nut", "oat", "pear"),
+)
+KINDS = ["fruit", "bakery", "dairy"]
+QUERIES = ["cheese bread", "honey"]
+T = 0.1
+
+
+def shelf() -> list[Document]:
+    """Products whose price follows from their words, so that neighbours have like prices."""
+    draw = np.random.default_rng(0)
+    made: list[Document] = []
+    for number in range(300):
+        words = draw.choice(len(NOUNS), size=3)
+        price = float(words.mean() * 50 + draw.normal() * 5)
+        made.append(
+            Document(
+                id=f"p{number:03d}",
+                title=NOUNS[words[0]],
+                text=" ".join(NOUNS[word] for word in words),
+                metadata={"price": price, "kind": KINDS[int(words.sum()) % 3]} if number % 10 else {},
+            )
+        )
+    return made
+
+
+DOCUMENTS = [one for one in shelf() if one.id not in ("p007", "p295")]
+IDS = np.array([one.id for one in DOCUMENTS])
+PRICED = np.array(["price" in one.metadata for one in DOCUMENTS])
+PRICES = np.array([one.metadata.get("price", 0.0) for one in DOCUMENTS])
+KIND = np.array([one.metadata.get("kind", "") for one in DOCUMENTS])
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    """Built, fresh and deleted documents; read only."""
+    home = tmp_path_factory.mktemp("shop") / "home"
+    with SearchEngine(home, encoder=HashingEncoder) as engine:
+        collection = engine.create("shop")
+        collection.ingest(shelf()[:280])
+        collection.upsert(shelf()[280:])
+        collection.delete(["p007", "p295"])
+        yield collection
+
+
+@pytest.fixture(scope="module")
+def client(shop: Collection) -> Iterator[TestClient]:
+    with SearchEngine(shop.store.path.parent, encoder=HashingEncoder, readonly=True) as engine:
+        app = create_app(engine, query_timeout_s=60)
+        with TestClient(app, base_url="http://127.0.0.1") as connected:
+            yield connected
+
+
+@pytest.fixture
+def doors(
+    shop: Collection,
+    client: TestClient,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Doors:
+    return in_three_ways(shop, client, capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def keys() -> np.ndarray:
+    return HashingEncoder().encode_documents([one.content for one in DOCUMENTS]).astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def queries() -> np.ndarray:
+    return HashingEncoder().encode_queries(QUERIES).astype(np.float64)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    shares = np.exp(logits - logits.max(-1, keepdims=True))
+    return shares / shares.sum(-1, keepdims=True)
+
+
+def kernel(name: str, distances: np.ndarray, width: float) -> np.ndarray:
+    u = distances / width
+    return {
+        "gaussian": np.exp(-(u**2) / 2),
+        "epanechnikov": np.maximum(1 - u**2, 0),
+        "boxcar": (u < 1).astype(float),
+    }[name]
+
+
+def mean_and_spread(weights: np.ndarray) -> tuple[float, float]:
+    """Of the prices, by weights of the documents that have one."""
+    share = weights[PRICED] / weights[PRICED].sum()
+    mean = (share * PRICES[PRICED]).sum()
+    return mean, np.sqrt((share * (PRICES[PRICED] - mean) ** 2).sum())
+
+
+def test_the_declared_names_are_those_there_are() -> None:
+    assert tuple(SCORES) == SCORE_NAMES
+    assert tuple(POOLINGS) == POOLING_NAMES
+    assert set(KERNELS) <= set(SCORE_NAMES)
+
+
+# ---- average pooling, kernels and softmax, over all documents
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_average_pooling_is_the_mean_of_all_documents(doors: Doors, door: str) -> None:
+    answer = doors.predict(door, QUERIES, field="price", over="all", pooling="uniform", mode="dense")
+    mean, spread = mean_and_spread(np.ones(len(DOCUMENTS)))
+    for result in answer["results"]:
+        assert result["mean"] == pytest.approx(mean, abs=1e-9)
+        assert result["spread"] == pytest.approx(spread, abs=1e-9)
+        assert result["candidates"] == PRICED.sum()
+        assert result["without_field"] == (~PRICED).sum()
+        assert result["covered_mass"] == 1
+    assert answer["note"] is None
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("name", "width"), [("gaussian", 0.4), ("epanechnikov", 1.2), ("boxcar", 1.1)])
+def test_a_kernel_is_nadaraya_watson_regression(
+    doors: Doors, door: str, name: str, width: float, queries: np.ndarray, keys: np.ndarray
+) -> None:
+    options: dict[str, Any] = {"field": "price", "over": "all", "score": name, "width": width}
+    answer = doors.predict(door, QUERIES, mode="dense", **options)
+    distances = np.linalg.norm(queries[:, None] - keys, axis=-1)
+    for query, result in enumerate(answer["results"]):
+        mean, spread = mean_and_spread(kernel(name, distances[query], width))
+        assert result["mean"] == pytest.approx(mean, rel=1e-5)
+        assert result["spread"] == pytest.approx(spread, rel=1e-4)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_softmax_attention_weighs_every_document(
+    doors: Doors, door: str, queries: np.ndarray, keys: np.ndarray
+) -> None:
+    answer = doors.attend(door, QUERIES, over="all", candidates=20, temperature=T, mode="dense")
+    weights = softmax(queries @ keys.T / T)
+    for query, result in enumerate(answer["results"]):
+        assert result["context"] == pytest.approx(weights[query] @ keys, abs=1e-5)
+        assert result["weights"] == pytest.approx(np.sort(weights[query])[::-1][:20], abs=1e-6)
+        assert result["candidates"] == len(DOCUMENTS)
+        assert result["covered_mass"] == 1
+        of_id = {one.id: weight for one, weight in zip(DOCUMENTS, weights[query], strict=True)}
+        assert [of_id[id] for id in result["ids"]] == pytest.approx(result["weights"], abs=1e-6)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_labels_and_evidence_come_from_every_document(
+    doors: Doors, door: str, queries: np.ndarray, keys: np.ndarray
+) -> None:
+    answer = doors.predict(door, QUERIES, field="kind", over="all", temperature=T, mode="dense", limit=3)
+    weights = softmax(queries @ keys.T / T) * PRICED
+    weights /= weights.sum(1, keepdims=True)
+    for query, result in enumerate(answer["results"]):
+        shares = {one["label"]: one["share"] for one in result["labels"]}
+        for name in KINDS:
+            assert shares[name] == pytest.approx(weights[query][name == KIND].sum(), abs=1e-6)
+        shown = [one["weight"] for one in result["evidence"]]
+        assert shown == pytest.approx(np.sort(weights[query])[::-1][:3], abs=1e-6)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_hard_attention_takes_the_best_of_all(
+    doors: Doors, door: str, queries: np.ndarray, keys: np.ndarray
+) -> None:
+    answer = doors.attend(door, QUERIES, over="all", candidates=1, pooling="hard", mode="dense")
+    for query, result in enumerate(answer["results"]):
+        best = keys[(keys @ queries[query]).argmax()]
+        assert result["context"] == pytest.approx(best, abs=1e-6)
+        assert result["weights"] == [1.0]
+
+
+# ---- the share that candidates hold
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_answers_from_candidates_say_how_much_they_hold(
+    doors: Doors, door: str, queries: np.ndarray, keys: np.ndarray
+) -> None:
+    options: dict[str, Any] = {"candidates": 50, "temperature": 0.5, "mode": "dense"}
+    weights = softmax(queries @ keys.T / 0.5)
+    attended = doors.attend(door, QUERIES, **options)
+    ids = [result["ids"] for result in attended["results"]]
+    assert [result["candidates"] for result in attended["results"]] == [len(line) for line in ids]
+    held = [weight[np.isin(IDS, line)].sum() for weight, line in zip(weights, ids, strict=True)]
+    assert max(held) < 0.6
+    for answer in (attended, doors.predict(door, QUERIES, field="price", **options)):
+        shares = [result["covered_mass"] for result in answer["results"]]
+        assert shares == pytest.approx(held, abs=1e-5)
+        assert f"{min(held):.1%} of the attention over all 298 documents" in answer["note"]
+        assert "over='all'" in answer["note"]
+    enough = doors.attend(door, QUERIES, candidates=290, temperature=0.5, mode="dense")
+    assert enough["note"] is None
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_average_pooling_over_candidates_holds_their_share(doors: Doors, door: str) -> None:
+    answer = doors.predict(door, QUERIES, field="price", pooling="uniform", mode="dense")
+    for result in answer["results"]:
+        pooled = result["candidates"] + result["without_field"]
+        assert 100 <= pooled <= 120  # the best 100 of the index, and the newer documents
+        assert result["covered_mass"] == pytest.approx(pooled / len(DOCUMENTS))
+    assert "of the attention over all 298 documents" in answer["note"]
+
+
+def test_the_share_of_a_large_collection_is_estimated(
+    shop: Collection, queries: np.ndarray, keys: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (whole, attend):
+        monkeypatch.setattr(module, "COVERAGE_DOCUMENTS", 100)
+    monkeypatch.setattr(whole, "SAMPLE", 200)
+    found = shop.attend(QUERIES, candidates=30, temperature=0.5, mode="dense")
+    weights = softmax(queries @ keys.T / 0.5)
+    exact = [weight[np.isin(IDS, line)].sum() for weight, line in zip(weights, found.ids, strict=True)]
+    assert found.output.covered_mass is not None
+    assert found.output.covered_mass.numpy() == pytest.approx(exact, abs=0.02)
+    assert found.note is not None
+    assert "about" in found.note
+
+
+# ---- command line
+
+
+def test_the_command_line_shows_and_draws(doors: Doors, tmp_path: Path, unchecked: None) -> None:
+    path = tmp_path / "weights.svg"
+    code, out, err = doors.terminal("attend", *QUERIES, "-c", "shop", "-k", "3", "--heatmap", path)
+    assert code == 0, err
+    assert out.count("%") == 6
+    assert "over --over all" not in err
+    assert path.read_text().lstrip().startswith("<?xml")
+    code, out, err = doors.terminal(
+        "predict", *QUERIES, "-c", "shop", "--field", "price", "--pooling", "uniform", "--heatmap", path
+    )
+    assert code == 0, err
+    assert out.count("price ≈ ") == 2
+    assert "use --over all for all of it, or more --candidates" in err
+    code, _, err = doors.terminal("attend", "honey", "-c", "shop", "--over", "some")
+    assert code == 1
+    assert "over='some'; use candidates or all" in err
+
+
+def test_results_over_all_do_not_depend_on_the_number_listed(doors: Doors) -> None:
+    few = doors.attend("python", QUERIES, over="all", candidates=3)["results"]
+    many = doors.attend("python", QUERIES, over="all", candidates=200)["results"]
+    for one, other in zip(few, many, strict=True):
+        assert one["weights"] == pytest.approx(other["weights"][:3], rel=1e-4)
+        assert one["context"] == pytest.approx(other["context"], abs=1e-5)
+    json.dumps(few)

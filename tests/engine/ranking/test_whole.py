@@ -1,0 +1,156 @@
+"""Attention over every document equals attention over candidates that are every document, gradients too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.engine.layers import opened_head
+from support.engine.reference import many_documents
+from support.fakes import HashingEncoder
+
+from dsearch.attention import AdditiveScore
+from dsearch.engine import Collection, SearchEngine, SearchLayer, SearchOutput
+from dsearch.engine.ranking import whole
+from dsearch.types import Document
+
+TEXTS = ["word1 word7", "word3"]
+WAYS: dict[str, dict[str, Any]] = {
+    "dot": {},
+    "gaussian": {"score": "gaussian", "width": 0.4},
+    "boxcar": {"score": "boxcar", "width": 1.2},
+    "additive": {"score": "additive", "temperature": 0.5},
+    "uniform": {"pooling": "uniform"},
+    "hard": {"pooling": "hard"},
+    "hops": {"hops": 2, "hop_strength": 0.5},
+    "keyword": {"mode": "keyword"},
+    "dense": {"mode": "dense"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 rows and fewer, so that several are merged."""
+    monkeypatch.setattr(whole, "_ROWS", 64)
+    monkeypatch.setattr(whole, "_HIDDEN", 1)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    with SearchEngine(tmp_path_factory.mktemp("many"), encoder=HashingEncoder) as engine:
+        collection = engine.create("many")
+        collection.ingest(many_documents(200))
+        collection.upsert([Document(id=f"fresh{i}", text=f"word{i} word{2 * i}") for i in range(20)])
+        collection.delete(["m3", "fresh1"])
+        yield collection
+
+
+def asked(encoder: HashingEncoder) -> torch.Tensor:
+    return torch.as_tensor(encoder.encode_queries(TEXTS)).double().requires_grad_()
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_attention_over_candidates_that_are_all(
+    many: Collection, encoder: HashingEncoder, heads: int, way: str
+) -> None:
+    if way == "keyword":
+        pytest.skip("the keyword leg proposes documents with a word of the query alone")
+    outputs: list[SearchOutput] = []
+    gradients: list[list[torch.Tensor | None]] = []
+    over: Any
+    for over, candidates in (("all", 30), ("candidates", 1000)):
+        head = opened_head(heads).double()
+        layer = SearchLayer(many.snapshot, head, over=over, candidates=candidates, **WAYS[way])
+        states = asked(encoder)
+        found = layer(states, TEXTS)
+        outputs.append(found)
+        if found.context.requires_grad:
+            (found.context.square().sum() + found.weights[:, :5].square().sum()).backward()
+        gradients.append([states.grad, *(one.grad for one in head.parameters())])
+    every, listed = outputs
+    torch.testing.assert_close(every.context, listed.context, atol=1e-5, rtol=1e-4)
+    shown = min(every.weights.shape[1], 30)
+    torch.testing.assert_close(every.weights[:, :shown], listed.weights[:, :shown], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(every.scores[:, :shown], listed.scores[:, :shown], atol=1e-4, rtol=1e-4)
+    assert every.covered_mass is not None
+    assert listed.covered_mass is not None
+    assert every.covered_mass.tolist() == [1.0, 1.0]
+    torch.testing.assert_close(listed.covered_mass, torch.ones(2).double(), atol=1e-6, rtol=0)
+    for one, other in zip(*gradients, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+def test_keywords_alone_weigh_documents_without_the_words_too(many: Collection) -> None:
+    layer = SearchLayer(many.snapshot, opened_head(1), mode="keyword", over="all", candidates=5)
+    with torch.no_grad():
+        found = layer(torch.zeros(2, 32), TEXTS)
+    scores = many.snapshot.all_keyword_scores(TEXTS)[:, many.snapshot.visible()]
+    weight, temperature = layer.head.keyword_weight.detach(), layer.head.temperature.detach()
+    logits = torch.as_tensor(scores) * weight / temperature
+    best = logits.softmax(1).sort(dim=1, descending=True).values[:, :5]
+    torch.testing.assert_close(found.weights, best, atol=1e-6, rtol=1e-4)
+
+
+def test_long_documents_are_pooled_by_their_best_passages(long: Collection, encoder: HashingEncoder) -> None:
+    states = torch.as_tensor(encoder.encode_queries(["apple honey", "w3 w4"])).double()
+    for heads in (1, 2):
+        head = opened_head(heads).double()
+        with torch.no_grad():
+            every = SearchLayer(long.snapshot, head, mode="dense", over="all", candidates=4)(states)
+            listed = SearchLayer(long.snapshot, head, mode="dense", candidates=100)(states)
+        torch.testing.assert_close(every.context, listed.context, atol=1e-5, rtol=1e-4)
+        assert np.array_equal(every.positions, listed.positions[:, :4])
+
+
+def test_values_and_a_learned_score_get_gradients(many: Collection, encoder: HashingEncoder) -> None:
+    collected: list[list[torch.Tensor | None]] = []
+    over: Any
+    for over, candidates in (("all", 10), ("candidates", 1000)):
+        torch.manual_seed(0)
+        score = AdditiveScore(32, 32, 8).double()
+        values = torch.randn(many.snapshot.positions, 3).double().requires_grad_()
+        layer = SearchLayer(
+            many.snapshot,
+            opened_head(1).double(),
+            mode="dense",
+            over=over,
+            candidates=candidates,
+            score=score,
+        )
+        layer(asked(encoder), values=values).context.square().sum().backward()
+        collected.append([values.grad, *(one.grad for one in score.parameters())])
+    for one, other in zip(*collected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
+
+
+def test_nothing_of_the_size_of_queries_times_documents_times_dimension_is_kept(
+    many: Collection, encoder: HashingEncoder
+) -> None:
+    """The backward computes blocks again: what the forward saves does not grow with the collection."""
+    saved: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor.numel())
+        return tensor
+
+    head = opened_head(1).double()
+    layer = SearchLayer(many.snapshot, head, mode="dense", over="all", candidates=4)
+    states = asked(encoder)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):
+        found = layer(states)
+    assert found.context.requires_grad
+    assert max(saved) < len(states) * many.snapshot.documents * 32 / 4
+
+
+def test_an_empty_collection_gives_zeros(engine: SearchEngine) -> None:
+    snapshot = engine.create("empty").snapshot
+    for way in WAYS.values():
+        found = SearchLayer(snapshot, opened_head(1), over="all", **way)(torch.ones(2, 32), TEXTS)
+        assert not found.context.any()
+        assert found.weights.shape == (2, 0)
