@@ -46,9 +46,7 @@ LONE = article("lone", "This is its only sentence.")
 
 
 def test_sentences_of_lower_case_text_begin_small() -> None:
-    text = (
-        "a wing in a slipstream was tested at three angles . the lift rose by 4.5 percent. e.g. drag fell"
-    )
+    text = "a wing in a slipstream was tested at three angles . the lift rose by 4.5 percent. e.g. drag fell"
     assert sentences(text) == [
         "a wing in a slipstream was tested at three angles .",
         "the lift rose by 4.5 percent.",
