@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import http.server
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -205,7 +208,6 @@ def test_training_is_asked_for_as_the_route_has_it(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_sent_beside_the_question(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:1")
     replies = Replies(monkeypatch, READY)
     call(replies, "ready", own={"api_key": "ds_key", "timeout_s": 1.5})
     headers = replies.asked[0].headers
@@ -215,6 +217,50 @@ def test_what_is_sent_beside_the_question(monkeypatch: pytest.MonkeyPatch, call:
     call(replies, "delete_collection", "papers")
     assert "authorization" not in replies.asked[0].headers
     assert "x-timeout-ms" not in replies.asked[0].headers
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[tuple[str, list[str]]]:
+    """The address of a server that says it is ready, and the request lines that reached it."""
+    lines: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            lines.append(self.requestline)
+            self.send_response(200)
+            self.send_header("content-length", str(len(READY.content)))
+            self.end_headers()
+            self.wfile.write(READY.content)
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", lines
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_queries_go_to_the_server_whatever_proxy_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ready(url: str) -> bool:
+        async with AsyncClient(url, retries=0) as client:
+            return await client.ready()
+
+    with listening() as (url, asked), listening() as (proxy, seen):
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        with Client(url, retries=0) as client:
+            assert client.ready()
+        assert asyncio.run(ready(url))
+    assert asked == ["GET /readyz HTTP/1.1"] * 2
+    assert seen == []
 
 
 def test_the_server_is_given_no_more_time_than_it_takes(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import selectors
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -317,22 +318,46 @@ def test_of_late_requests_a_share_is_refused_and_never_all() -> None:
         assert least <= sum(lag.refuses() for _ in range(100)) <= most
 
 
+class OwnClock(selectors.DefaultSelector):
+    """Moves an event loop's clock where that loop would wait, and nowhere else."""
+
+    now = 100.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += max(timeout or 0.0, 0.0)
+        return super().select(0)
+
+
+class OwnTime(asyncio.SelectorEventLoop):
+    """An event loop that is late only when told."""
+
+    def __init__(self) -> None:
+        self.clock = OwnClock()
+        super().__init__(self.clock)
+
+    def time(self) -> float:
+        return self.clock.now
+
+
 def test_a_late_event_loop_is_noticed_and_forgotten() -> None:
+    loop, lag = OwnTime(), Lag()
+
     async def scenario() -> None:
-        lag = Lag()
         lag.start()
         await asyncio.sleep(0.05)
-        time.sleep(0.5)
+        assert lag.seconds == pytest.approx(0, abs=0.001)
+        loop.clock.now += 0.5  # something held the thread
         await asyncio.sleep(0.03)
-        assert lag.seconds > 0.3
-        for _ in range(500):
-            if lag.seconds < 0.3:
-                break
-            await asyncio.sleep(0.02)
-        assert lag.seconds < 0.3
+        late = lag.seconds
+        assert 0.3 < late <= 0.5
+        for _ in range(10):
+            await asyncio.sleep(0.021)
+        assert lag.seconds == pytest.approx(late * 0.7**10, rel=0.5)
         await lag.stop()
+        assert lag.seconds == 0
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(scenario())
 
 
 def test_a_late_server_refuses_searches_but_says_how_it_is(
