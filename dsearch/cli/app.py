@@ -8,6 +8,7 @@ import typer
 
 import dsearch
 from dsearch.cli.commands import (
+    collections,
     demo,
     evaluate,
     feedback,
@@ -30,6 +31,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 for command in (
@@ -37,6 +39,7 @@ for command in (
     index.index,
     search.search,
     search.similar,
+    collections.show,
     index.facets,
     index.update,
     index.delete,
@@ -50,6 +53,8 @@ for command in (
     models.rollback,
     models.refresh,
     index.collections,
+    collections.create,
+    collections.drop,
     maintenance.stats,
     maintenance.alias,
     maintenance.verify,
