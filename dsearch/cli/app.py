@@ -21,6 +21,7 @@ from dsearch.cli.commands import (
     system,
     train,
     tune,
+    watch,
 )
 from dsearch.cli.session import remember_home
 
@@ -37,6 +38,7 @@ app = typer.Typer(
 for command in (
     demo.demo,
     index.index,
+    watch.watch,
     search.search,
     search.similar,
     collections.show,
