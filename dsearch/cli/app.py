@@ -9,6 +9,7 @@ import typer
 import dsearch
 from dsearch.cli.commands import (
     attend,
+    collections,
     demo,
     evaluate,
     feedback,
@@ -22,6 +23,7 @@ from dsearch.cli.commands import (
     system,
     train,
     tune,
+    watch,
 )
 from dsearch.cli.session import remember_home
 
@@ -32,15 +34,18 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 for command in (
     demo.demo,
     index.index,
+    watch.watch,
     search.search,
     search.similar,
     attend.attend,
     attend.predict,
+    collections.show,
     index.facets,
     index.update,
     index.delete,
@@ -56,6 +61,8 @@ for command in (
     models.remember,
     models.refresh,
     index.collections,
+    collections.create,
+    collections.drop,
     maintenance.stats,
     maintenance.alias,
     maintenance.verify,

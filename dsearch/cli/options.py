@@ -45,12 +45,41 @@ Hops = Annotated[
 HopStrength = Annotated[
     float | None, typer.Option("--hop-strength", help="How far a hop turns the query [default: the model's].")
 ]
+Language = Annotated[
+    str | None,
+    typer.Option("--language", help="Language of a new collection, for keyword search [default: english]."),
+]
+PassageTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--passage-tokens",
+        help="New collection: maximum tokens of a passage [default: the encoder's window].",
+    ),
+]
+Overlap = Annotated[
+    int | None,
+    typer.Option(
+        "--overlap", help="New collection: maximum tokens that passages share [default: an eighth]."
+    ),
+]
+NoPassages = Annotated[bool, typer.Option("--no-passages", help="New collection: truncate long documents.")]
+KeyKind = Annotated[
+    str | None,
+    typer.Option(
+        "--kind", help="New collection: kind of index: auto, Flat, SQ8, HNSW, IVF, … [default: Flat]."
+    ),
+]
 FilterText = Annotated[
     str | None,
     typer.Option("--filter", help='Condition on metadata, as JSON: \'{"year": {"gte": 2000}}\'.'),
 ]
 BeirData = Annotated[
-    Path, typer.Option("--data", help="A BEIR folder: corpus.jsonl, queries.jsonl, qrels/*.tsv.")
+    Path,
+    typer.Option(
+        "--data",
+        help="Judgements: a BEIR folder (queries.jsonl, qrels/*.tsv), or a file of query, document and grade "
+        "as CSV, TSV, JSON lines or TREC.",
+    ),
 ]
 ExcludePairs = Annotated[
     Path | None,

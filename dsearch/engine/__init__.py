@@ -29,7 +29,6 @@ from dsearch.engine.network_layer import CollectionLayer, open_layer
 from dsearch.engine.options import KeyOptions, LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
-from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
 from dsearch.engine.remember import remember
 from dsearch.engine.search.attend import AttendResult
 from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from os import PathLike
 from typing import NamedTuple, TypeAlias
 
@@ -27,8 +27,17 @@ def read_qrels(path: str | PathLike[str], on_problem: Callable[[str], None] | No
         InvalidSource: not readable, not UTF-8, a line with other than 3 or 4 columns, an empty id, a grade
             that is not a finite number, or one pair with two different grades; file and line are named.
     """
+    return merged_pairs(read_judged_pairs(path), on_problem)
+
+
+def merged_pairs(pairs: Iterable[JudgedPair], on_problem: Callable[[str], None] | None = None) -> Qrels:
+    """Merge judged pairs; otherwise as `read_qrels`.
+
+    Raises:
+        InvalidSource: one pair with two different grades; both places are named.
+    """
     qrels: Qrels = {}
-    for place, query, document, grade in read_judged_pairs(path):
+    for place, query, document, grade in pairs:
         grades = qrels.setdefault(query, {})
         if document not in grades:
             grades[document] = grade

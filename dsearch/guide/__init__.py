@@ -11,6 +11,7 @@ _FOLDER = Path(__file__).parent
 # In reading order; a file that is not named here comes after them.
 _ORDER = (
     "concepts",
+    "getting-started",
     "finding",
     "indexes",
     "training",

@@ -331,3 +331,27 @@ def test_an_interrupted_command_cancels_its_task(dsearch: Terminal, served: str,
         with pytest.raises(KeyboardInterrupt):
             ended_task(Interrupted(), task, "refresh of papers")  # type: ignore[arg-type]
         assert cancelled == [task.id]
+
+
+def test_a_folder_is_mirrored_through_the_server(dsearch: Terminal, served: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for number in range(12):
+        (notes / f"n{number:02}.md").write_text(f"river stone{number}")
+    assert dsearch("index", notes, "-c", "notes")[1].startswith("notes: 12 documents")
+    (notes / "n00.md").unlink()
+    (notes / "n01.md").rename(notes / "renamed.md")
+    code, out, err = dsearch("index", notes, "-c", "notes")
+    assert (code, "0 new, 1 changed, 10 unchanged, 1 deleted" in out) == (0, True), err
+    with Client(served) as client:
+        assert client.get("notes", "n01.md").metadata["path"] == "renamed.md"
+    for number in range(2, 6):
+        (notes / f"n{number:02}.md").unlink()
+    code, _, err = dsearch("index", notes, "-c", "notes")
+    assert (code, "4 of 11 documents are gone from their folder" in err) == (1, True)
+    assert "7 documents" in dsearch("index", notes, "-c", "notes", "--yes")[1]
+    code, _, err = dsearch("index", "-c", "notes")
+    assert (code, "name the sources" in err) == (1, True)
+    assert dsearch("drop", "notes", "--yes")[1] == "notes: dropped, with 7 documents\n"
+    assert "created" in dsearch("create", "notes")[1]
+    assert "exists" in dsearch("create", "notes")[2]

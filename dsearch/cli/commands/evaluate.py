@@ -13,8 +13,9 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
-from dsearch.corpus import BeirFolder, Problems
-from dsearch.evaluation import Pairs, Qrels, read_pairs, read_qrels
+from dsearch.corpus import Problems
+from dsearch.evaluation import Pairs, Qrels, merged_pairs, read_pairs
+from dsearch.evaluation.judged_data import read_judged_data, splits_of
 from dsearch.types import Progress, Query
 
 if TYPE_CHECKING:
@@ -204,13 +205,15 @@ def read_judgements(data: Path, split: str, exclude: Path | None = None) -> Judg
     Raises:
         InvalidSource: a file is missing or malformed; file and line are named.
     """
-    folder = BeirFolder(data)
-    qrels = read_qrels(folder.qrels_path(split))
-    has_training = split != "train" and "train" in folder.splits()
+    judged = read_judged_data(data, split, Problems())
+    qrels = merged_pairs(judged.pairs)
+    training = None
+    if split != "train" and "train" in splits_of(data):
+        training = merged_pairs(read_judged_data(data, "train", Problems()).pairs)
     return Judgements(
-        queries=[query for query in folder.queries(Problems()) if query.id in qrels],
+        queries=[query for query in judged.queries if query.id in qrels],
         qrels=qrels,
-        training=read_qrels(folder.qrels_path("train")) if has_training else None,
+        training=training,
         exclude=read_pairs(exclude) if exclude else {},
     )
 

@@ -60,26 +60,11 @@ def index(
         bool, typer.Option("--yes", "-y", help="Delete documents whose files are gone without asking.")
     ] = False,
     ignored: Annotated[bool, typer.Option("--ignored", help="Read what .gitignore files name, too.")] = False,
-    language: Annotated[
-        str | None,
-        typer.Option(help="Language of a new collection, for keyword search [default: english]."),
-    ] = None,
-    passage_tokens: Annotated[
-        int | None,
-        typer.Option(help="New collection: maximum tokens of a passage [default: the encoder's window]."),
-    ] = None,
-    overlap: Annotated[
-        int | None,
-        typer.Option(help="New collection: maximum tokens that passages share [default: an eighth]."),
-    ] = None,
-    no_passages: Annotated[
-        bool,
-        typer.Option("--no-passages", help="New collection: truncate long documents."),
-    ] = False,
-    kind: Annotated[
-        str | None,
-        typer.Option(help="New collection: kind of index: auto, Flat, SQ8, HNSW, IVF, … [default: Flat]."),
-    ] = None,
+    language: options.Language = None,
+    passage_tokens: options.PassageTokens = None,
+    overlap: options.Overlap = None,
+    no_passages: options.NoPassages = False,
+    kind: options.KeyKind = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")] = False,
     ray: Annotated[
         str | None,

@@ -52,8 +52,22 @@ def list_keys(home: options.HomeFolder = None, json: options.AsJson = False) -> 
 @keys.command()
 def revoke(id: Annotated[str, typer.Argument(help="The key's id.")], home: options.HomeFolder = None) -> None:
     """Let a key no longer open anything, at once."""
-    key = _opened(home).revoke(id)
+    opened = _opened(home)
+    key = opened.revoke(id)
     typer.echo(f"key {key.id} ({key.name}) is revoked")
+    if opened.all_revoked:
+        say(
+            "it was the last one: a server of this home answers nobody now; make another with: "
+            f"{typed('keys create', '--name', 'NAME')}; or serve without keys, on this machine only: "
+            f"{typed('keys clear')}"
+        )
+
+
+@keys.command()
+def clear(home: options.HomeFolder = None) -> None:
+    """Forget all keys, if every one is revoked: a server started then needs none, on this machine only."""
+    removed = _opened(home).clear()
+    typer.echo(f"{removed} revoked keys are forgotten; start the server again, and it needs no key")
 
 
 def _opened(home: Path | None) -> ApiKeys:

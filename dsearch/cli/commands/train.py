@@ -26,9 +26,16 @@ if TYPE_CHECKING:
 def train(
     collection: options.CollectionName = "default",
     data: Annotated[
-        Path | None, typer.Option("--data", help="A BEIR folder with judgements to learn from.")
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Judgements to learn from: a BEIR folder, or a file of query, document and grade as CSV, "
+            "TSV, JSON lines or TREC.",
+        ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Judgements to learn from: qrels/SPLIT.tsv.")] = "train",
+    split: Annotated[
+        str, typer.Option(help="Judgements of a BEIR folder to learn from: qrels/SPLIT.tsv.")
+    ] = "train",
     exclude: options.ExcludePairs = None,
     teacher: Annotated[
         Path | None,

@@ -39,6 +39,12 @@ def needed_scope(method: str, path: str) -> KeyScope:
     return "write" if _WRITING.fullmatch(path) else "admin"
 
 
+ALL_REVOKED = (
+    "every API key of this server was revoked, so it answers nobody; make one with: dsearch keys create "
+    "--name NAME, or let it answer this machine without keys again: dsearch keys clear, and restart it"
+)
+
+
 class Access:
     """An ASGI middleware: lets a request pass that has the key for it, and notes whose it is.
 
@@ -77,6 +83,8 @@ class Access:
         self._required = self._required or made
         if not self._required:
             return None
+        if self._keys.all_revoked:
+            raise KeyMissing(ALL_REVOKED)
         given = Headers(scope=scope).get("authorization", "")
         kind, _, text = given.partition(" ")
         if kind.lower() != "bearer" or not text.strip():

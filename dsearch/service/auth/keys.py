@@ -21,7 +21,7 @@ from typing import Literal, get_args
 
 from filelock import FileLock
 
-from dsearch.errors import CorruptData, InvalidRequest, NotFound
+from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound
 from dsearch.store.sqlite.watermark import sync_folder
 
 Scope = Literal["read", "write", "admin"]
@@ -84,6 +84,12 @@ class ApiKeys:
         """True if any key was ever created; raises as `list`."""
         return bool(self._read())
 
+    @property
+    def all_revoked(self) -> bool:
+        """True if keys were created and none of them opens anything any more; raises as `list`."""
+        keys = self._read()
+        return bool(keys) and not any(key.sha256 for key in keys.values())
+
     def create(self, name: str, scope: str) -> tuple[str, ApiKey]:
         """Make a key: the key itself, which is kept nowhere and not shown again, and what is kept of it.
 
@@ -116,6 +122,20 @@ class ApiKeys:
             key = ApiKey(old.id, old.name, old.scope, old.created, "", old.revoked or _now())
             self._write({**keys, id: key})
         return key
+
+    def clear(self) -> int:
+        """Forget all keys; returns their number. A service that runs goes on to require one.
+
+        Raises:
+            Conflict: one of them is not revoked.
+        """
+        with self._lock, self._alone():
+            keys = self._load()
+            if valid := [key.id for key in keys.values() if key.sha256]:
+                raise Conflict(f"keys {', '.join(valid)} still open this home; revoke them first")
+            self.path.unlink(missing_ok=True)
+            sync_folder(self.path.parent)
+        return len(keys)
 
     def holder(self, given: str) -> ApiKey | None:
         """The key that `given` is, or None.

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dsearch.corpus import BeirFolder, Problems
+from dsearch.corpus import Problems
 from dsearch.engine import Collection
 from dsearch.errors import InvalidSource
-from dsearch.evaluation import JudgedPair, Qrels, read_judged_pairs
+from dsearch.evaluation import JudgedPair, Qrels
+from dsearch.evaluation.judged_data import read_judged_data
 
 SHOWN = 20
 _UNREADABLE = "unreadable queries"
@@ -59,27 +60,26 @@ class CheckedData:
 def checked_judgements(
     collection: Collection, folder: Path, split: str, *, strict: bool = False
 ) -> CheckedData:
-    """Read the judgements of a BEIR folder's split and hold them against the collection.
+    """Read judgements and hold them against the collection.
 
     Args:
         collection: collection of the judged documents.
-        folder: with queries.jsonl and qrels/SPLIT.tsv.
-        split: split of the judgements.
+        folder: a BEIR folder, or a file of judgements; see `dsearch.evaluation.judged_data`.
+        split: split of the folder's judgements.
         strict: refuse data with anything wrong in it.
 
     Raises:
         InvalidSource: a file is missing or malformed; with `strict`, anything is wrong: the first places and
             the counts are named.
     """
-    beir = BeirFolder(folder)
     report, problems = DataReport(), Problems(keep=SHOWN)
-    queries = {query.id: query.text for query in beir.queries(problems)}
+    data = read_judged_data(folder, split, problems)
+    queries = {query.id: query.text for query in data.queries}
     for problem in problems.first:
         report.add(_UNREADABLE, str(problem))
     if problems.count:
         report.counts[_UNREADABLE] = problems.count
-    pairs = list(read_judged_pairs(beir.qrels_path(split)))
-    qrels, sound = _put_together(pairs, report)
+    qrels, sound = _put_together(data.pairs, report)
     _check_against(collection, queries, qrels, sound, report)
     if strict and report.counts:
         raise InvalidSource(f"the data is not sound (--strict):\n{report.to_text()}")

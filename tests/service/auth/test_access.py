@@ -107,7 +107,10 @@ def test_a_revoked_key_opens_nothing_at_once_and_keys_stay_required(
     assert client.get("/v1/collections", headers=bearer(key)).status_code == 200
     keys.revoke(made.id)
     assert client.get("/v1/collections", headers=bearer(key)).status_code == 401
-    assert client.get("/v1/collections").status_code == 401
+    refused = client.get("/v1/collections")
+    assert refused.status_code == 401
+    assert "every API key of this server was revoked" in refused.json()["detail"]
+    assert "dsearch keys create --name NAME" in refused.json()["detail"]
     keys.path.unlink()  # even so, until the server is started again
     assert client.get("/v1/collections").status_code == 401
 

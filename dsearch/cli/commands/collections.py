@@ -1,0 +1,113 @@
+"""`dsearch create`, `dsearch drop` and `dsearch show`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.remote import server_of
+from dsearch.cli.session import as_json, opened_engine, print_json, say, typed
+from dsearch.errors import Conflict, HomeLocked, InvalidRequest
+
+
+def create(
+    name: Annotated[str, typer.Argument(help="The collection's name.")],
+    language: options.Language = None,
+    passage_tokens: options.PassageTokens = None,
+    overlap: options.Overlap = None,
+    no_passages: options.NoPassages = False,
+    kind: options.KeyKind = None,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    json: options.AsJson = False,
+) -> None:
+    """Create an empty collection; `dsearch index` does it by itself."""
+    from dsearch.engine import KeyOptions, PassageOptions
+
+    try:
+        with opened_engine(home, readonly=False, encoder=encoder) as (engine, _):
+            created = engine.create(
+                name,
+                keys=None if kind is None else KeyOptions(kind),
+                language=language or "english",
+                passages=PassageOptions(passage_tokens, overlap, none=no_passages),
+            )
+            info = created.describe()
+    except HomeLocked as locked:
+        cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
+        given = {option: value for option, value in cut.items() if value is not None}
+        with server_of(locked) as client:
+            if name in [one.name for one in client.collections()]:
+                raise Conflict(f"collection {name!r} exists; drop it first, or choose another name") from None
+            info = client.create_collection(name, language=language, passages=given or None, kind=kind)
+    if json:
+        print_json(asdict(info))
+        return
+    typer.echo(f"{info.name}: created, {info.language}")
+    say(f"fill it with: {typed('index', 'SOURCE', '-c', info.name)}")
+
+
+def drop(
+    names: Annotated[list[str], typer.Argument(help="Names of collections.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Delete collections with everything in them: documents, models, feedback."""
+    try:
+        with opened_engine(home, readonly=False) as (engine, _):
+            held = {name: engine.collection(name).store.count().documents for name in names}
+            _consent(held, yes)
+            for name in names:
+                engine.drop(name)
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            held = {name: client.collection(name).documents for name in names}
+            _consent(held, yes)
+            for name in names:
+                client.delete_collection(name)
+    if json:
+        print_json({"dropped": held})
+        return
+    for name, documents in held.items():
+        typer.echo(f"{name}: dropped, with {documents} documents")
+
+
+def _consent(held: dict[str, int], yes: bool) -> None:
+    """Ask on a terminal.
+
+    Raises:
+        InvalidRequest: nobody can be asked.
+        Abort: the answer was no.
+    """
+    told = ", ".join(f"{name} ({documents} documents)" for name, documents in held.items())
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidRequest(f"this deletes {told} for good; add --yes")
+    typer.confirm(f"Delete {told} for good?", abort=True, err=True)
+
+
+def show(
+    id: Annotated[str, typer.Argument(help="Id of the document.")],
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    json: options.AsJson = False,
+) -> None:
+    """Show a document: title, metadata and text."""
+    with opened_engine(home, readonly=True) as (engine, _):
+        document = engine.collection(collection).store.get(id)
+    if json:
+        print_json(asdict(document))
+        return
+    typer.echo(document.id if document.title in ("", document.id) else f"{document.id}  {document.title}")
+    fields: dict[str, Any] = dict(document.metadata)
+    if document.value is not None:
+        fields["value"] = document.value
+    for name, value in fields.items():
+        typer.echo(f"  {name}: {value if isinstance(value, str) else as_json(value)}")
+    typer.echo(f"\n{document.text}" if document.text else "", nl=bool(document.text))

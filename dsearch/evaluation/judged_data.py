@@ -1,0 +1,156 @@
+"""Judgements as a command is given them: a BEIR folder, or one file of query, document and grade.
+
+    query,document,grade                                  CSV or TSV; the grade may be missing, the header too
+    {"query": "…", "document": "d7", "grade": 2}          JSON lines
+    q1 0 d7 2                                             TREC
+
+A file's queries are texts, unless `queries.jsonl` (BEIR) or `queries.tsv` (id, text) lies beside it: then
+they are ids. TREC's are always ids.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from dsearch.corpus import BeirFolder, Problems, read_queries
+from dsearch.errors import InvalidSource
+from dsearch.evaluation.qrels import JudgedPair, read_judged_pairs
+from dsearch.types import Query
+
+_QUERIES = ("queries.jsonl", "queries.tsv")
+_HEADER = {"query", "query-id", "query_id", "qid", "document", "corpus-id", "doc", "doc_id", "grade", "score"}
+_JSON = (".jsonl", ".ndjson", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedData:
+    """Queries and judged pairs of one split.
+
+    Attributes:
+        queries: in their order.
+        pairs: judgements, unmerged, with their places.
+    """
+
+    queries: list[Query]
+    pairs: list[JudgedPair]
+
+
+def splits_of(path: str | PathLike[str]) -> list[str]:
+    """Names of the splits of a BEIR folder; a file has none."""
+    return [] if Path(path).is_file() else BeirFolder(path).splits()
+
+
+def read_judged_data(path: str | PathLike[str], split: str, problems: Problems | None = None) -> JudgedData:
+    """Read a BEIR folder's split, or all of a file.
+
+    Args:
+        path: folder or file.
+        split: name of the split; a file has only one, whatever its name.
+        problems: collects unreadable queries; without it the first raises.
+
+    Raises:
+        InvalidSource: no such path, a malformed judgement (file and line are named), or ids without texts.
+    """
+    path = Path(path)
+    if not path.is_file():
+        folder = BeirFolder(path)
+        return JudgedData(folder.queries(problems), list(read_judged_pairs(folder.qrels_path(split))))
+    texts = _texts_beside(path, problems)
+    if path.suffix.lower() in _JSON:
+        pairs = list(_json_pairs(path, problems))
+    elif _is_trec(path):
+        pairs = list(read_judged_pairs(path))
+        if texts is None:
+            raise InvalidSource(
+                f"{path}: TREC's judgements name queries by id; put their texts beside it, as "
+                f"{' or '.join(_QUERIES)}"
+            )
+    else:
+        pairs = list(_table_pairs(path))
+    if not pairs:
+        raise InvalidSource(f"{path}: no judgement; a line has query, document and, if you like, grade")
+    if texts is None:
+        texts = [Query(text, text) for text in dict.fromkeys(pair.query for pair in pairs)]
+    return JudgedData(texts, pairs)
+
+
+def _texts_beside(path: Path, problems: Problems | None) -> list[Query] | None:
+    """Queries of the file beside one of judgements; None if there is none."""
+    for name in _QUERIES:
+        beside = path.with_name(name)
+        if beside == path or not beside.is_file():
+            continue
+        if beside.suffix == ".jsonl":
+            return read_queries(beside, problems)
+        return [Query(id, text) for _, (id, text, *_) in _rows(beside, 2)]
+    return None
+
+
+def _is_trec(path: Path) -> bool:
+    """True if the first line has four columns without commas and tabs, the second `0` or `Q0`."""
+    first = next((line for line in _lines(path) if line.strip()), "")
+    columns = first.split()
+    return "," not in first and "\t" not in first and len(columns) == 4 and columns[1] in ("0", "Q0")
+
+
+def _table_pairs(path: Path) -> Iterator[JudgedPair]:
+    for place, columns in _rows(path, 2):
+        if len(columns) == 4:  # TREC's, with tabs
+            columns = [columns[0], *columns[2:]]
+        yield _pair(place, columns[0], columns[1], columns[2] if len(columns) > 2 else 1)
+
+
+def _json_pairs(path: Path, problems: Problems | None) -> Iterator[JudgedPair]:
+    from dsearch.corpus.formats.jsonl import json_objects
+
+    numbered = ((number, line) for number, line in enumerate(_lines(path), start=1))
+    found = Problems(strict=True) if problems is None else problems
+    for number, record in json_objects(numbered, str(path), found):
+        grade = record.get("grade", record.get("score", 1))
+        yield _pair(f"{path}:{number}", record.get("query"), record.get("document"), grade)
+
+
+def _pair(place: str, query: Any, document: Any, grade: Any) -> JudgedPair:
+    if isinstance(document, int) and not isinstance(document, bool):
+        document = str(document)
+    if not isinstance(query, str) or not isinstance(document, str) or not query.strip() or not document:
+        raise InvalidSource(f"{place}: without query or document; each line needs both, and may have a grade")
+    try:
+        value = 1.0 if grade in (None, "") else float(grade)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidSource(f"{place}: grade {grade!r} is not a finite number")
+    return JudgedPair(place, query.strip(), document, value)
+
+
+def _rows(path: Path, columns: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield the place and the cells of each row behind a header, which may be missing."""
+    lines = _lines(path)
+    start = next((line for line in lines if line.strip()), "")
+    delimiter = max("\t;,", key=start.count)
+    reader = csv.reader(_lines(path), delimiter=delimiter)
+    for index, row in enumerate(row for row in reader if any(cell.strip() for cell in row)):
+        place = f"{path}:{reader.line_num}"
+        if index == 0 and {cell.strip().lower() for cell in row} & _HEADER:
+            continue
+        if len(row) < columns:
+            raise InvalidSource(
+                f"{place}: one column; a line has query, document and, if you like, grade, with commas "
+                "or tabs"
+            )
+        yield place, [cell.strip() for cell in row]
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSource(f"{path}: cannot be read as UTF-8 text: {error}") from error
+    return iter(text.splitlines(keepends=True))

@@ -1,0 +1,83 @@
+"""Judgements as files: CSV, TSV, JSON lines, TREC and BEIR say the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dsearch.corpus import Problems
+from dsearch.errors import InvalidSource
+from dsearch.evaluation import merged_pairs
+from dsearch.evaluation.judged_data import read_judged_data, splits_of
+
+QRELS = {"undo, a training": {"d1": 2.0, "d2": 1.0}, "how many": {"d1": 0.0}}
+
+
+def read(path: Path) -> tuple[dict[str, str], dict[str, dict[str, float]]]:
+    data = read_judged_data(path, "test")
+    return {query.id: query.text for query in data.queries}, merged_pairs(data.pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", 'query,document,grade\n"undo, a training",d1,2\n"undo, a training",d2,\nhow many,d1,0\n'),
+        ("a.csv", '\ufeff"undo, a training",d1,2\r\n"undo, a training",d2,1\r\n\r\nhow many,d1,0\r\n'),
+        ("a.csv", "query;document;grade\nundo, a training;d1;2\nundo, a training;d2;1\nhow many;d1;0\n"),
+        ("a.tsv", "undo, a training\td1\t2\nundo, a training\td2\t1\nhow many\td1\t0\n"),
+        ("a.txt", "undo, a training\t0\td1\t2\nundo, a training\t0\td2\t1\nhow many\t0\td1\t0\n"),
+        (
+            "a.jsonl",
+            "\n".join(
+                json.dumps(one)
+                for one in [
+                    {"query": "undo, a training", "document": "d1", "grade": 2},
+                    {"query": "undo, a training", "document": "d2"},
+                    {"query": "how many", "document": "d1", "score": 0},
+                ]
+            ),
+        ),
+    ],
+)
+def test_queries_are_texts(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert read(tmp_path / name) == ({query: query for query in QRELS}, QRELS)
+    assert splits_of(tmp_path / name) == []
+
+
+@pytest.mark.parametrize("beside", ["queries.jsonl", "queries.tsv"])
+@pytest.mark.parametrize("name", ["qrels.txt", "qrels.csv"])
+def test_queries_beside_a_file_give_the_texts_of_its_ids(tmp_path, beside, name):
+    queries = {"queries.jsonl": '{"_id": "1", "text": "undo it"}\n', "queries.tsv": "1\tundo it\n"}
+    (tmp_path / beside).write_text(queries[beside])
+    (tmp_path / name).write_text({"qrels.txt": "1 0 d1 2\n", "qrels.csv": "1,d1,2\n"}[name])
+    assert read(tmp_path / name) == ({"1": "undo it"}, {"1": {"d1": 2.0}})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.txt", "1 0 d1 2\n", "TREC's judgements name queries by id; put their texts beside it"),
+        ("a.csv", "query\nundo\n", "a.csv:2: one column"),
+        ("a.csv", "undo,d1,much\n", "a.csv:1: grade 'much' is not a finite number"),
+        ("a.csv", "undo,,1\n", "a.csv:1: without query or document"),
+        ("a.csv", "query,document\n", "no judgement"),
+        ("a.jsonl", '{"query": "x"}', "a.jsonl:1: without query or document"),
+        ("a.jsonl", '{"query": "x", "document": "d", "grade": []}', r"grade \[\] is not a finite number"),
+        ("a.jsonl", "{", "a.jsonl:1: malformed JSON"),
+        ("a.csv", b"\xff", "cannot be read as UTF-8"),
+    ],
+)
+def test_errors_name_the_line(tmp_path, name, text, message):
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InvalidSource, match=message):
+        read_judged_data(tmp_path / name, "test")
+
+
+def test_unreadable_lines_of_json_can_be_collected(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"query": "x", "document": "d"}\nbroken\n')
+    problems = Problems()
+    assert len(read_judged_data(tmp_path / "a.jsonl", "test", problems).pairs) == 1
+    assert problems.count == 1
