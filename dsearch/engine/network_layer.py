@@ -32,7 +32,7 @@ def open_layer(
     with SearchEngine(home, readonly=True) as engine:
         collection = engine.collection(name)
         version = collection.live_model if model is None else model
-        layer = SearchLayer(collection.snapshot_for(version), collection.head(version), **options)
+        layer = collection.layer_over(collection.snapshot_for(version), collection.head(version), options)
         lease = Lease(layer.snapshot.generation.folder)  # the collection's own ends with this block
     finalize(layer, lease.release)
     return layer
