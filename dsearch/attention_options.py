@@ -11,6 +11,7 @@ This module is light: it imports neither torch nor the engine.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
@@ -33,11 +34,20 @@ SCORE_NAMES = (
     "boxcar",
     "exact_match",
 )
+# Compare a field of the documents with the query's text; exact_match without a field compares vectors.
+FIELD_SCORES = ("exact_match", "fuzzy", "prefix")
 KERNELS = ("gaussian", "epanechnikov", "boxcar")
 POOLING_NAMES = ("soft", "hard", "uniform")
 # A smaller share of the exact attention among the candidates is mentioned in answers.
 COVERED_ENOUGH = 0.95
 _POSITIVE = {"low": 0, "high": 1e6, "inside": True, "allowed": "a number above 0, below 1e6"}
+
+
+class SelectionKeywords(TypedDict, total=False):
+    """Documents to attend to: those of the ids `among`, all when None, without those of `exclude`."""
+
+    among: Sequence[str] | None
+    exclude: Sequence[str]
 
 
 class AttentionKeywords(TypedDict, total=False):
@@ -51,6 +61,8 @@ class AttentionKeywords(TypedDict, total=False):
     pooling: str
     width: float | None
     temperature: float | None
+    match_field: str | None
+    ignore_case: bool
 
 
 def _as_searched(name: str) -> Any:
@@ -82,10 +94,18 @@ class AttentionOptions:
     score: str = option(
         "dot",
         "comparison of query and key; among candidates all but dot rescore those of the inner product",
-        choices=SCORE_NAMES,
+        choices=(*SCORE_NAMES, *FIELD_SCORES[1:]),
     )
     pooling: str = option("soft", "softmax, best document only, or equal weights", choices=POOLING_NAMES)
     width: float | None = option(
         None, f"kernel width: {', '.join(KERNELS)}", json={"x-scores": [*KERNELS]}, **_POSITIVE
     )
     temperature: float | None = option(None, "divisor of the scores; the model's own by default", **_POSITIVE)
+    match_field: str | None = option(
+        None,
+        "field that exact_match, fuzzy and prefix compare with the query's text, both in normal form NFC: "
+        "id, title, text, or metadata by a dotted path",
+        longest=256,
+        json={"x-scores": [*FIELD_SCORES]},
+    )
+    ignore_case: bool = option(False, "whether that comparison ignores upper and lower case")

@@ -73,11 +73,12 @@ def test_attention_has_every_option_at_every_door() -> None:
     assert get_type_hints(AttentionKeywords) == {
         name: kind for name, kind in hints.items() if name not in ("model", "score")
     }
-    assert {*get_type_hints(LayerOptions)} == {*declared} - {"model"}
-    assert {*get_type_hints(AttendOptions)} == {*declared, "filter"}
+    assert {*get_type_hints(LayerOptions)} == {*declared, "among", "exclude"} - {"model"}
+    assert {*get_type_hints(AttendOptions)} == {*declared, "among", "exclude", "filter"}
     defaults = inspect.signature(SearchLayer).parameters
+    of_collections = ("model", "match_field", "ignore_case")
     for name, (field, _) in declared.items():
-        assert name == "model" or defaults[name].default == field.default, name
+        assert name in of_collections or defaults[name].default == field.default, name
     commands: Any = typer.main.get_command(app)
     for command in ("attend", "predict"):
         assert {*declared} < {one.name for one in commands.commands[command].params}

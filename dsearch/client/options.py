@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from dsearch.attention_options import AttentionKeywords
+from dsearch.attention_options import AttentionKeywords, SelectionKeywords
 from dsearch.search_options import SearchKeywords
 from dsearch.types import Stamp
 
@@ -22,7 +22,7 @@ class FindOptions(SearchKeywords, total=False):
     explore: float
 
 
-class WayToAttend(AttentionKeywords, total=False):
+class WayToAttend(AttentionKeywords, SelectionKeywords, total=False):
     """Options of attention, described by `dsearch.attention_options.AttentionOptions`, whose defaults apply.
 
     filter: condition on the documents' metadata.
@@ -39,10 +39,14 @@ class AttendOptions(WayToAttend, total=False):
 
 
 class DifferentiableOptions(AttendOptions, total=False):
-    """`AttendOptions`, and dtype: what is computed in; stamp: the state to be asked, from an answer."""
+    """`AttendOptions`, and dtype: what is computed in; stamp: the state to be asked, from an answer.
+
+    ids: up to 64 ids of documents whose embeddings are the queries, in place of texts and vectors.
+    """
 
     dtype: Literal["float32", "float64"]
     stamp: Stamp | None
+    ids: Sequence[str] | None
 
 
 class LearningOptions(TypedDict, total=False):

@@ -142,6 +142,7 @@ class RemoteSearch(nn.Module):
         if values is not None:
             context = pool(weights.unsqueeze(1), _given(values, found.ids, mask).to(weights)).squeeze(1)
         scores = scores.masked_fill(~mask, -torch.inf)
+        context, weights = _flat(context, states), _flat(weights, states)
         return RemoteOutput(context, weights, found.ids, scores, dense, keyword, head_weights, found.stamp)
 
     def publish(self, record: dict[str, Any] | None = None, *, promote: bool = False) -> str:
@@ -263,6 +264,13 @@ class _ByServer(torch.autograd.Function):
                 for name, parameter in zip(names, ctx.parameters, strict=True)
             ]
         return None, None, None, _tensor(answered.states, states), *of_head
+
+
+def _flat(output: Tensor, states: Tensor) -> Tensor:
+    """The same, with gradient 0 in the states where it has none: a choice of one document is flat."""
+    if output.requires_grad or not (states.requires_grad and torch.is_grad_enabled()):
+        return output
+    return output + 0.0 * states.sum()
 
 
 def _tensor(array: Any, like: Tensor) -> Tensor:

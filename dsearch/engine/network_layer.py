@@ -27,6 +27,7 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.engine import SearchEngine
 from dsearch.engine.indexing.leases import Lease
 from dsearch.engine.options import LayerOptions
+from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.errors import Conflict
 
@@ -64,10 +65,10 @@ class CollectionLayer(SearchLayer):
             learning = None
             if encoder_training is not None:
                 learning = _learning_encoder(collection, version, encoder_training)
-            snapshot = collection.snapshot_for(version)
+            snapshot, own = collection.layer_parts(collection.snapshot_for(version), options)
             lease = Lease(snapshot.generation.folder)  # the collection's own ends with its engine
             head = copy.deepcopy(collection.head(version)).train()
-        super().__init__(snapshot, head, **options)
+        super().__init__(snapshot, head, **own)
         self.version = version
         self.encoder: LearningEncoder | None = learning
         self._source, self._options = source, options
@@ -94,12 +95,13 @@ class CollectionLayer(SearchLayer):
         """
         with self._source() as collection:
             collection.catch_up()
-            snapshot = collection.snapshot_for(self.version)
+            snapshot, own = collection.layer_parts(collection.snapshot_for(self.version), self._options)
             if snapshot.generation is not self.snapshot.generation:
                 lease = Lease(snapshot.generation.folder)
                 self._release()
                 self._release = finalize(self, lease.release)
-        self.snapshot = snapshot
+        self.snapshot, match = snapshot, own.get("score")
+        self.match = match if isinstance(match, FieldMatch) else None
 
     def ids(self, positions: Int64[np.ndarray, "batch candidates"]) -> list[list[str]]:
         """Ids of the documents at positions of the present snapshot; "" at −1."""

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dsearch.attention import Score
-from dsearch.attention_options import AttentionKeywords
+from dsearch.attention_options import AttentionKeywords, SelectionKeywords
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.index import DENSE_KINDS, Tokenizer
 from dsearch.index.dense.kinds import AUTO
@@ -24,8 +24,8 @@ from dsearch.search_options import SearchKeywords
 from dsearch.store import Store
 
 
-class LayerOptions(AttentionKeywords, total=False):
-    """Options described in `SearchLayer`, with its defaults."""
+class LayerOptions(AttentionKeywords, SelectionKeywords, total=False):
+    """Options described in `SearchLayer`, with its defaults; a field to match (field_match.py); documents."""
 
     score: str | Score
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
-from support.attention.three_doors import Doors, in_three_ways
+from support.attention.three_doors import DOORS, Doors, in_three_ways
 from support.fakes import HashingEncoder
 
 from dsearch.attention import POOLINGS, SCORES
@@ -24,7 +24,6 @@ from dsearch.engine.search import attend
 from dsearch.service import create_app
 from dsearch.types import Document
 
-DOORS = ["python", "command line", "http"]
 NOUNS = (
     *("apple", "bread", "cheese", "dough", "egg", "flour", "grape", "honey"),
     *("ice", "juice", "kale", "lemon", "mango", "nut", "oat", "pear"),

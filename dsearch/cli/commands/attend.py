@@ -13,8 +13,22 @@ from dsearch.cli.attention_output import draw_weights, show_attention, show_pred
 from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.output import check_picture
 from dsearch.cli.session import opened_engine, print_json, say
+from dsearch.errors import InvalidRequest
 
-Queries = Annotated[list[str], typer.Argument(help="The queries; quotes and signs are ordinary characters.")]
+Queries = Annotated[
+    list[str] | None, typer.Argument(help="The queries; quotes and signs are ordinary characters.")
+]
+Ids = Annotated[
+    list[str] | None,
+    typer.Option("--id", help="Id of a document whose embedding is a query, in place of texts; repeatable."),
+]
+Among = Annotated[
+    list[str] | None,
+    typer.Option("--among", help="Id of a document to attend to, all if not given; repeatable."),
+]
+Exclude = Annotated[
+    list[str] | None, typer.Option("--exclude", help="Id of a document to leave out; repeatable.")
+]
 Shown = Annotated[
     int, typer.Option("--limit", "-k", min=1, max=1000, help="Documents of largest weight to show a query.")
 ]
@@ -28,7 +42,10 @@ Heatmap = Annotated[
 
 @with_options_of(AttentionOptions)
 def attend(
-    queries: Queries,
+    queries: Queries = None,
+    ids: Ids = None,
+    among: Among = None,
+    exclude: Exclude = None,
     collection: options.CollectionName = "default",
     filter: options.FilterText = None,
     limit: Shown = 10,
@@ -46,6 +63,7 @@ def attend(
     **chosen: Any,
 ) -> None:
     """Attend to a collection: the weight of each document for each query."""
+    names = _named(queries, ids)
     if heatmap is not None:
         check_picture(heatmap)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
@@ -53,28 +71,32 @@ def attend(
         from dsearch.engine import GradientQuery, LayerOptions, attention_parts
 
         model = chosen.pop("model")
+        selected: Any = {"among": among, "exclude": exclude or []}
         query = GradientQuery(
-            texts=queries, model=model, filter=options.filter_of(filter), options=LayerOptions(**chosen)
+            texts=None if ids else queries,
+            ids=ids or None,
+            model=model,
+            filter=options.filter_of(filter),
+            options=LayerOptions(**chosen, **selected),
         )
         answer = attention_parts(engine.collection(collection), query, include={"parts"}, certify=certify)
     if heatmap is not None and answer.head_weights is not None:
         rows = [
-            dict(zip(ids[:limit], heads.T.tolist(), strict=False))
-            for ids, heads in zip(answer.ids, answer.head_weights[..., :limit], strict=True)
+            dict(zip(line[:limit], heads.T.tolist(), strict=False))
+            for line, heads in zip(answer.ids, answer.head_weights[..., :limit], strict=True)
         ]
-        draw_weights(queries, rows, heatmap)
+        draw_weights(names, rows, heatmap)
         say(f"{heatmap}: attention, queries by documents")
     if json:
         from dsearch.service.batching.attend import attended_json
 
         print_json(attended_json(answer))
     else:
-        show_attention(queries, answer, limit)
+        show_attention(names, answer, limit)
 
 
 @with_options_of(AttentionOptions)
 def predict(
-    queries: Queries,
     field: Annotated[
         str,
         typer.Option(
@@ -82,6 +104,10 @@ def predict(
             help="A number, string or boolean of the metadata by its dotted path, or value.",
         ),
     ],
+    queries: Queries = None,
+    ids: Ids = None,
+    among: Among = None,
+    exclude: Exclude = None,
     collection: options.CollectionName = "default",
     filter: options.FilterText = None,
     limit: Shown = 10,
@@ -95,23 +121,43 @@ def predict(
     **chosen: Any,
 ) -> None:
     """Predict a field of the documents, pooled by attention."""
+    names = _named(queries, ids)
     if heatmap is not None:
         check_picture(heatmap)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with opened_engine(home, readonly=True, **own) as (engine, _):
-        answer = engine.collection(collection).predict(
-            queries, field=field, evidence=limit, filter=options.filter_of(filter), **chosen
+        target = engine.collection(collection)
+        answer = target.predict(
+            target.states_of(ids) if ids else names,
+            field=field,
+            evidence=limit,
+            filter=options.filter_of(filter),
+            among=among,
+            exclude=exclude or [],
+            **chosen,
         )
     if heatmap is not None:
         rows = [
             {document.id: [document.weight] for document in prediction.evidence}
             for prediction in answer.predictions
         ]
-        draw_weights(queries, rows, heatmap)
+        draw_weights(names, rows, heatmap)
         say(f"{heatmap}: attention, queries by documents")
     if json:
         from dsearch.service.batching.search import predicted_json
 
         print_json(predicted_json(answer))
     else:
-        show_prediction(queries, field, answer)
+        show_prediction(names, field, answer)
+
+
+def _named(queries: list[str] | None, ids: list[str] | None) -> list[str]:
+    """The queries, or the ids in their place.
+
+    Raises:
+        InvalidRequest: not one of the two.
+    """
+    if bool(queries) == bool(ids):
+        given = "queries and --id" if queries else "neither a query nor --id"
+        raise InvalidRequest(f"{given}; give one of the two")
+    return list(queries or ids or [])

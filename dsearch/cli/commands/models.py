@@ -200,6 +200,9 @@ def _described(model: Model) -> str:
     record = model.record
     if not record:
         return "untrained"
+    if record.get("scope") == "uploaded":
+        problem = "" if model.problem is None else f"; no longer served: {model.problem}"
+        return f"uploaded, from {model.parent}; gate: none{problem}"
     origin = f"from {model.parent}, {record.get('examples', '?')} queries"
     if record.get("scope") == "tune":
         bm25 = "" if record.get("k1") is None else f"k1 {record['k1']:g}, b {record['b']:g}, "

@@ -50,7 +50,7 @@ def train_by_server(
         if folder is not None:
             job = judged_beside(home, collection, job, folder)
         task = client.train(collection, **request_of(job))
-        result = ended_task(client, task, f"training of {collection}")
+        result = ended_task(client, task, f"training of {collection}", unit="steps")
     live, version, trained = result["live"], result.pop("model"), result["trained"]
     unit = "queries" if job.field is None else "documents"
     lines = [

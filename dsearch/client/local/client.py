@@ -18,6 +18,7 @@ from dsearch.client.local.documents import LocalDocuments
 from dsearch.client.local.models import LocalModels, LocalUpkeep
 from dsearch.client.local.search import LocalSearch
 from dsearch.engine import SearchEngine
+from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from dsearch.encoder import TextEncoder
@@ -43,7 +44,12 @@ def open(
 
     Raises:
         HomeLocked: another process writes to this home; open it readonly, or use a client of its server.
+        InvalidRequest: the address of a server.
     """
+    if "://" in str(home) or str(home).startswith(("http:", "https:")):  # Path makes one slash of two
+        raise InvalidRequest(
+            f"{str(home)!r} is an address, not a folder; use dsearch.Client, which has the same methods"
+        )
     engine = SearchEngine(home, readonly=readonly, encoder=encoder)
     return LocalEngine(engine, observer=observer, device=device)
 

@@ -29,6 +29,7 @@ class Legs:
         mode: the legs.
         candidates: how many each leg proposes for each head.
         further: positions proposed by the query memory, −1 = none.
+        matches: scores of a field at every position, which then alone propose; −∞ where it does not match.
 
     Attributes:
         dense_of_all: the inner product of each query with the stored embedding at every position, of a long
@@ -44,9 +45,11 @@ class Legs:
         mode: Mode,
         candidates: int,
         further: Int64[np.ndarray, "batch further"] | None = None,
+        matches: Float32[np.ndarray, "batch positions"] | None = None,
     ):
         self._snapshot = snapshot
-        self._texts = None if mode == "dense" else texts
+        self._texts = None if mode == "dense" or matches is not None else texts
+        self._matches = matches
         self._mode, self._candidates, self._further = mode, candidates, further
         self._by_keywords: Int64[np.ndarray, "batch found"] | None = None
         self.dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None
@@ -61,6 +64,8 @@ class Legs:
         Returns:
             Positions, ascending in each row, −1 behind them.
         """
+        if self._matches is not None:
+            return distinct(self._snapshot.best_of(self._matches, self._candidates))
         batch, heads, _ = folded.shape
         found: list[Int64[np.ndarray, "batch found"]] = []
         if self._mode != "keyword":

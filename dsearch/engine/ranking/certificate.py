@@ -38,7 +38,7 @@ def certificate_of(
     With hops it is about the refined query of the last round. Its cost is that of proposing once more.
     """
     snapshot = layer.snapshot
-    if layer.over == "all":
+    if layer.over == "all" or layer.match is not None:
         every = torch.ones(len(found.positions), dtype=torch.bool)
         margin = found.scores.new_full((len(found.positions),), math.inf)
         return Certificate(every, margin, "every document was scored")

@@ -23,6 +23,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.scores import keyword_part
 from dsearch.attention_options import CANDIDATES, OVER, Over
 from dsearch.engine.ranking.candidates import Legs
+from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import (
@@ -53,8 +54,9 @@ class SearchLayer(nn.Module):
         hops: rounds of search; from the second on the query is refined by the results of the previous one.
             None is 2 if the hop strength is not 0, as in a tuned model, otherwise 1.
         hop_strength: g; None takes the head's learned one.
-        score: a name (see scores.py), or any function or module with the interface of
-            `dsearch.attention.SCORES`, which then learns with the layer; the inner product proposes.
+        score: a name (see scores.py); a `FieldMatch`, which compares the texts with a field; or any function
+            or module with the interface of `dsearch.attention.SCORES`, which then learns with the layer; the
+            inner product proposes.
         pooling: "soft", "hard" or "uniform", over the candidates.
         width: width of a kernel score.
         temperature: divisor of the scores; None takes the head's learned one, and 1 for a kernel.
@@ -74,7 +76,7 @@ class SearchLayer(nn.Module):
         over: Over = "candidates",
         hops: int | None = None,
         hop_strength: float | None = None,
-        score: str | Score = "dot",
+        score: str | Score | FieldMatch = "dot",
         pooling: str = "soft",
         width: float | None = None,
         temperature: float | None = None,
@@ -94,7 +96,9 @@ class SearchLayer(nn.Module):
         self.mode: Mode = mode
         self.over: Over = over
         self.candidates, self.hops, self.hop_strength = candidates, hops, hop_strength
-        self.score = checked_score(score, width)
+        self.match = score if isinstance(score, FieldMatch) else None
+        # Vectors have no part in a match: it is flat in them, and needs no temperature.
+        self.score = checked_score("exact_match" if isinstance(score, FieldMatch) else score, width)
         if mode == "keyword" and score != "dot":
             raise InvalidRequest(
                 "mode='keyword' scores by keywords alone; leave score out, or use dense or hybrid"
@@ -148,6 +152,10 @@ class SearchLayer(nn.Module):
         """
         if texts is not None and len(texts) != len(query_states):
             raise InvalidRequest(f"{len(texts)} texts for {len(query_states)} query states; give one each")
+        if texts is None and self.match is not None:
+            raise InvalidRequest(
+                f"a match of {self.match.field!r} without texts; give the texts to be compared"
+            )
         if texts is None and self.mode == "keyword":
             raise InvalidRequest("mode='keyword' without texts; give the words of each query")
         if values is not None and (values.ndim != 2 or len(values) != self.snapshot.positions):
@@ -177,7 +185,8 @@ class SearchLayer(nn.Module):
         candidate has but one, or keywords alone rank."""
         if found.keys is not None:
             return found.keys[:, :, :most]
-        return self._scoring(None).best_keys(found.folded, found.positions[:, :most])
+        score = None if self.mode == "keyword" else self.score
+        return Scoring(self.snapshot, self.head, score).best_keys(found.folded, found.positions[:, :most])
 
     def among(
         self,
@@ -226,9 +235,28 @@ class SearchLayer(nn.Module):
         slot = own and self.mode == "hybrid" and self.pooling == "soft"
         return Weighing(self.head, self.temperature, self.pooling, slot)
 
-    def _scoring(self, embed: EmbedRows | None) -> Scoring:
+    def _stages(
+        self,
+        texts: Sequence[str] | None,
+        further: Int64[np.ndarray, "batch further"] | None,
+        embed: EmbedRows | None = None,
+    ) -> tuple[Legs, Scoring]:
+        """Return what proposes candidates, and what scores them."""
+        matches = None
+        if self.match is not None:
+            assert texts is not None
+            self.match.require(self.snapshot.positions)
+            matches = self.match.of_all(texts)
+        legs = Legs(
+            self.snapshot,
+            texts,
+            mode=self.mode,
+            candidates=self.candidates,
+            further=further,
+            matches=matches,
+        )
         score = None if self.mode == "keyword" else self.score
-        return Scoring(self.snapshot, self.head, score, embed)
+        return legs, Scoring(self.snapshot, self.head, score, embed, matches)
 
     def _search(
         self,
@@ -250,8 +278,7 @@ class SearchLayer(nn.Module):
             recalled, further = self._recalled(query_states), None
             if recalled is not None:
                 further = self.memory.best(recalled, self.candidates)
-            legs = Legs(self.snapshot, texts, mode=self.mode, candidates=self.candidates, further=further)
-            scoring = self._scoring(embed)
+            legs, scoring = self._stages(texts, further, embed)
             for _ in range(self.hops - 1):
                 queries = self._hop(queries, legs, scoring, recalled)
             found = self._attend(queries, legs, scoring, recalled, values, among, pooled=pooled)
@@ -278,8 +305,7 @@ class SearchLayer(nn.Module):
             queries = self.head.queries(query_states)
             recalled = self._recalled(query_states)
             further = None if recalled is None else self.memory.best(recalled, self.candidates)
-            legs = Legs(self.snapshot, texts, mode=self.mode, candidates=self.candidates, further=further)
-            scoring = self._scoring(None)
+            legs, scoring = self._stages(texts, further)
             for _ in range(self.hops - 1):
                 queries = self._hop(queries, legs, scoring, recalled)
             return self._whole(queries, self.head.fold(queries), legs, scoring, recalled)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention import POOLINGS, Score, mix, null_weights, pool, temper
@@ -70,12 +70,14 @@ class Scoring(NamedTuple):
         head: head that projects their keys.
         score: score of queries and keys; None: only keywords rank, and every document has the dense score 0.
         embed: returns embeddings in the graph that replace the stored ones; documents then have no passages.
+        matches: the dense score of each query at every position, where a field is compared (field_match.py).
     """
 
     snapshot: Snapshot
     head: Head
     score: Score | None
     embed: EmbedRows | None = None
+    matches: Float32[np.ndarray, "batch positions"] | None = None
 
     def known(
         self,
@@ -123,6 +125,8 @@ class Scoring(NamedTuple):
             positions: of the candidates; −1 = none.
         """
         embeddings, beside = self._embeddings(positions, queries), None
+        if self.matches is not None:
+            return Scored(self._matched(positions, queries), embeddings)
         if self.embed is None and self.score is not None:
             beside = passages_beside(self.snapshot, positions, queries)
         if beside is not None:
@@ -160,6 +164,19 @@ class Scoring(NamedTuple):
         if ranks_by_inner_product(self.score):
             return folded @ embeddings.mT
         return self.score(queries, self.head.keys(embeddings))
+
+    def _matched(
+        self, positions: Int64[np.ndarray, "batch candidates"], queries: Float[Tensor, "batch heads key_dim"]
+    ) -> Float[Tensor, "batch heads candidates"]:
+        """Scores of the field, the same for all heads; of one row of positions for every query."""
+        assert self.matches is not None
+        if len(positions) == 1:
+            matches = self.matches[:, np.maximum(positions[0], 0)]
+            heads = queries.shape[0] * queries.shape[1] // max(len(matches), 1)
+            by_head = torch.as_tensor(matches).to(queries)[:, None].expand(-1, heads, -1)
+            return by_head.reshape(*queries.shape[:2], positions.shape[1])
+        matches = np.take_along_axis(self.matches, np.maximum(positions, 0), 1)
+        return torch.as_tensor(matches).to(queries)[:, None].expand(-1, queries.shape[1], -1)
 
     def _embeddings(
         self, positions: Int64[np.ndarray, "batch candidates"], like: Tensor

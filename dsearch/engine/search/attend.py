@@ -84,7 +84,23 @@ def asked(
     mode = options.get("mode", "hybrid")
     if isinstance(queries, Tensor):
         mode = "dense" if mode == "hybrid" else mode
+    else:
+        require_field(options)
     layer, stamp = collection.layer_and_stamp(model=model, filter=filter, **{**options, "mode": mode})
     if isinstance(queries, Tensor):
         return layer, stamp, queries, None
+    mode = mode if layer.match is None else "keyword"  # texts are compared, not embeddings
     return layer, stamp, collection.query_states(queries, mode, stamp.model), queries
+
+
+def require_field(options: LayerOptions) -> None:
+    """Refuse an exact match of texts without a field: equal embeddings are no equal texts.
+
+    Raises:
+        InvalidRequest: naming the option.
+    """
+    if options.get("score") == "exact_match" and options.get("match_field") is None:
+        raise InvalidRequest(
+            "score='exact_match' of texts compares a field; give match_field: id, title, text or one of the "
+            "metadata. Without one it compares vectors, so give vectors"
+        )

@@ -29,7 +29,7 @@ from dsearch.engine.ranking.certificate import certificate_of
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import ranks_by_inner_product
-from dsearch.engine.search.attend import coverage_note
+from dsearch.engine.search.attend import coverage_note, require_field
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
@@ -48,6 +48,7 @@ class GradientQuery:
 
     Attributes:
         states: query states; of texts alone the encoder gives them.
+        ids: documents whose embeddings are the states, in place of both.
         texts: the words of each query, for the keyword leg; dense search without them.
         model: a version; the stamp's, or the live one, when None.
         stamp: the state to be asked; the present one when None.
@@ -63,6 +64,7 @@ class GradientQuery:
     filter: object | None = None
     dtype: Precision = "float32"
     options: LayerOptions = field(default_factory=LayerOptions)
+    ids: Sequence[str] | None = None
 
 
 def attention_parts(
@@ -177,9 +179,17 @@ def vjp(
             outputs.append(found.weights if name == "weights" else found.scores)
             upstream.append(_padded(name, rows, found.positions).to(states))
     head = dict(layer.head.named_parameters())
-    gradients = torch.autograd.grad(
-        outputs, [states, *head.values()], upstream, allow_unused=True, materialize_grads=True
-    )
+    # A choice of one document and a match are flat: nothing has a gradient then.
+    smooth = [at for at, output in enumerate(outputs) if output.requires_grad]
+    gradients = [torch.zeros_like(one) for one in (states, *head.values())]
+    if smooth:
+        gradients = torch.autograd.grad(
+            [outputs[at] for at in smooth],
+            [states, *head.values()],
+            [upstream[at] for at in smooth],
+            allow_unused=True,
+            materialize_grads=True,
+        )
     of_states, *of_head = (gradient.numpy() for gradient in gradients)
     return Gradients(stamp, of_states, dict(zip(head, of_head, strict=True)))
 
@@ -188,8 +198,8 @@ def _layer(
     collection: CollectionState, asked: GradientQuery
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
     """Return the layer that answers, its stamp, and its input."""
-    if asked.states is None and asked.texts is None:
-        raise InvalidRequest("neither states nor texts; give at least one")
+    if asked.states is None and asked.texts is None and asked.ids is None:
+        raise InvalidRequest("neither states nor texts nor ids; give at least one")
     model, stamp = asked.model, asked.stamp
     if stamp is not None and model not in (None, stamp.model):
         raise InvalidRequest(f"model={model!r} with a stamp of {stamp.model!r}; leave the model out")
@@ -199,13 +209,16 @@ def _layer(
     if asked.dtype == "float64":
         head = copy.deepcopy(head).double()
     mode = asked.options.get("mode", "hybrid")
+    states = asked.states if asked.ids is None else collection.states_of(asked.ids, snapshot)
     if asked.texts is None and mode == "hybrid":
         mode = "dense"
     options: LayerOptions = {**asked.options, "mode": mode}
-    layer = SearchLayer(collection.narrowed(snapshot, asked.filter), head, **options)
-    states = asked.states
+    if states is None:
+        require_field(options)
+    layer = collection.layer_over(collection.narrowed(snapshot, asked.filter), head, options)
     if states is None:
         assert asked.texts is not None
+        mode = mode if layer.match is None else "keyword"  # texts are compared, not embeddings
         states = collection.query_states(asked.texts, mode, version)
     stamp = Stamp(snapshot.generation.number, version, snapshot.sequence)
     return layer, stamp, states.to(_TYPES[asked.dtype]), asked.texts

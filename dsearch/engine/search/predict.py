@@ -89,7 +89,7 @@ def _from_all(
         return ids(np.array([position]))[0]
 
     at = snapshot.visible()
-    values = fields_of(collection.store, snapshot.rows(at), field)
+    values = collection.kept_fields.of(snapshot.rows(at), field)
     column = PooledField.of(values, at, snapshot.positions, named, field)
     return predicted_from_all(layer.whole(states, texts), column, len(at), evidence, ids)
 

@@ -147,7 +147,7 @@ class KeptLayers:
             InvalidRequest: options out of range.
         """
         if not isinstance(options.get("score", "dot"), str):  # a caller's score module may be trained
-            return SearchLayer(state, head, **options)
+            return SearchLayer(state, head, **_plain(options))
         key = (id(head), *options.items())  # a cached layer references its head, so the id stays unique
         with self._lock:
             if state is not self._state:
@@ -155,8 +155,13 @@ class KeptLayers:
             layers = self._layers
         layer = layers.get(key)
         if layer is None:
-            layer = SearchLayer(state, head, **options)
+            layer = SearchLayer(state, head, **_plain(options))
             if len(layers) >= _MOST:
                 layers.clear()
             layers[key] = layer
         return layer
+
+
+def _plain(options: LayerOptions) -> dict[str, Any]:
+    """Options of a layer alone: searches match no field and select no documents by id."""
+    return {**options}

@@ -18,10 +18,11 @@ from typing import Any, Unpack
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention_options import FIELD_SCORES
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
 from dsearch.engine.indexing.ingest import is_given, require_encoder
@@ -32,12 +33,14 @@ from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
 from dsearch.engine.models.retired import live_problem, served_version
 from dsearch.engine.models.training_record import Lessons, QueryDrift
 from dsearch.engine.options import LayerOptions, language_of
+from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.snapshot.filters import NarrowedStates
-from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.caches import KeptDocuments, KeptLayers
+from dsearch.engine.state.fields import KeptFields
 from dsearch.engine.state.live import LiveState
-from dsearch.errors import Conflict, CorruptData, Gone, UnsupportedFormat
+from dsearch.errors import Conflict, CorruptData, DocumentNotFound, Gone, InvalidRequest, UnsupportedFormat
 from dsearch.hints import Command
 from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
@@ -77,6 +80,7 @@ class CollectionState:
         self._served = ("", "")  # promoted version, and version that answers
         self._narrowed = NarrowedStates(store)
         self.kept_documents = KeptDocuments(store)
+        self.kept_fields = KeptFields(store)
         self.layers = KeptLayers()
         self._feedback = FeedbackStore(store.path)
         self._encoders = ModelEncoders(store, lambda: self.encoder)
@@ -190,8 +194,80 @@ class CollectionState:
         """Return a layer over the present state (after a filter) with a model's head, and its stamp."""
         version = self.live_model if model is None else model
         snapshot = self.snapshot_for(version)
-        layer = SearchLayer(self.narrowed(snapshot, filter), self.head(version), **options)
+        layer = self.layer_over(self.narrowed(snapshot, filter), self.head(version), options)
         return layer, Stamp(snapshot.generation.number, version, snapshot.sequence)
+
+    def selected(self, snapshot: Snapshot, among: Sequence[str] | None, exclude: Sequence[str]) -> Snapshot:
+        """Return the state of the documents `among` without those of `exclude`.
+
+        Positions stay. Ids of no document are ignored: a history outlives its documents.
+        """
+        if among is not None:
+            snapshot = snapshot.narrowed(self._rows_of(among))
+        return snapshot.without(self._rows_of(exclude), snapshot.sequence) if exclude else snapshot
+
+    def states_of(
+        self, ids: Sequence[str], snapshot: Snapshot | None = None
+    ) -> Float[Tensor, "batch encoder_dim"]:
+        """Return the embeddings of documents, as query states: the target item of a recommender.
+
+        Args:
+            ids: of documents; of a long one its first passage is taken.
+            snapshot: state that they are read from; the present one when None.
+
+        Raises:
+            DocumentNotFound: no such document in this state, or it has no embedding yet.
+        """
+        snapshot = self.snapshot if snapshot is None else snapshot
+        rows = self.store.rows_of(ids)
+        positions = snapshot.positions_of(np.array([rows.get(id, NONE) for id in ids], np.int64))
+        for id, position in zip(ids, positions.tolist(), strict=True):
+            if position == NONE or id not in rows:
+                raise DocumentNotFound(
+                    f"no document {id[:80]!r} with an embedding in collection {self.store.name!r}; "
+                    "ids are exact"
+                )
+        return torch.as_tensor(snapshot.embeddings(positions))
+
+    def _rows_of(self, ids: Sequence[str]) -> Int64[np.ndarray, " rows"]:
+        return np.array([*self.store.rows_of(ids).values()], np.int64)
+
+    def layer_over(self, snapshot: Snapshot, head: Head, options: LayerOptions) -> SearchLayer:
+        """Return a layer over a snapshot of this collection, with the field that it matches.
+
+        Raises:
+            InvalidRequest: options out of range, not a field, a field for a score that compares vectors.
+        """
+        snapshot, own = self.layer_parts(snapshot, options)
+        return SearchLayer(snapshot, head, **own)
+
+    def layer_parts(self, snapshot: Snapshot, options: LayerOptions) -> tuple[Snapshot, dict[str, Any]]:
+        """Resolve the options that name documents or a field: the snapshot and the options of a `SearchLayer`.
+
+        Raises:
+            InvalidRequest: not a field, a field for a score that compares vectors.
+        """
+        plain: dict[str, Any] = {**options}
+        snapshot = self.selected(snapshot, plain.pop("among", None), plain.pop("exclude", ()))
+        field, ignore_case = plain.pop("match_field", None), plain.pop("ignore_case", False)
+        score = plain.get("score", "dot")
+        if field is not None:
+            if score not in FIELD_SCORES:
+                raise InvalidRequest(
+                    f"match_field={field!r} with score={score!r}; "
+                    f"only {', '.join(FIELD_SCORES)} compare a field"
+                )
+            rows = snapshot.rows(np.arange(snapshot.positions))
+            values = self.kept_fields.of(rows, field, own=True)
+            plain["score"] = FieldMatch(score, field, values, ignore_case=ignore_case)
+            plain["mode"] = "dense"  # neither vectors nor keywords have a part
+        elif isinstance(score, str) and score in FIELD_SCORES[1:]:
+            raise InvalidRequest(
+                f"score={score!r} without a field; give match_field: id, title, text or one of the metadata"
+            )
+        elif ignore_case:
+            raise InvalidRequest("ignore_case without match_field, which it is about; give both")
+        return snapshot, plain
 
     def narrowed(self, snapshot: Snapshot, filter: object | None) -> Snapshot:
         """Return the state of the documents that match a filter; `snapshot` itself for None.
@@ -328,6 +404,7 @@ class CollectionState:
         self._narrowed.forget()
         self.layers.forget()
         self.kept_documents.forget()
+        self.kept_fields.forget()
         self._documents.close()
         closed = None if self.store.closed else self._live.close()
         proven_at = None if self.store.proof is None else self.store.proof.proven_at

@@ -115,4 +115,9 @@ def _context(collection: Collection, asked: VjpRequest) -> np.ndarray | None:
 
 
 def _encodes(asked: Differentiable) -> bool:
-    return asked.vectors is None and asked.mode != "keyword"
+    return (
+        asked.queries is not None
+        and asked.vectors is None
+        and asked.mode != "keyword"
+        and asked.match_field is None
+    )

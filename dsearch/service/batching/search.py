@@ -65,7 +65,7 @@ def predict(catalogue: Catalogue, name: str, asked: PredictRequest) -> dict[str,
         DimensionMismatch: vectors of another length than the collection's embeddings.
         InvalidRequest: a field that cannot be pooled, a width for a score that has none.
     """
-    with catalogue.whole(name, encoder=asked.queries is not None and asked.mode != "keyword") as collection:
+    with catalogue.whole(name, encoder=_encodes(asked)) as collection:
         predicted = collection.predict(
             _queries(asked, collection),
             field=asked.field,
@@ -82,7 +82,13 @@ def predicted_json(predicted: Predictions) -> dict[str, Any]:
     return {**stamped(predicted.stamp), "note": predicted.note, "results": answers}
 
 
+def _encodes(asked: PredictRequest) -> bool:
+    return asked.queries is not None and asked.mode != "keyword" and asked.match_field is None
+
+
 def _queries(asked: AttendFields, collection: Collection) -> list[str] | torch.Tensor:
+    if asked.ids is not None:
+        return collection.states_of(asked.ids)
     return asked.queries if asked.queries is not None else _states(asked.vectors or [], collection)
 
 

@@ -42,8 +42,12 @@ class Differentiable(AttendFields):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if self.queries is None and self.vectors is None:
-            raise ValueError("neither queries nor vectors; give one of the two, or both of the same number")
+        if self.ids is not None and (self.queries is not None or self.vectors is not None):
+            raise ValueError("ids beside queries or vectors; give them alone")
+        if self.queries is None and self.vectors is None and self.ids is None:
+            raise ValueError(
+                "neither queries nor vectors; give one of the two, or both of the same number, or ids"
+            )
         if self.queries is not None and self.vectors is not None and len(self.queries) != len(self.vectors):
             raise ValueError(
                 f"{len(self.queries)} queries and {len(self.vectors)} vectors; give as many, or either alone"
@@ -68,6 +72,7 @@ class Differentiable(AttendFields):
             filter=self.tree(),
             dtype=self.dtype,
             options=LayerOptions(**options),
+            ids=self.ids,
         )
 
 

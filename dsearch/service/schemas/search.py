@@ -24,6 +24,7 @@ from dsearch.types import Document, Mode
 MAX_QUERY_CHARACTERS = 8192
 MAX_QUERIES = 256
 MAX_BATCH_HITS = 25_600
+MAX_IDS = 1000  # of the documents to attend to, or to leave out
 
 
 def _words(text: str) -> str:
@@ -58,6 +59,7 @@ KeyKind = Annotated[
 Explore = Annotated[
     float, Field(ge=0, le=MAX_EXPLORE), allowed(f"a share of the pages from 0 to {MAX_EXPLORE}")
 ]
+DocumentId = Annotated[str, Field(min_length=1, max_length=512), allowed("a string of 1 to 512 bytes")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 # Checked by pydantic alone: a Python call for each number would hold up the event loop.
 Vector = Annotated[list[Number], Field(min_length=1, max_length=16_384)]
@@ -183,19 +185,30 @@ class AttendFields(Filtered):
         None,
         description="query states [n, dimension], in place of the encoder's; dense search only",
     )
+    ids: Annotated[list[DocumentId], Field(min_length=1, max_length=64)] | None = Field(
+        None, description="ids of documents whose embeddings are the queries; dense search only"
+    )
+    among: Annotated[list[DocumentId], Field(max_length=MAX_IDS)] | None = Field(
+        None, description="ids of the documents to attend to, such as a user's history; all if not given"
+    )
+    exclude: Annotated[list[DocumentId], Field(max_length=MAX_IDS)] = Field(
+        [], description="ids of documents to leave out, such as those seen already"
+    )
     if TYPE_CHECKING:  # some of the fields that the decorator adds
         mode: Mode
         model: str | None
+        match_field: str | None
 
     def attention_options(self) -> dict[str, Any]:
         """Return the options of attention by name, as the engine takes them."""
-        return {name: getattr(self, name) for name in options_of(AttentionOptions)}
+        return {name: getattr(self, name) for name in (*options_of(AttentionOptions), "among", "exclude")}
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if (self.queries is None) == (self.vectors is None):
-            given = "neither queries nor vectors" if self.queries is None else "queries and vectors"
-            raise ValueError(f"{given}; give one of the two")
+        given = [name for name in ("queries", "vectors", "ids") if getattr(self, name) is not None]
+        if len(given) != 1:
+            named = " and ".join(given) or "neither queries nor vectors nor ids"
+            raise ValueError(f"{named}; give one of queries, vectors and ids")
         return self
 
 

@@ -12,8 +12,8 @@ export async function show(view, { collection, signal }) {
   view.append(element("h1", "", "Attend"), shop());
   const query = input("search", { maxlength: 8192, placeholder: "What should be attended to?" });
   query.setAttribute("aria-label", "Query");
-  const { score: scores, pooling: poolings, width: widths } = await fieldsOf("AttendRequest");
-  const score = select(scores.enum), pooling = select(poolings.enum);
+  const { score: scores, pooling: poolings, width: widths, match_field: matches } = await fieldsOf("AttendRequest");
+  const score = select(scores.enum.filter((name) => !matches["x-scores"].includes(name))), pooling = select(poolings.enum);
   const width = slider(0.05, 2, 0.05, 0.8), temperature = slider(0.01, 1, 0.01, 0.05);
   const predicted = select([["", "nothing"]]);
   const result = element("div");
@@ -83,13 +83,13 @@ function metadataOf(documents) {
 
 function shop() {
   const wants = SHOP.features.map((name, at) => [name, slider(0, 1, 0.05, SHOP.query[at])]);
-  const pooling = select(["soft", "hard", "uniform", "gaussian"]), width = slider(0.05, 1.5, 0.05, 0.3);
+  const pooling = select(["soft", "hard", "uniform"]), width = slider(0.05, 1.5, 0.05, 0.3);
   const result = element("div");
   const draw = () => {
     const query = wants.map(([, control]) => Number(control.value));
     const weights = kernelWeights(query, pooling.value, Number(width.value));
     const { mean, spread } = pooled(weights);
-    width.disabled = pooling.value !== "gaussian" && pooling.value !== "soft";
+    width.disabled = pooling.value !== "soft";
     result.replaceChildren(
       element("p", "prediction", `You would pay ${mean.toFixed(2)} ± ${spread.toFixed(2)}`),
       bars(SHOP.items.map((item, at) => ({

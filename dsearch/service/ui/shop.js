@@ -14,8 +14,8 @@ export const SHOP = {
   ],
 };
 
-// Weights that sum to 1: of the nearest alone, of all alike, or by a Gaussian of the distance. "soft" is the
-// softmax of −distance² / (2 · width²), which is the same thing.
+// Weights that sum to 1: of the nearest alone, of all alike, or soft: the softmax of −distance² / (2 · width²),
+// which is a Gaussian kernel of the distance.
 export function kernelWeights(query, pooling, width) {
   const squares = SHOP.items.map(({ key }) => key.reduce((sum, value, at) => sum + (value - query[at]) ** 2, 0));
   if (pooling === "uniform") return squares.map(() => 1 / squares.length);

@@ -119,18 +119,17 @@ def test_a_collection_is_a_database(engine: SearchEngine) -> None:
     database.ingest(
         [Document(id=last, text=last, metadata={"first": first}) for last, first in people.items()]
     )
-    found = database.attend(["Li", "Knuth"], score="exact_match", mode="dense", certify=1)
+    match = {"score": "exact_match", "match_field": "text"}
+    found = database.attend(["Li", "Knuth"], certify=1, **match)
     assert [[id for id in ids if id] for ids in found.ids] == [["Li"], []]
     assert found.output.weights[0, 0] == 1
     assert found.certificate is not None
     assert found.certificate.proved.all()
-    answers = database.predict(["Li", "Knuth"], field="first", score="exact_match", mode="dense").predictions
+    answers = database.predict(["Li", "Knuth"], field="first", **match).predictions
     assert answers[0].labels == {"Mu": 1.0}
     assert (answers[1].kind, answers[1].labels) == (None, None)
     database.delete(["Li"])
-    assert (
-        database.predict(["Li"], field="first", score="exact_match", mode="dense").predictions[0].kind is None
-    )
+    assert database.predict(["Li"], field="first", **match).predictions[0].kind is None
 
 
 @pytest.mark.parametrize("heads", [0, 1, 3], ids=["untrained", "one head", "three heads"])

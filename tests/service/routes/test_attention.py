@@ -41,6 +41,8 @@ def test_attend_scores_and_pools_as_python_does(
     options = {"mode": "dense", "score": score, "pooling": pooling, "candidates": 20}
     if score in ("gaussian", "epanechnikov", "boxcar"):
         options["width"] = 1.3
+    if score == "exact_match":
+        options["match_field"] = "text"
     answered = client.post(f"{URL}/attend", json={"queries": ["river stone"], "certify": 3, **options})
     assert answered.status_code == 200, answered.text
     checked(AttendAnswer, answered.json())

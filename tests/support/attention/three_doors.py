@@ -17,6 +17,8 @@ from dsearch.engine import Collection, GradientQuery, attention_parts
 from dsearch.service.batching.attend import attended_json
 from dsearch.service.batching.search import predicted_json
 
+DOORS = ["python", "command line", "http"]
+
 
 @dataclass(frozen=True)
 class Doors:
@@ -36,8 +38,8 @@ class Doors:
         """Attention by the door "python", "command line" or "http"."""
         if door == "python":
             given = options.copy()
-            own = {name: given.pop(name) for name in ("model", "filter") if name in given}
-            asked = GradientQuery(texts=queries, options=given, **own)  # type: ignore[arg-type]
+            own = {name: given.pop(name) for name in ("model", "filter", "ids") if name in given}
+            asked = GradientQuery(texts=queries or None, options=given, **own)  # type: ignore[arg-type]
             return _plain(attended_json(attention_parts(self.collection, asked)))
         return self._elsewhere(door, "attend", queries, options)
 
@@ -46,8 +48,10 @@ class Doors:
     ) -> dict[str, Any]:
         """Prediction of a field, with the `limit` documents of largest weight."""
         if door == "python":
+            ids = options.pop("ids", None)
+            asked: Any = queries if ids is None else self.collection.states_of(ids)
             return _plain(
-                predicted_json(self.collection.predict(queries, field=field, evidence=limit, **options))
+                predicted_json(self.collection.predict(asked, field=field, evidence=limit, **options))
             )
         shown = {"limit": limit} if door == "command line" else {"evidence": limit}
         return self._elsewhere(door, "predict", queries, {"field": field, **shown, **options})
@@ -57,13 +61,17 @@ class Doors:
     ) -> dict[str, Any]:
         if door == "http":
             answered = self.client.post(
-                f"/v1/collections/{self.collection.name}/{route}", json={"queries": queries, **options}
+                f"/v1/collections/{self.collection.name}/{route}",
+                json={**({"queries": queries} if queries else {}), **options},
             )
             assert answered.status_code == 200, answered.text
             return answered.json()
         flags: list[str] = []
         for name, value in options.items():
-            flag = f"--{name.replace('_', '-')}"
+            flag = "--id" if name == "ids" else f"--{name.replace('_', '-')}"
+            if isinstance(value, list):
+                flags += [part for one in value for part in (flag, one)]
+                continue
             flags += [flag] if value is True else [flag, str(value)]
         code, out, err = self.terminal(route, *queries, "-c", self.collection.name, "--json", *flags)
         assert code == 0, err
