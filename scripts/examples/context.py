@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Context for a language model: the passages that a question attends to, within a budget, with their sources.
 
-    python scripts/examples/rag.py ["A QUESTION"]
+    python scripts/examples/context.py ["A QUESTION"]
 
 Attention says when to stop: passages are taken until they hold most of it, not until there are so many. A
 confident question gets one passage, a broad one several.
