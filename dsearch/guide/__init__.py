@@ -15,6 +15,7 @@ _ORDER = (
     "indexes",
     "training",
     "differentiable",
+    "end-to-end",
     "operating",
     "scaling",
     "attention",
