@@ -303,14 +303,14 @@ class Task:
     """A long-running operation.
 
     Attributes:
-        kind: "train", "tune", "evaluate", "refresh", "compact" or "migrate".
+        kind: "train", "tune", "save", "evaluate", "refresh", "compact" or "migrate".
         state: "queued", "running", "done", "failed", "cancelled" or "interrupted".
         created, started, ended: ISO 8601.
         attempts: number of starts; several after the server was stopped.
         progress: `{stage, done, total, elapsed_s, eta_s}` while it runs.
-        result: when done; of train and tune `{model, live, reason, gate}`, of evaluate the report, of refresh
-            `{generation, model, keys}`, of compact `{complete, rows, bytes_before, bytes_after}`, of
-            migrate `{documents, encoded, encoder, models_left_behind}`.
+        result: when done; of train, tune and save `{model, live, reason, gate}`, of evaluate the report,
+            of refresh `{generation, model, keys}`, of compact `{complete, rows, bytes_before, bytes_after}`,
+            of migrate `{documents, encoded, encoder, models_left_behind}`.
         problem: `{code, detail}`, and `hint` where a command helps, when it failed.
     """
 

@@ -65,6 +65,10 @@ class TuneOptions(LearningOptions, total=False):
     """The options of `dsearch.jobs.TuningJob`. The server has the defaults."""
 
 
+class SaveOptions(LearningOptions, total=False):
+    """The options of `dsearch.jobs.SavingJob`, beside its evidence. The server has the defaults."""
+
+
 class TrainOptions(LearningOptions, total=False):
     """The options of `dsearch.jobs.TrainingJob`, where each is described. The server has the defaults."""
 

@@ -17,8 +17,8 @@ answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 import torch
 from jaxtyping import Float
@@ -30,12 +30,14 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.client.http import Client
 from dsearch.client.options import WayToAttend
-from dsearch.errors import InvalidRequest
+from dsearch.client.uploads import head_of_arrays, upload_of
+from dsearch.errors import Conflict, InvalidRequest
 from dsearch.results import Attention
 from dsearch.types import Stamp
 
 if TYPE_CHECKING:
     from dsearch.client.local.client import LocalEngine
+    from dsearch.encoder import LearningEncoder, TextEncoder
 
 ValuesOf = Callable[[list[list[str]]], Float[Tensor, "batch candidates value_dim"]]
 
@@ -75,11 +77,18 @@ class RemoteSearch(nn.Module):
         model: the version that answers; the live one when None.
         train_head: whether the head's parameters are parameters of this layer, too. Their gradients are
             computed by the server, of the version that answers: what an optimizer makes of them counts from
-            `publish` on.
+            `sync` or `publish` on.
+        encoder: encoder of `query_states`: the server's, loaded here.
+        encoder_training: method by which a copy of it learns, "lora" or "all"; None: it does not.
         options: mode, candidates, hops, score, pooling, …, as for `SearchLayer`.
+
+    Attributes:
+        version: version that training starts from; None for whichever is live.
+        encoder: the query encoder that learns; None without `encoder_training`.
 
     Raises:
         CollectionNotFound, ModelNotFound, Unavailable: with `train_head`, which asks for the head.
+        InvalidRequest: `encoder_training` without an encoder, or of one that cannot be trained.
     """
 
     def __init__(
@@ -89,16 +98,27 @@ class RemoteSearch(nn.Module):
         *,
         model: str | None = None,
         train_head: bool = False,
+        encoder: TextEncoder | None = None,
+        encoder_training: Literal["lora", "all"] | None = None,
         **options: Unpack[WayToAttend],
     ):
         super().__init__()
+        if encoder_training is not None and encoder is None:
+            raise InvalidRequest("encoder_training without an encoder; give encoder=dsearch.Encoder.load(…)")
         self.client = Client(server) if isinstance(server, str) else server
         self.collection, self.model, self.options = collection, model, options
         self.head: Head | None = None
         if train_head:
             self.model = model or self.client.models(collection).live
             tensors = self.client.head(collection, self.model)
-            self.head = _head_of(tensors)
+            self.head = head_of_arrays(tensors).train()
+        self.version, self._working = self.model, None
+        self._frozen = [encoder]  # in a list: as a submodule it would be a parameter to train
+        self.encoder: LearningEncoder | None = None
+        if encoder is not None and encoder_training is not None:
+            from dsearch.encoder import EncoderTraining, LearningEncoder
+
+            self.encoder = LearningEncoder(encoder, EncoderTraining(encoder_training))
 
     def forward(
         self,
@@ -145,6 +165,57 @@ class RemoteSearch(nn.Module):
         context, weights = _flat(context, states), _flat(weights, states)
         return RemoteOutput(context, weights, found.ids, scores, dense, keyword, head_weights, found.stamp)
 
+    def query_states(self, texts: Sequence[str]) -> Float[Tensor, "batch encoder_dim"]:
+        """Encode queries here: by the encoder that learns, in the graph; otherwise without gradients.
+
+        Raises:
+            InvalidRequest: a layer without an encoder.
+        """
+        if self.encoder is not None:
+            return self.encoder.embed(list(texts), "query")
+        if (encoder := self._frozen[0]) is None:
+            raise InvalidRequest("query_states() of a layer without an encoder; make it with encoder=…")
+        return torch.as_tensor(encoder.encode_queries(list(texts)))
+
+    def with_model(self, version: str) -> RemoteSearch:
+        """The same search by another version of the server, without parameters to train.
+
+        Raises:
+            Conflict: the version has a query encoder of its own, which only the server has.
+        """
+        records = {one.version: one.record for one in self.client.models(self.collection).models}
+        if self._frozen[0] is not None and "query_encoder" in records.get(version, {}):
+            raise Conflict(
+                f"model {version} has a query encoder of its own, which only the server has; give judgements "
+                "as evidence"
+            )
+        return RemoteSearch(
+            self.client, self.collection, model=version, encoder=self._frozen[0], **self.options
+        )
+
+    def sync(self) -> None:
+        """Hand the head in, so that from now on the server answers this layer by it; call it after a step.
+
+        The working version takes the place of the one of the last `sync`, which is deleted; it answers nobody
+        else. A layer without a head does nothing.
+
+        Raises:
+            InvalidRequest: numbers that are not finite.
+        """
+        if self.head is None:
+            return
+        replaced = self._working
+        added = self._add(self.version, {"working": True})
+        self.model = self._working = added
+        if replaced is not None:
+            self.client.delete_model(self.collection, replaced)
+
+    def release(self) -> None:
+        """Delete the working version of `sync`, and answer by the version that training started from."""
+        working, self._working, self.model = self._working, None, self.version
+        if working is not None:
+            self.client.delete_model(self.collection, working)
+
     def publish(self, record: dict[str, Any] | None = None, *, promote: bool = False) -> str:
         """Hand the head in as a new version, and search with it from now on; its name.
 
@@ -157,14 +228,20 @@ class RemoteSearch(nn.Module):
         """
         if self.head is None:
             raise InvalidRequest("publish() of a layer without a head; make it with train_head=True")
-        from dsearch.engine import head_tensors
-
-        tensors = {name: tensor.numpy() for name, tensor in head_tensors(self.head).items()}
-        added = self.client.add_model(self.collection, tensors, parent=self.model, record=record)
-        self.model = added.model
+        parent, working = self.model, self._working
+        if working is not None:
+            parent = self.version
+        added = self.model = self.version = self._add(parent, record)
+        self._working = None
+        if working is not None:
+            self.client.delete_model(self.collection, working)
         if promote:
-            self.client.promote(self.collection, added.model)
-        return added.model
+            self.client.promote(self.collection, added)
+        return added
+
+    def _add(self, parent: str | None, record: dict[str, Any] | None) -> str:
+        tensors = upload_of(self, None, None).head
+        return self.client.add_model(self.collection, tensors, parent=parent, record=record).model
 
     def _attend(self, states: Tensor, texts: Sequence[str] | None) -> Attention:
         needed = ["parts"]
@@ -275,14 +352,6 @@ def _flat(output: Tensor, states: Tensor) -> Tensor:
 
 def _tensor(array: Any, like: Tensor) -> Tensor:
     return torch.tensor(array, dtype=like.dtype, device=like.device)
-
-
-def _head_of(tensors: Mapping[str, Any]) -> Head:
-    """A head of these tensors, to be trained."""
-    from dsearch.engine import head_from_tensors
-
-    given = {name: torch.tensor(tensor) for name, tensor in tensors.items()}
-    return head_from_tensors(given, len(given["key_delta"])).train()
 
 
 def _mask(found: Attention, like: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ from dsearch.engine.models.tensors import (
     head_from_bytes,
     head_from_tensors,
     head_tensors,
+    parts_from_bytes,
+    request_of_file,
     require_head_alone,
 )
 from dsearch.engine.network_layer import CollectionLayer, open_layer
@@ -66,7 +68,9 @@ __all__ = [
     "head_tensors",
     "make_run",
     "open_layer",
+    "parts_from_bytes",
     "remember",
+    "request_of_file",
     "require_head_alone",
     "retired_part",
     "statistics",

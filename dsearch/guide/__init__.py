@@ -16,6 +16,7 @@ _ORDER = (
     "indexes",
     "training",
     "differentiable",
+    "end-to-end",
     "operating",
     "scaling",
     "attention",

@@ -38,7 +38,14 @@ from dsearch.training.registry import (
     starting_version,
 )
 from dsearch.training.run import JobResult, run_training, run_tuning, summary
-from dsearch.training.saving import Evidence, JudgedLayer, judge_layer, save_model
+from dsearch.training.saving import (
+    Evidence,
+    JudgedLayer,
+    evidence_fields,
+    judge_layer,
+    save_model,
+    scores_by,
+)
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.scopes.head import train_head, train_student
 from dsearch.training.tune import TunedSearch, tune
@@ -79,6 +86,7 @@ __all__ = [
     "Watch",
     "checked_judgements",
     "compare_values",
+    "evidence_fields",
     "examples_from_corpus",
     "examples_from_feedback",
     "examples_from_judgements",
@@ -100,6 +108,7 @@ __all__ = [
     "run_training",
     "run_tuning",
     "save_model",
+    "scores_by",
     "self_supervised_options",
     "starting_version",
     "summary",

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.encoder import EncoderChange, LearningEncoder, tuned, tuned_identity
+from dsearch.encoder import EncoderChange, LearningEncoder, TextEncoder, tuned, tuned_identity
 from dsearch.engine import Collection, CollectionLayer, SearchLayer, require_head_alone
-from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
+from dsearch.errors import Conflict, CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
@@ -97,7 +97,7 @@ def save_model(
         evidence = ExampleScores(scores_by(evidence, before), scores_by(evidence, layer), measure or "score")
     elif measure is not None:
         raise InvalidRequest("measure names the score of a function; leave it out with other evidence")
-    job = SavingJob(**fields_of(evidence), **options)
+    job = SavingJob(**evidence_fields(evidence), **options)
     judged = judge_layer(collection, head, job, encoder=change, parent=parent, record=record)
     return register(
         collection,
@@ -112,7 +112,7 @@ def save_model(
     )
 
 
-def fields_of(evidence: JudgedQueries | ExampleScores | None) -> dict[str, Any]:
+def evidence_fields(evidence: JudgedQueries | ExampleScores | None) -> dict[str, Any]:
     """The fields of a `SavingJob` that hold this evidence."""
     if evidence is not None and not isinstance(evidence, JudgedQueries | ExampleScores):
         raise InvalidRequest(
@@ -161,9 +161,10 @@ def judge_layer(
     _require_whole(collection, parent, head, encoder)
     _require_fitting(head, collection.store.dimension)
     gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
+    served = None if encoder is None else _encoder_with(collection.encoder, encoder)
     left_out: dict[str, int] = {}
     if job.judgements is not None:
-        report, left_out = _by_judgements(collection, head, encoder, job, gate)
+        report, left_out = _by_judgements(collection, head, served, job, gate)
     elif job.before is not None and job.after is not None:
         before, after = _answers_of(job.before), _answers_of(job.after)
         report = judge(before, after, gate, measure=job.measure, seed=job.seed)
@@ -180,7 +181,7 @@ def judge_layer(
 
 
 def _by_judgements(
-    collection: Collection, head: Head, encoder: EncoderChange | None, job: SavingJob, gate: Gate
+    collection: Collection, head: Head, encoder: TextEncoder | None, job: SavingJob, gate: Gate
 ) -> tuple[GateReport, dict[str, int]]:
     live = collection.live_model
     if collection.has_documents_of(live):
@@ -195,9 +196,7 @@ def _by_judgements(
         of_live = collection.encoder_of(live).encode_queries(examples.texts)
     overlap = None
     if encoder is not None:
-        base = collection.encoder
-        changed = tuned(base, encoder, tuned_identity(base.identity, "0" * 64))
-        of_head = changed.encode_queries(examples.texts)
+        of_head = encoder.encode_queries(examples.texts)
     else:  # canaries are stored embeddings: they say nothing of an encoder that changed
         overlap = overlap_of_canaries(examples.snapshot, collection.head(live), head, seed=job.seed)
     before, after = ranked.answers(collection.head(live), of_live), ranked.answers(head, of_head)
@@ -205,6 +204,18 @@ def _by_judgements(
         before, after, gate, canary_overlap=overlap, need_slices=job.training is not None, seed=job.seed
     )
     return report, dict(examples.left_out)
+
+
+def _encoder_with(base: TextEncoder, change: EncoderChange) -> TextEncoder:
+    """The encoder that will be served.
+
+    Raises:
+        InvalidRequest: a change that does not fit it.
+    """
+    try:
+        return tuned(base, change, tuned_identity(base.identity, "0" * 64))
+    except CorruptData as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def _seen(collection: Collection, examples: Examples, job: SavingJob) -> Examples:

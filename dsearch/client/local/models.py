@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from dsearch import results
-from dsearch.client.options import TrainOptions, TuneOptions
+from dsearch.client.options import SaveOptions, TrainOptions, TuneOptions
+from dsearch.client.uploads import (
+    AnyEvidence,
+    TrainedEncoder,
+    TrainedLayer,
+    clean_up,
+    evidence_by,
+    layer_head,
+    upload_of,
+)
 from dsearch.client.wire import head_file
 from dsearch.engine import Collection, SearchEngine, calls, head_tensors, remember
 from dsearch.engine.maintenance.compact import compact
@@ -69,6 +78,43 @@ class LocalUpkeep:
             return learned.summary(learned.register(opened, job))
 
         return self._done("tune", collection, work)
+
+    def save_model(
+        self,
+        collection: str,
+        layer: TrainedLayer,
+        *,
+        evidence: AnyEvidence = None,
+        measure: str | None = None,
+        encoder: TrainedEncoder = None,
+        parent: str | None = None,
+        record: Mapping[str, Any] | None = None,
+        **options: Unpack[SaveOptions],
+    ) -> Task:
+        """Judge what was trained here, and promote it if evidence shows that it is better."""
+        from dsearch.training import save_model, summary
+
+        opened = self.engine.collection(collection)
+        upload = upload_of(layer, encoder, parent)
+        shown = evidence_by(layer, evidence, measure, lambda: opened.live_model)
+        head = layer_head(layer, upload.head)
+
+        def work(opened: Collection) -> dict[str, Any]:
+            saved = save_model(
+                opened,
+                head,
+                evidence=shown,
+                encoder=upload.encoder,
+                parent=upload.parent,
+                record=record,
+                **options,
+            )
+            kept = opened.store.model(saved.version).record
+            return summary(saved, kept, kept["left_out"])
+
+        task = self._done("save", collection, work)
+        clean_up(layer)
+        return task
 
     def evaluate(
         self,

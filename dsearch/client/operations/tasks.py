@@ -7,11 +7,20 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from dsearch.client import wire
-from dsearch.client.flow import Flow, Pause, Request, operation
-from dsearch.client.options import TrainOptions, TuneOptions
+from dsearch.client.flow import TENSORS, Flow, Pause, Request, operation
+from dsearch.client.options import SaveOptions, TrainOptions, TuneOptions
+from dsearch.client.uploads import (
+    AnyEvidence,
+    TrainedEncoder,
+    TrainedLayer,
+    clean_up,
+    evidence_by,
+    model_file,
+    upload_of,
+)
 from dsearch.client.wire import path_of, question, quoted
 from dsearch.errors import Unavailable
-from dsearch.results import Task, TaskPage
+from dsearch.results import Models, Task, TaskPage
 
 
 class TaskOperations:
@@ -146,6 +155,51 @@ class TaskOperations:
         asked: dict[str, Any] = {"queries": queries, "judgements": judgements, **options}
         asked["from"] = asked.pop("source", None)
         return (yield from begun(collection, "train", asked))
+
+    @operation
+    def save_model(
+        self,
+        collection: str,
+        layer: TrainedLayer,
+        *,
+        evidence: AnyEvidence = None,
+        measure: str | None = None,
+        encoder: TrainedEncoder = None,
+        parent: str | None = None,
+        record: Mapping[str, Any] | None = None,
+        **options: Unpack[SaveOptions],
+    ) -> Flow[Task]:
+        """Judge what was trained here, and promote it if evidence shows it is better. `POST …/models/save`
+
+        Args:
+            collection: its name.
+            layer: a trained layer, its head, or the head's tensors.
+            evidence: held-out judged queries (`JudgedQueries`), scores by both versions (`ExampleScores`), or
+                a function that scores held-out examples by a layer, one number each, more is better: it is
+                called here, with the live version's layer and with this one. None: the version is kept and
+                does not answer.
+            measure: name of the function's score, for the report.
+            encoder: query encoder that learned with it; that of the layer when None.
+            parent: version that it was trained from; that of the layer, else the live one, when None.
+            record: what should be known of it later, as JSON.
+            options: see `dsearch.jobs.SavingJob`.
+        """
+        upload, live = upload_of(layer, encoder, parent), ""
+        if callable(evidence):
+            answer = yield Request("GET", path_of(collection, "models"))
+            live = wire.made(Models, wire.content_of(answer)).live
+        shown = evidence_by(layer, evidence, measure, lambda: live)
+        answer = yield Request(
+            "POST",
+            path_of(collection, "models", "save"),
+            {},
+            model_file(upload, shown, record, options),
+            TENSORS,
+            repeatable=False,
+            writes=True,
+        )
+        clean_up(layer)
+        return wire.made(Task, wire.content_of(answer))
 
     @operation
     def evaluate(

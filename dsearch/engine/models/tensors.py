@@ -17,6 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
 from dsearch.index import K1, B, checked_weighting
 
@@ -50,6 +51,42 @@ def head_from_bytes(content: bytes, encoder_dim: int) -> tuple[Head, dict[str, A
     except (SafetensorError, ValueError, KeyError) as error:  # KeyError: a type that torch does not have
         raise InvalidRequest(f"not a safetensors file ({error}); send the tensors of a head") from None
     return head_from_tensors(tensors, encoder_dim), _record(content)
+
+
+ENCODER_PREFIX = "query_encoder/"
+
+
+def parts_from_bytes(
+    content: bytes, encoder_dim: int, training: Mapping[str, Any] | None
+) -> tuple[Head, EncoderChange | None]:
+    """Read a head, and the change of a query encoder under `query_encoder/`, from safetensors bytes.
+
+    Args:
+        content: both, by name.
+        encoder_dim: the length of the embeddings that they are for.
+        training: fields of `EncoderTraining`; None: there is no change.
+
+    Raises:
+        InvalidRequest: as `head_from_bytes`; a change without `training`, or the reverse.
+    """
+    try:
+        tensors = load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise InvalidRequest(f"not a safetensors file ({error}); send the tensors of a head") from None
+    changed = {name: tensor for name, tensor in tensors.items() if name.startswith(ENCODER_PREFIX)}
+    head = head_from_tensors({name: one for name, one in tensors.items() if name not in changed}, encoder_dim)
+    if bool(changed) != (training is not None):
+        raise InvalidRequest(
+            f"{len(changed)} tensors under {ENCODER_PREFIX!r} and "
+            f"{'no' if training is None else 'an'} encoder in the request; give both or neither"
+        )
+    if training is None:
+        return head, None
+    for name, tensor in changed.items():
+        if tensor.dtype != torch.float32 or not tensor.isfinite().all():
+            raise InvalidRequest(f"tensor {name[:80]!r} is no float32, or not finite; send finite float32")
+    weights = {name.removeprefix(ENCODER_PREFIX): tensor for name, tensor in changed.items()}
+    return head, EncoderChange(EncoderTraining(**training), weights)
 
 
 def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
@@ -143,16 +180,33 @@ def metadata_of(content: bytes) -> dict[str, str]:
     return header.get("__metadata__", {})
 
 
+def request_of_file(content: bytes) -> dict[str, Any]:
+    """The JSON object under `request` in the metadata of a safetensors file; empty if there is none.
+
+    Raises:
+        InvalidRequest: not safetensors; a request that is no JSON object.
+    """
+    try:
+        load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise InvalidRequest(f"not a safetensors file ({error}); send the tensors of a head") from None
+    return _object_of(content, "request")
+
+
 def _record(content: bytes) -> dict[str, Any]:
     """The record in the header; `load` has checked that there is one and that it is JSON."""
+    return _object_of(content, "record")
+
+
+def _object_of(content: bytes, name: str) -> dict[str, Any]:
     metadata = metadata_of(content)
     try:
-        record = json.loads(metadata.get("record", "{}"), parse_constant=_refuse)
+        found = json.loads(metadata.get(name, "{}"), parse_constant=_refuse)
     except (ValueError, RecursionError):
-        record = None
-    if not isinstance(record, dict):
-        raise InvalidRequest("a record that is no JSON object; leave it out, or give an object")
-    return cast("dict[str, Any]", record)
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidRequest(f"a {name} that is no JSON object; leave it out, or give an object")
+    return cast("dict[str, Any]", found)
 
 
 def _refuse(constant: str) -> float:

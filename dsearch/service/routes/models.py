@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError
 
-from dsearch.engine import MAX_HEADS, Collection, calls, head_bytes
+from dsearch.engine import MAX_HEADS, Collection, calls, head_bytes, parts_from_bytes, request_of_file
 from dsearch.engine import remember as engine_remember
 from dsearch.errors import (
     CollectionNotFound,
@@ -20,15 +22,15 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.results import ModelAdded, Models, Promoted, Remembered
+from dsearch.results import ModelAdded, Models, Promoted, Remembered, Task
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, limited, require_type
 from dsearch.service.schemas.search import Version
-from dsearch.service.schemas.tasks import RememberRequest
+from dsearch.service.schemas.tasks import RememberRequest, SaveRequest
 from dsearch.service.state import TheService
 from dsearch.service.wire.fields import Given
 from dsearch.service.wire.json import TENSORS, json_answer
-from dsearch.service.wire.problems import documented
+from dsearch.service.wire.problems import documented, in_body
 
 router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"], route_class=StrictRoute)
 
@@ -94,6 +96,7 @@ async def delete_model(collection: str, version: str, service: TheService) -> Re
 
 
 MAX_RECORD_BYTES = 64 * 1024
+MAX_SAVED_BYTES = 32 * 1024 * 1024  # kept with the task until it ends
 
 _BYTES: dict[str, Any] = {TENSORS: {"schema": {"type": "string", "format": "binary"}}}
 
@@ -144,6 +147,42 @@ async def add_model(
     body = b"".join([part async for part in limited(request, limit)])
     add = service.catalogue.write(calls.add_head, collection, body, asked.parent)
     return json_answer(await service.writing.run(add), 201)
+
+
+@router.post(
+    "/save",
+    status_code=202,
+    response_model=Task,
+    openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
+    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, DimensionMismatch, Conflict)
+    | documented(BodyTooLarge, UnsupportedMediaType, Overloaded)
+    | {202: {"model": Task, "description": "It was taken on; `Location` leads to it."}},
+)
+async def save_model(collection: str, request: Request, service: TheService) -> Response:
+    """Judge a model that was trained elsewhere, and promote it if the evidence shows that it is better.
+
+    The body holds a head's tensors, as of `GET …/models/{version}/head`, and under `query_encoder/` those of
+    a query encoder that learned with it. `request` in its metadata is a JSON object: evidence (`queries` and
+    `judgements`, or `before` and `after`), `parent`, `record`, and the options of the gate.
+    """
+    require_type(request, (TENSORS,))
+    described = await service.read(partial(service.catalogue.describe, collection))
+    body = b"".join([part async for part in limited(request, MAX_SAVED_BYTES)])
+
+    def read() -> dict[str, Any]:
+        try:
+            asked = SaveRequest.model_validate(request_of_file(body))
+        except ValidationError as error:
+            raise RequestValidationError(in_body(error)) from None
+        given = asked.to_dict()
+        parts_from_bytes(body, described.encoder["dimension"], given["encoder"])  # refused now if no model
+        if given["parent"] is not None:
+            with service.catalogue.using(collection) as opened:
+                opened.store.model(given["parent"])
+        return {**given, "content": base64.b64encode(body).decode()}
+
+    task = await service.read(partial(service.tasks.add, "save", collection, await service.read(read)))
+    return json_answer(task.to_dict(), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 
 def _largest_head_bytes(dimension: int) -> int:

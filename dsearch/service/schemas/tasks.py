@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
-from dsearch.jobs import EvaluationJob, TrainingJob, TuningJob
+from dsearch.jobs import EvaluationJob, SavingJob, TrainingJob, TuningJob
 from dsearch.service.schemas.search import MAX_QUERY_CHARACTERS, KeyKind, Limit, SearchMode, Version
 from dsearch.service.wire.declared_fields import options_from, plain_errors
 from dsearch.service.wire.fields import Given, allowed, listed
@@ -123,6 +123,33 @@ class RememberRequest(Given):
     accept: _Flag = Field(
         False, description="begin a memory with default settings where the live version has none"
     )
+
+
+class EncoderMethod(Given):
+    """Method by which an encoder learned."""
+
+    method: Literal["lora", "all"] = "lora"
+    rank: Annotated[int, Field(ge=1, le=1024), allowed("an integer from 1 to 1024")] = 16
+    alpha: Annotated[int, Field(ge=1, le=4096), allowed("an integer from 1 to 4096")] = 32
+
+
+_Scores = Annotated[
+    list[Annotated[float, Field(allow_inf_nan=False)]],
+    Field(max_length=MAX_JUDGED_QUERIES),
+    allowed(f"a list of at most {MAX_JUDGED_QUERIES} finite numbers"),
+]
+
+
+@options_from(SavingJob)
+class SaveRequest(Learning):
+    """Evidence for a model that was trained elsewhere, and what the gate asks."""
+
+    training: _Judgements | None = Field(None, description="judgements that it was trained on")
+    before: _Scores | None = Field(None, description="score of each held-out example by the live version")
+    after: _Scores | None = Field(None, description="score of each by this one; more is better")
+    parent: Version | None = Field(None, description="version that it was trained from; the live one if none")
+    record: dict[str, Any] | None = Field(None, description="what should be known of it later")
+    encoder: EncoderMethod | None = Field(None, description="of the tensors under query_encoder/")
 
 
 class RefreshRequest(Given):

@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import shutil
@@ -79,6 +80,32 @@ def tune_job(
     with open_engine() as engine:
         learned = run_tuning(engine.collection(name), job, _observer(report))
     return _written(folder, learned)
+
+
+def save_job(
+    report: Report, open_engine: OpenEngine, name: str, request: dict[str, Any], folder: Path, device: str
+) -> dict[str, Any]:
+    """Judge a model that was trained elsewhere; arguments, result and errors as those of `train_job`."""
+    be_first_to_go()
+    from dsearch.engine import parts_from_bytes
+    from dsearch.jobs import SavingJob
+    from dsearch.service.tasks.results import write_made
+    from dsearch.training import judge_layer
+
+    with open_engine() as engine:
+        collection = engine.collection(name)
+        content, parent = base64.b64decode(request["content"]), request["parent"] or collection.live_model
+        head, change = parts_from_bytes(content, collection.store.dimension, request["encoder"])
+        job = job_from_request(SavingJob, request)
+        judged = judge_layer(collection, head, job, encoder=change, parent=parent, record=request["record"])
+    return {
+        "parent": parent,
+        "record": judged.record,
+        "passed": judged.gate.passed,
+        "reason": judged.gate.reason,
+        "left_out": judged.record["left_out"],
+        "made": write_made(folder, judged),
+    }
 
 
 def job_from_request(job: type[AnyJob], request: Mapping[str, Any]) -> AnyJob:

@@ -28,7 +28,7 @@ from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.processes import run_spawned
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady, Overloaded
-from dsearch.service.tasks.jobs import Note, evaluate_job, prepare_job, train_job, tune_job
+from dsearch.service.tasks.jobs import Note, evaluate_job, prepare_job, save_job, train_job, tune_job
 from dsearch.service.tasks.readonly import OpenEngine
 from dsearch.service.tasks.results import read_made
 from dsearch.service.tasks.store import StoredTask, TaskEvent, TaskKind, TaskStore
@@ -289,6 +289,7 @@ class TaskWork:
         kinds = {
             "train": self._train,
             "tune": self._tune,
+            "save": self._save,
             "evaluate": self._evaluate,
             "refresh": self._refresh,
             "compact": self._compact,
@@ -301,6 +302,9 @@ class TaskWork:
 
     def _tune(self, job: Job) -> dict[str, Any]:
         return self._learned(job, tune_job)
+
+    def _save(self, job: Job) -> dict[str, Any]:
+        return self._learned(job, save_job)
 
     def _learned(self, job: Job, compute: Any) -> dict[str, Any]:
         """Have a head made, keep it, and let it answer if it may."""

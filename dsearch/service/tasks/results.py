@@ -26,7 +26,7 @@ from dsearch.store import Passages
 
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
-    from dsearch.training import Trained, TrainedValues, TunedSearch
+    from dsearch.training import JudgedLayer, Trained, TrainedValues, TunedSearch
 
 
 _HEAD, _TUNED = "head", "tuned"
@@ -45,7 +45,7 @@ class Made:
     tuned_head: Head | None
 
 
-def write_made(folder: Path, trained: Trained | TrainedValues | TunedSearch) -> dict[str, Any]:
+def write_made(folder: Path, trained: Trained | TrainedValues | TunedSearch | JudgedLayer) -> dict[str, Any]:
     """Write the parts into a run's folder; what is told of them, as JSON: which there are."""
     encoder = getattr(trained, "encoder", None)  # heads for values, and tuned ones, have none of these
     documents, lessons = getattr(trained, "documents", None), getattr(trained, "lessons", None)

@@ -21,7 +21,7 @@ from dsearch.errors import CorruptData, DsearchError, InsufficientStorage, NotFo
 from dsearch.results import Task
 from dsearch.types import TaskState
 
-TaskKind = Literal["train", "tune", "evaluate", "refresh", "compact", "migrate"]
+TaskKind = Literal["train", "tune", "save", "evaluate", "refresh", "compact", "migrate"]
 ENDED: tuple[TaskState, ...] = ("done", "failed", "cancelled", "interrupted")
 FILE_NAME = "tasks.db"
 KEPT_TASKS = 1000

@@ -1,0 +1,151 @@
+"""`save_model` of the clients: what was trained here, as the server takes it.
+
+The file is safetensors: the head's tensors, those of the query encoder's change under `query_encoder/`, and
+the request as JSON in the metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dsearch.errors import InvalidRequest
+from dsearch.jobs import ExampleScores, JudgedQueries
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dsearch.attention.retrieval.head import Head
+    from dsearch.encoder import EncoderChange, LearningEncoder
+
+TrainedLayer: TypeAlias = "nn.Module | Mapping[str, Any]"  # SearchLayer, RemoteSearch, Head, tensors
+TrainedEncoder: TypeAlias = "LearningEncoder | EncoderChange | None"
+AnyEvidence: TypeAlias = JudgedQueries | ExampleScores | Callable[[Any], Sequence[float]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Parts of a version that was trained here.
+
+    Attributes:
+        head: the head's tensors by name.
+        encoder: change of the query encoder.
+        parent: version that training started from; None: the live one.
+    """
+
+    head: Mapping[str, Any]
+    encoder: EncoderChange | None
+    parent: str | None
+
+
+def upload_of(layer: TrainedLayer, encoder: TrainedEncoder, parent: str | None) -> Upload:
+    """The parts of a layer, of a head, or of a head's tensors.
+
+    Raises:
+        InvalidRequest: a layer without a head of its own.
+    """
+    from dsearch.encoder import LearningEncoder
+
+    encoder = encoder or getattr(layer, "encoder", None)
+    change = encoder.change() if isinstance(encoder, LearningEncoder) else encoder
+    return Upload(_tensors_of(layer), change, parent or getattr(layer, "version", None))
+
+
+def _tensors_of(layer: TrainedLayer) -> Mapping[str, Any]:
+    if isinstance(layer, Mapping):
+        return layer
+    from dsearch.attention.retrieval.head import Head
+    from dsearch.engine import head_tensors
+
+    head = layer if isinstance(layer, Head) else getattr(layer, "head", None)
+    if not isinstance(head, Head):
+        raise InvalidRequest("a layer without a head; make it with train_head=True")
+    return {name: tensor.numpy() for name, tensor in head_tensors(head).items()}
+
+
+def evidence_by(
+    layer: TrainedLayer, evidence: AnyEvidence, measure: str | None, live: Callable[[], str]
+) -> JudgedQueries | ExampleScores | None:
+    """Evidence as data: a function scores the held-out examples by the live version's layer and by this one.
+
+    Args:
+        layer: what was trained.
+        evidence: of `save_model`.
+        measure: name of the function's score.
+        live: gives the version that answers now.
+
+    Raises:
+        InvalidRequest: a function, but no layer that can be opened for another version; scores that are not
+            one number for each example.
+    """
+    from dsearch.training import scores_by
+
+    if not callable(evidence):
+        if measure is not None:
+            raise InvalidRequest("measure names the score of a function; leave it out with other evidence")
+        return evidence
+    if not hasattr(layer, "with_model"):
+        raise InvalidRequest(
+            "a function as evidence scores layers; give a layer of dsearch.open_layer or a RemoteSearch"
+        )
+    trained: Any = layer
+    if hasattr(trained, "sync"):
+        trained.sync()
+    before = scores_by(evidence, trained.with_model(live()))
+    return ExampleScores(before, scores_by(evidence, trained), measure or "score")
+
+
+def clean_up(layer: TrainedLayer) -> None:
+    """Delete the working version of a `RemoteSearch`, whose head was handed in to be kept."""
+    release = getattr(layer, "release", None)
+    if release is not None:
+        release()
+
+
+def model_file(
+    upload: Upload,
+    evidence: JudgedQueries | ExampleScores | None,
+    record: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> bytes:
+    """The body of `POST …/models/save`."""
+    import numpy as np
+    from safetensors.numpy import save
+
+    from dsearch.training import evidence_fields
+
+    tensors = {name: np.array(tensor, np.float32, order="C") for name, tensor in upload.head.items()}
+    request = {**evidence_fields(evidence), **options, "parent": upload.parent, "record": record}
+    if upload.encoder is not None:
+        request["encoder"] = asdict(upload.encoder.training)
+        tensors |= {
+            f"query_encoder/{name}": tensor.detach().cpu().float().numpy()
+            for name, tensor in upload.encoder.tensors.items()
+        }
+    given = {name: value for name, value in request.items() if value is not None}
+    try:
+        return save(tensors, {"request": json.dumps(given, allow_nan=False)})
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"not JSON ({error}); give text, finite numbers, lists and objects") from None
+
+
+def layer_head(layer: TrainedLayer, tensors: Mapping[str, Any]) -> Head:
+    """The head of a layer of this process, with its memory; a new one of tensors alone."""
+    from dsearch.attention.retrieval.head import Head
+    from dsearch.engine import SearchLayer
+
+    if isinstance(layer, Head | SearchLayer):
+        return layer if isinstance(layer, Head) else layer.head
+    return head_of_arrays(tensors)
+
+
+def head_of_arrays(tensors: Mapping[str, Any]) -> Head:
+    """A head of these NumPy arrays."""
+    import torch
+
+    from dsearch.engine import head_from_tensors
+
+    given = {name: torch.tensor(tensor) for name, tensor in tensors.items()}
+    return head_from_tensors(given, len(given["key_delta"]))

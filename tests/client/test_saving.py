@@ -1,0 +1,199 @@
+"""`save_model` of the clients: a layer trained here is judged and kept there, as by the engine itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.service.service_fakes import WORDS, WordEncoder
+
+import dsearch
+from dsearch.client import Client, LocalEngine, RemoteSearch
+from dsearch.errors import InvalidRequest
+from dsearch.jobs import ExampleScores, JudgedQueries
+from dsearch.results import Task
+from dsearch.types import Document
+
+pytestmark = pytest.mark.server
+
+# Questions and answers share no word; each question has an answer of its own.
+TOPICS = [" ".join(pair) for pair in itertools.combinations(sorted(set(WORDS)), 2)][:16]
+ANSWERS = [Document(f"a{i:02d}", f"this{i} that{i}") for i in range(len(TOPICS))]
+QUERIES = {f"q{i:02d}": topic for i, topic in enumerate(TOPICS)}
+JUDGED = {f"q{i:02d}": {f"a{i:02d}": 1.0} for i in range(len(TOPICS))}
+STATES = torch.as_tensor(WordEncoder().encode_queries(TOPICS))
+EVIDENCE = JudgedQueries(QUERIES, JUDGED)
+names = (f"own{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def name(remote: Client, local: LocalEngine) -> str:
+    """A collection that the server and the engine of this process both have."""
+    given = next(names)
+    for api in (remote, local):
+        api.create_collection(given)
+        api.upsert(given, ANSWERS)
+    return given
+
+
+def likelihood(weights: torch.Tensor, ids: list[list[str]]) -> torch.Tensor:
+    """log weight of each question's answer."""
+    right = [[id == f"a{i:02d}" for id in line] for i, line in enumerate(ids)]
+    return (weights * torch.tensor(right)).sum(1).clamp_min(1e-9).log()
+
+
+def learn(layer: Any, forward: Callable[[], torch.Tensor], steps: int, rate: float = 0.05) -> list[float]:
+    optimizer, seen = torch.optim.SGD(layer.parameters(), lr=rate), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = -forward().mean()
+        loss.backward()
+        optimizer.step()
+        if isinstance(layer, RemoteSearch):
+            layer.sync()
+        seen.append(loss.item())
+    return seen
+
+
+def remote_layer(client: Client | LocalEngine, name: str, **options: Any) -> RemoteSearch:
+    return RemoteSearch(client, name, train_head=True, mode="dense", **options)
+
+
+def score(layer: RemoteSearch) -> torch.Tensor:
+    out = layer(STATES)
+    return likelihood(out.weights, out.ids)
+
+
+def done(client: Client | LocalEngine, task: Task) -> dict[str, Any]:
+    task = client.wait_for_task(task.id, every_s=0.05, timeout_s=120)
+    assert (task.kind, task.state) == ("save", "done"), task.problem
+    assert task.result is not None
+    return task.result
+
+
+def test_a_loss_sent_through_http_trains_the_head_that_it_trains_here(
+    remote: Client, local: LocalEngine, name: str
+) -> None:
+    over_http = remote_layer(remote, name)
+    collection = local.engine.collection(name)
+    here = dsearch.open_layer(local.engine, name, mode="dense").double()
+    doubled = STATES.double()
+
+    def sent() -> torch.Tensor:
+        out = over_http(doubled)
+        return likelihood(out.weights, out.ids)
+
+    def local_loss() -> torch.Tensor:
+        out = here(doubled)
+        return likelihood(out.weights, collection.ids_at(here.snapshot, out.positions))
+
+    there, at_home = learn(over_http, sent, 6), learn(here, local_loss, 6)
+    assert at_home[-1] < at_home[0] - 0.1
+    torch.testing.assert_close(there, at_home, rtol=1e-6, atol=1e-6)
+    wanted = dict(here.head.named_parameters())
+    assert over_http.head is not None
+    for parameter_name, parameter in over_http.head.named_parameters():
+        close = wanted[parameter_name].float()
+        torch.testing.assert_close(parameter, close, rtol=0, atol=1e-6, msg=parameter_name)
+    assert [one.version for one in remote.models(name).models] == ["v0", "v6"]  # one working version
+    over_http.release()
+    assert [one.version for one in remote.models(name).models] == ["v0"]
+    assert (over_http.model, over_http.version) == ("v0", "v0")
+
+
+@pytest.mark.parametrize("train_head", [False, True])
+def test_gradcheck_of_a_marginal_likelihood_through_http(remote: Client, name: str, train_head: bool) -> None:
+    """-log Σ_d weight(q, d) p(answer | q, d), to the states and to the reader's likelihoods."""
+    layer = RemoteSearch(remote, name, mode="dense", train_head=train_head, candidates=6)
+    generator = torch.Generator().manual_seed(3)
+    directions = torch.randn(32, 3, dtype=torch.float64, generator=generator)
+    states = STATES[:2].double()
+
+    def loss(part: torch.Tensor, likelihoods: torch.Tensor) -> torch.Tensor:
+        out = layer(states + part @ directions.T)
+        places = torch.tensor([[int(id[1:]) for id in line] for line in out.ids])
+        return -(out.weights * likelihoods.softmax(-1).gather(1, places)).sum(1).log().sum()
+
+    part = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+    reader = torch.randn(2, len(TOPICS), dtype=torch.float64, generator=generator).requires_grad_()
+    assert torch.autograd.gradcheck(loss, (part, reader), eps=1e-6, atol=1e-6, rtol=1e-4, fast_mode=True)
+
+
+def test_judgements_decide_there_as_here(remote: Client, local: LocalEngine, name: str) -> None:
+    results = []
+    for api in (remote, local):
+        layer = remote_layer(api, name)
+        learn(layer, lambda layer=layer: score(layer), 12, rate=0.5)
+        task = api.save_model(name, layer, evidence=EVIDENCE, record={"loss": "marginal"}, seed=1)
+        results.append(done(api, task))
+        models = api.models(name)
+        assert [one.version for one in models.models] == ["v0", results[-1]["model"]]
+        record = models.models[-1].record
+        assert (record["scope"], record["uploaded"]) == ("layer", {"loss": "marginal"})
+        assert models.models[-1].parent == "v0"
+        assert models.live == results[-1]["model"]
+    assert results[0]["gate"]["verdict"] == "passed"
+    assert set(results[0]) == set(results[1])
+    for part in ("gate", "reason", "model", "live", "examples", "left_out"):
+        assert results[0][part] == results[1][part], part
+    hits = [api.search(name, TOPICS[0], limit=1, mode="dense").hits[0].id for api in (remote, local)]
+    assert hits == ["a00", "a00"]
+    assert remote.rollback(name).model == "v0"
+
+
+def test_a_function_scores_both_versions_over_http(remote: Client, name: str) -> None:
+    layer = remote_layer(remote, name)
+    learn(layer, lambda: score(layer), 12, rate=0.5)
+    saved = done(remote, remote.save_model(name, layer, evidence=score, measure="log-likelihood"))
+    assert saved["live"] is True
+    assert saved["gate"]["measure"] == "log-likelihood"
+    assert [one.version for one in remote.models(name).models] == ["v0", saved["model"]]
+    worse = remote_layer(remote, name, model="v0")
+    refused = done(remote, remote.save_model(name, worse, evidence=score))
+    assert refused["live"] is False
+    assert "it did not rise" in refused["reason"]
+
+
+def test_a_layer_of_a_folder_and_bare_tensors(remote: Client, local: LocalEngine, name: str) -> None:
+    layer = dsearch.open_layer(local.engine, name, mode="dense")
+    assert done(remote, remote.save_model(name, layer, accept=True))["live"] is True
+    tensors = remote.head(name, "v1")
+    scores = ExampleScores([0.1 * i for i in range(12)], [0.1 * i + 1 + 0.01 * i for i in range(12)])
+    for api in (remote, local):
+        saved = done(api, api.save_model(name, tensors, evidence=scores, parent="v0", promote=False))
+        assert (saved["live"], saved["parent"]) == (False, "v0")
+        assert saved["gate"]["verdict"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"evidence": ExampleScores([1.0], [1.0, 2.0])}, "1 scores before and 2 after"),
+        ({"measure": "x"}, "measure names the score of a function"),
+        ({"evidence": lambda _: [1.0]}, "give a layer of dsearch.open_layer or a RemoteSearch"),
+        ({"parent": "v77"}, "v77"),
+        ({"risk": "reckless"}, "cautious, balanced, bold"),
+        ({"record": {"a": object()}}, "not JSON"),
+    ],
+)
+def test_what_is_refused_is_refused_at_once(remote: Client, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(dsearch.DsearchError) as caught:
+        remote.save_model("papers", remote.head("papers", "v0"), **given)
+    assert message in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_layer_without_what_is_needed_says_so(remote: Client) -> None:
+    layer = RemoteSearch(remote, "papers")
+    layer.sync()
+    with pytest.raises(InvalidRequest, match="make it with train_head=True"):
+        remote.save_model("papers", layer)
+    with pytest.raises(InvalidRequest, match="make it with encoder="):
+        layer.query_states(["river"])
+    with pytest.raises(InvalidRequest, match="encoder_training without an encoder"):
+        RemoteSearch(remote, "papers", encoder_training="lora")
+    given = RemoteSearch(remote, "papers", encoder=WordEncoder())
+    assert given.query_states(["river"]).shape == (1, 32)
