@@ -19,8 +19,10 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
 from dsearch.index import K1, B, checked_weighting
+from dsearch.store.sqlite.digest import canonical_json
 
 MAX_HEADS = 64
+MAX_RECORD_DEPTH = 64
 _TEMPERATURES = (1e-6, 1e6)
 
 
@@ -147,16 +149,28 @@ def _record(content: bytes) -> dict[str, Any]:
     """The record in the header; `load` has checked that there is one and that it is JSON."""
     metadata = metadata_of(content)
     try:
-        record = json.loads(metadata.get("record", "{}"), parse_constant=_refuse)
+        record = json.loads(metadata.get("record", "{}"))
+        _require_shallow(record, MAX_RECORD_DEPTH)
+        canonical_json(record).encode("utf-8")  # as it is stored: no NaN, no 1e999, no half of a character
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
-        raise InvalidRequest("a record that is no JSON object; leave it out, or give an object")
+        raise InvalidRequest(
+            f"a record that is no JSON object of at most {MAX_RECORD_DEPTH} levels and finite numbers; leave "
+            "it out, or give such an object"
+        )
     return cast("dict[str, Any]", record)
 
 
-def _refuse(constant: str) -> float:
-    raise ValueError(constant)
+def _require_shallow(value: Any, levels: int) -> None:
+    """Raise ValueError for JSON nested deeper than `levels`, which could not be written back as JSON."""
+    if not isinstance(value, dict | list):
+        return
+    if levels == 0:
+        raise ValueError("nested too deep")
+    inner = cast("dict[str, Any] | list[Any]", value)
+    for item in inner.values() if isinstance(inner, dict) else inner:
+        _require_shallow(item, levels - 1)
 
 
 def _shown(names: list[str]) -> str:
