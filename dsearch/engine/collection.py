@@ -20,6 +20,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, QueryCache, TextEncoder
 from dsearch.engine.indexing.chunking import Cutting, encode
 from dsearch.engine.indexing.clean_close import CleanClose
+from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import (
     Ingested,
     OnProgress,
@@ -312,22 +313,23 @@ class Collection(CollectionState):
 
         Raises:
             InvalidRequest: unknown kind, target outside 0 to 1, or limit below 1.
-            Cancelled, ProcessDied, InsufficientStorage: nothing changed.
+            Cancelled, ProcessDied, InsufficientStorage, Unavailable: nothing changed.
         """
         self.store.require_sound()  # a build would take what a damaged database has lost for deleted
-        damaged = self._damaged_generation()
-        number = self.rebuilder.build(
-            partial(tuning_queries, self, texts=queries),
-            keys=KeyOptions.of(self.store).changed(kind, recall_target, memory_bytes),
-            spawned=self.rebuilder.by_itself if spawned is None else spawned,
-            on_progress=on_progress,
-            cancelled=cancelled,
-        )
-        if self._documents.has(self.live_model):
-            with self._writing:
-                self._documents.renew(self.live_model)
-        if damaged in self.store.generations():
-            retire_one(self.store, damaged.number)
+        with disk_errors(self.store, "refresh"):
+            damaged = self._damaged_generation()
+            number = self.rebuilder.build(
+                partial(tuning_queries, self, texts=queries),
+                keys=KeyOptions.of(self.store).changed(kind, recall_target, memory_bytes),
+                spawned=self.rebuilder.by_itself if spawned is None else spawned,
+                on_progress=on_progress,
+                cancelled=cancelled,
+            )
+            if self._documents.has(self.live_model):
+                with self._writing:
+                    self._documents.renew(self.live_model)
+            if damaged in self.store.generations():
+                retire_one(self.store, damaged.number)
         return number
 
     def retune(self) -> TunedKeys | None:

@@ -55,7 +55,7 @@ def revoke(id: Annotated[str, typer.Argument(help="The key's id.")], home: optio
     opened = _opened(home)
     key = opened.revoke(id)
     typer.echo(f"key {key.id} ({key.name}) is revoked")
-    if opened.all_revoked:
+    if not opened.opening:
         say(
             "it was the last one: a server of this home answers nobody now; make another with: "
             f"{typed('keys create', '--name', 'NAME')}; or serve without keys, on this machine only: "

@@ -10,6 +10,7 @@ clients are: documents.py, search.py, models.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -38,7 +39,8 @@ def open(
     Args:
         home: folder of the collections.
         readonly: open it beside another process that writes.
-        encoder: loads the encoder; the default one when None.
+        encoder: loads the encoder; when None the one of the settings, as the command line does
+            (DSEARCH_ENCODER, DSEARCH_BACKEND, DSEARCH_DTYPE, DSEARCH_DEVICE, dsearch.toml).
         observer: receives the progress of training, tuning and evaluation; may stop them.
         device: runs training: "cpu", "cuda".
 
@@ -50,8 +52,23 @@ def open(
         raise InvalidRequest(
             f"{str(home)!r} is an address, not a folder; use dsearch.Client, which has the same methods"
         )
-    engine = SearchEngine(home, readonly=readonly, encoder=encoder)
+    engine = SearchEngine(home, readonly=readonly, encoder=encoder or partial(_of_settings, Path(home)))
     return LocalEngine(engine, observer=observer, device=device)
+
+
+def _of_settings(home: Path) -> TextEncoder:
+    """Load the encoder of the settings; read at its first use, so that a keyword search needs none."""
+    from dsearch.config import load_settings
+    from dsearch.encoder import CACHE_NAME, load_encoder
+
+    settings = load_settings(home=home)
+    return load_encoder(
+        settings.encoder,
+        backend=settings.backend,
+        dtype=settings.dtype,
+        device=settings.device,
+        cache=home / CACHE_NAME,
+    )
 
 
 class LocalEngine(LocalDocuments, LocalSearch, LocalModels, LocalUpkeep):

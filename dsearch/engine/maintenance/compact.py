@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsearch.engine.collection import Collection
+from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import OnProgress
 from dsearch.engine.indexing.retention import clear, retire
 from dsearch.engine.models.documents import FOLDER
@@ -83,8 +84,29 @@ def compact(
 
     Raises:
         InsufficientStorage: it needs twice the space temporarily.
+        Unavailable: the disk cannot be read or written; all documents stand.
         Cancelled: deleted data may remain in files.
     """
+    with disk_errors(collection.store, "compact"):
+        return _compact(
+            collection,
+            on_progress,
+            rebuild=rebuild,
+            spawned=spawned,
+            patience_s=patience_s,
+            cancelled=cancelled,
+        )
+
+
+def _compact(
+    collection: Collection,
+    on_progress: OnProgress | None,
+    *,
+    rebuild: bool,
+    spawned: bool | None,
+    patience_s: float,
+    cancelled: Callable[[], bool] | None,
+) -> Compacted:
     store = collection.store
     requested, before = store.sequence, folder_bytes(store.path)
     if rebuild or collection.stale or store.count().tombstones:

@@ -20,8 +20,10 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
 from dsearch.index import K1, B, checked_weighting
+from dsearch.store.sqlite.digest import canonical_json
 
 MAX_HEADS = 64
+MAX_RECORD_DEPTH = 64
 _TEMPERATURES = (1e-6, 1e6)
 
 
@@ -201,16 +203,28 @@ def _record(content: bytes) -> dict[str, Any]:
 def _object_of(content: bytes, name: str) -> dict[str, Any]:
     metadata = metadata_of(content)
     try:
-        found = json.loads(metadata.get(name, "{}"), parse_constant=_refuse)
+        found = json.loads(metadata.get(name, "{}"))
+        _require_shallow(found, MAX_RECORD_DEPTH)
+        canonical_json(found).encode("utf-8")  # as it is stored: no NaN, no 1e999, no half of a character
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise InvalidRequest(f"a {name} that is no JSON object; leave it out, or give an object")
+        raise InvalidRequest(
+            f"a {name} that is no JSON object of at most {MAX_RECORD_DEPTH} levels and finite numbers; leave "
+            "it out, or give such an object"
+        )
     return cast("dict[str, Any]", found)
 
 
-def _refuse(constant: str) -> float:
-    raise ValueError(constant)
+def _require_shallow(value: Any, levels: int) -> None:
+    """Raise ValueError for JSON nested deeper than `levels`, which could not be written back as JSON."""
+    if not isinstance(value, dict | list):
+        return
+    if levels == 0:
+        raise ValueError("nested too deep")
+    inner = cast("dict[str, Any] | list[Any]", value)
+    for item in inner.values() if isinstance(inner, dict) else inner:
+        _require_shallow(item, levels - 1)
 
 
 def _shown(names: list[str]) -> str:

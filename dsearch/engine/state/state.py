@@ -242,7 +242,7 @@ class CollectionState:
         return SearchLayer(snapshot, head, **own)
 
     def layer_parts(self, snapshot: Snapshot, options: LayerOptions) -> tuple[Snapshot, dict[str, Any]]:
-        """Resolve the options that name documents or a field: the snapshot and the options of a `SearchLayer`.
+        """Resolve the options that name documents or a field; return a `SearchLayer`'s snapshot and options.
 
         Raises:
             InvalidRequest: not a field, a field for a score that compares vectors.

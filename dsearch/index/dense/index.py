@@ -7,7 +7,9 @@ them, excluded positions never appear.
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -216,8 +218,13 @@ class DenseIndex:
         return written
 
     def save(self, path: Path) -> None:
-        """Write one FAISS file."""
-        faiss.write_index(self._index, str(path))
+        """Write one FAISS file; raises OSError."""
+        try:
+            faiss.write_index(self._index, str(path))
+        except RuntimeError as error:  # FAISS's words for an error of the disk
+            full = os.strerror(errno.ENOSPC) in str(error)
+            reason = str(error).strip().splitlines()[-1][:200]
+            raise OSError(errno.ENOSPC if full else errno.EIO, reason, str(path)) from error
 
     def using(self, parameters: Mapping[str, int]) -> DenseIndex:
         """Return an index of the same keys with other search parameters.

@@ -13,7 +13,8 @@ import re
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dsearch.service.auth.keys import ApiKey, ApiKeys
+from dsearch.hints import Command
+from dsearch.service.auth.keys import MAKE_ONE, ApiKey, ApiKeys
 from dsearch.service.auth.keys import Scope as KeyScope
 from dsearch.service.errors import KeyMissing, ScopeTooNarrow
 
@@ -37,12 +38,6 @@ def needed_scope(method: str, path: str) -> KeyScope:
     if method in ("GET", "HEAD") or (method == "POST" and _ASKING.fullmatch(path)):
         return "read"
     return "write" if _WRITING.fullmatch(path) else "admin"
-
-
-ALL_REVOKED = (
-    "every API key of this server was revoked, so it answers nobody; make one with: dsearch keys create "
-    "--name NAME, or let it answer this machine without keys again: dsearch keys clear, and restart it"
-)
 
 
 class Access:
@@ -83,19 +78,25 @@ class Access:
         self._required = self._required or made
         if not self._required:
             return None
-        if self._keys.all_revoked:
-            raise KeyMissing(ALL_REVOKED)
+        if made and not self._keys.opening:
+            raise KeyMissing(
+                "every key of this service was revoked; make a new one where it runs, or let it answer this "
+                "machine without keys again: dsearch keys clear, and restart it",
+                hint=MAKE_ONE,
+            )
         given = Headers(scope=scope).get("authorization", "")
         kind, _, text = given.partition(" ")
         if kind.lower() != "bearer" or not text.strip():
-            raise KeyMissing("no API key; send one as `Authorization: Bearer ds_…` (dsearch keys create)")
+            raise KeyMissing(
+                "no API key; send one as `Authorization: Bearer ds_…`, or make one", hint=MAKE_ONE
+            )
         key = self._keys.holder(text.strip())
         if key is None:
-            raise KeyMissing("this API key is not known or was revoked; make one with: dsearch keys create")
+            raise KeyMissing("this API key is not known or was revoked; make one", hint=MAKE_ONE)
         needed = needed_scope(scope["method"], scope["path"])
         if not key.may(needed):
             raise ScopeTooNarrow(
-                f"key {key.id} has scope {key.scope}; {scope['method']} here needs {needed} "
-                f"(dsearch keys create --scope {needed})"
+                f"key {key.id} has scope {key.scope}; {scope['method']} here needs {needed}: make such a key",
+                hint=Command("keys create", ("--name", "NAME", "--scope", needed)),
             )
         return key

@@ -3,6 +3,20 @@
 A key is `ds_<id>_<secret>` with 256 random bits. Only its SHA-256 is stored: slow hashes protect passwords
 that people choose, and nobody can try 2^256 keys. Secrets are compared in constant time. A revoked key stays
 listed without its hash, so that the file continues to say that keys are required.
+
+Losses. `keys.json` has the number of its last change and a digest of its content; `keys.mark` beside it has
+the same number. Both are replaced in one step and synced, the mark last. So each loss has an answer:
+
+| the file is                       | requests               | `dsearch keys create`              |
+|-----------------------------------|------------------------|------------------------------------|
+| cut, or a bit of it flipped       | refused (corrupt_data) | refused until it is moved away     |
+| older than its mark               | refused (corrupt_data) | refused until it is moved away     |
+| deleted                           | refused (corrupt_data) | starts over; old keys open nothing |
+| there, and the mark is not        | as before              | writes the mark again              |
+
+Without both files a home is one without keys. A digest guards against faults, not against a program that may
+write to the home, which can read the documents too. Files of release 0.3.0 have neither digest nor mark; the
+next change adds them.
 """
 
 from __future__ import annotations
@@ -17,19 +31,22 @@ import threading
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from filelock import FileLock
 
 from dsearch.errors import Conflict, CorruptData, InvalidRequest, NotFound
+from dsearch.hints import Command
 from dsearch.store.sqlite.watermark import sync_folder
 
 Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 FILE_NAME = "keys.json"
+MARK_NAME = "keys.mark"
 _FORMAT = 1
 _KEY = re.compile(r"ds_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 _NOBODY = "0" * 64
+MAKE_ONE = Command("keys create", ("--name", "NAME", "--scope", "admin"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +84,17 @@ class ApiKeys:
     def __init__(self, home: Path):
         self.path = home / FILE_NAME
         self._at = str(self.path)
+        self._mark = home / MARK_NAME
         self._lock = threading.Lock()
         self._seen: tuple[int, int, int] | None = None
         self._keys: dict[str, ApiKey] = {}
+        self._sequence = 0
 
     def list(self) -> list[ApiKey]:
         """Every key that was made, revoked ones included.
 
         Raises:
-            CorruptData: the file is not what was written; nobody gets in until it is mended.
+            CorruptData: the file is lost or not what was written; nobody gets in until it is mended.
         """
         return list(self._read().values())
 
@@ -85,16 +104,16 @@ class ApiKeys:
         return bool(self._read())
 
     @property
-    def all_revoked(self) -> bool:
-        """True if keys were created and none of them opens anything any more; raises as `list`."""
-        keys = self._read()
-        return bool(keys) and not any(key.sha256 for key in keys.values())
+    def opening(self) -> bool:
+        """True if any key opens something; raises as `list`."""
+        return any(key.sha256 for key in self._read().values())
 
     def create(self, name: str, scope: str) -> tuple[str, ApiKey]:
         """Make a key: the key itself, which is kept nowhere and not shown again, and what is kept of it.
 
         Raises:
             InvalidRequest: no name, or not a scope.
+            CorruptData: the file is not what was written. One that was deleted is begun again.
         """
         if scope not in SCOPES:
             raise InvalidRequest(f"scope={scope!r}; use {', '.join(SCOPES)}")
@@ -104,7 +123,7 @@ class ApiKeys:
         text = f"ds_{id}_{secret}"
         key = ApiKey(id, name.strip(), scope, _now(), _digest(text))  # type: ignore[arg-type]
         with self._lock, self._alone():
-            self._write({**self._load(), id: key})
+            self._write({**self._load(lost=True), id: key})
         return text, key
 
     def revoke(self, id: str) -> ApiKey:
@@ -159,45 +178,87 @@ class ApiKeys:
         with self._lock:
             return self._load()
 
-    def _load(self) -> dict[str, ApiKey]:
+    def _load(self, *, lost: bool = False) -> dict[str, ApiKey]:
+        """The keys; without a file none, which is refused where one was written unless `lost`."""
         try:
             state = os.stat(self._at)  # at every request: the path's own takes four times as long
         except FileNotFoundError:
-            self._seen, self._keys = None, {}
+            marked = _marked(self._mark)
+            if marked and not lost:
+                raise CorruptData(
+                    f"{FILE_NAME} is missing though {marked} changes of it were made; no key opens anything "
+                    "until it is restored. Give all keys up and make a new one",
+                    hint=MAKE_ONE,
+                ) from None
+            self._seen, self._keys, self._sequence = None, {}, marked
             return self._keys
         seen = (state.st_ino, state.st_mtime_ns, state.st_size)
         if seen != self._seen:
-            self._keys = _parse(self.path)
-            self._seen = seen
+            keys, sequence = _parse(self.path)
+            if sequence < (marked := _marked(self._mark)):
+                raise _unreadable(
+                    f"it is of change {sequence}, and {marked} were made; revocations may be lost"
+                )
+            self._keys, self._sequence, self._seen = keys, sequence, seen
         return self._keys
 
     def _write(self, keys: dict[str, ApiKey]) -> None:
-        """Replace the file in one step, readable by its owner alone."""
-        unfinished = self.path.with_name(f".{FILE_NAME}.{os.getpid()}.writing")
-        content = {"format": _FORMAT, "keys": [asdict(key) for key in keys.values()]}
-        unfinished.unlink(missing_ok=True)
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self.path)
-        sync_folder(self.path.parent)  # a revocation that a power cut undoes would open the door again
+        """Replace file and mark."""
+        sequence = self._sequence + 1
+        content = {"format": _FORMAT, "keys": [asdict(key) for key in keys.values()], "sequence": sequence}
+        _replace(self.path, content)
+        _replace(self._mark, {"sequence": sequence})
 
 
-def _parse(path: Path) -> dict[str, ApiKey]:
+def _replace(path: Path, content: dict[str, Any]) -> None:
+    """Replace a file in one step, readable by its owner alone, with a digest of its content."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        json.dump({**content, "digest": _content_digest(content)}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    sync_folder(path.parent)  # a revocation that a power cut undoes would open the door again
+
+
+def _parse(path: Path) -> tuple[dict[str, ApiKey], int]:
+    """Read the keys and the number of their last change: 0 in a file of 0.3.0, which has no digest."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']}")
+        if set(content) != {"format", "keys"} and content.pop("digest") != _content_digest(content):
+            raise ValueError("it is not what was written")
         keys = [ApiKey(**one) for one in content["keys"]]
         if any(key.scope not in SCOPES for key in keys):
             raise ValueError("an unknown scope")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptData(
-            f"{path.name} cannot be read ({error}); no key opens anything until it is restored or removed"
-        ) from error
-    return {key.id: key for key in keys}
+        return {key.id: key for key in keys}, content.get("sequence", 0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(str(error)) from error
+
+
+def _marked(path: Path) -> int:
+    """Number of the last change that the mark knows; 0 without one, or where it cannot be read."""
+    try:
+        content = json.loads(path.read_bytes())
+        sequence = content["sequence"]
+        return sequence if content["digest"] == _content_digest({"sequence": sequence}) else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _unreadable(reason: str) -> CorruptData:
+    return CorruptData(
+        f"{FILE_NAME} cannot be used ({reason}); no key opens anything until it is restored. Or move it "
+        "away, which gives all keys up, and make a new one",
+        hint=MAKE_ONE,
+    )
+
+
+def _content_digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(text: str) -> str:

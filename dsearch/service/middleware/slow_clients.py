@@ -15,14 +15,16 @@ import asyncio
 import socket
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, ClassVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dsearch.errors import InvalidRequest
+from dsearch.service.errors import MalformedRequest
+from dsearch.service.wire.problems import MEDIA_TYPE, problem
 
-_TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _STATE = "dsearch.connection"
 
 
@@ -79,6 +81,10 @@ class PatientProtocol(asyncio.Protocol):
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         make: Any = AutoHTTPProtocol
         self._served = make(config, server_state, {**app_state, _STATE: self}, _loop)
+        # The parsers answer what they cannot read with it, as text that is no problem document.
+        self._served.send_400_response = lambda _: self._refuse(
+            HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request; check its first line and its headers"
+        )
         self.waiting_since: float | None = None
         self._request: _Request | None = None
         self._header_bytes = 0
@@ -154,9 +160,23 @@ class PatientProtocol(asyncio.Protocol):
     def _refuse_long_headers(self) -> None:
         if self._request is None and self._header_bytes > self.patience.header_bytes:
             self._header_bytes = 0
-            if not self.transport.is_closing():
-                self.transport.write(_TOO_LONG)
-                self.transport.close()
+            self._refuse(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                f"headers above {self.patience.header_bytes} bytes; send shorter ones",
+            )
+
+    def _refuse(self, status: HTTPStatus, detail: str) -> None:
+        """Answer what never became a request, and close the connection."""
+        if self.transport.is_closing():
+            return
+        answer = problem(MalformedRequest.code, detail, status=status)
+        content = bytes(answer.body)
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {MEDIA_TYPE}\r\n"
+            f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + content)
+        self.transport.close()
 
 
 class _Request:
