@@ -16,15 +16,14 @@ from dsearch.cli.commands import (
     index,
     keys,
     maintenance,
-    mcp,
     models,
     search,
     serve,
     system,
     train,
     tune,
-    watch,
 )
+from dsearch.cli.services import mcp, watch
 from dsearch.cli.session import remember_home
 
 app = typer.Typer(

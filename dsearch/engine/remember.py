@@ -87,21 +87,21 @@ def _memory_of(
     """The judged queries as a memory, and the number of judgements that were left out, by reason."""
     ids = sorted({document for grades in judgements.values() for document in grades})
     rows = collection.store.rows_of(ids)
-    snapshot, known = collection.snapshot, list(rows)
-    positions = snapshot.positions_of(np.array([rows[id] for id in known], np.int64))
-    position_of = {id: int(at) for id, at in zip(known, positions, strict=True) if at >= 0}
+    snapshot, ids_here = collection.snapshot, list(rows)
+    positions = snapshot.positions_of(np.array([rows[id] for id in ids_here], np.int64))
+    position_of = {id: int(at) for id, at in zip(ids_here, positions, strict=True) if at >= 0}
     reasons = {"unknown documents": 0, "grades of 0 or less": 0, "queries without text": 0}
     texts: list[str] = []
     graded: list[tuple[int, int, float]] = []
     for query, grades in judgements.items():
         positive = {id: grade for id, grade in grades.items() if grade > 0}
-        found = {position_of[id]: grade for id, grade in positive.items() if id in position_of}
+        grade_at = {position_of[id]: grade for id, grade in positive.items() if id in position_of}
         reasons["grades of 0 or less"] += len(grades) - len(positive)
-        reasons["unknown documents"] += len(positive) - len(found)
+        reasons["unknown documents"] += len(positive) - len(grade_at)
         if not (text := queries.get(query, "").strip()):
             reasons["queries without text"] += 1
-        elif found:
-            graded += [(len(texts), at, grade) for at, grade in found.items()]
+        elif grade_at:
+            graded += [(len(texts), at, grade) for at, grade in grade_at.items()]
             texts.append(text)
     left_out = {reason: count for reason, count in reasons.items() if count}
     if not graded:
@@ -125,12 +125,12 @@ def _memory_of(
 
 def _delete_oldest(collection: Collection, parent: str) -> None:
     """Delete all but the newest versions that were made here of `parent`; one that is in use stays."""
-    made = [
+    versions = [
         model.version
         for model in collection.store.models()
         if model.parent == parent and model.record.get("scope") == SCOPE
     ]
-    for version in made[:-KEPT]:
+    for version in versions[:-KEPT]:
         try:
             collection.delete_model(version)
         except DsearchError:  # the parent of another, or promoted again: it is needed

@@ -184,8 +184,8 @@ class QueryMemory(nn.Module):
         grades = np.concatenate([self.grades.cpu(), more.grades.cpu()])
         # Of two grades of one pair the last one counts, which is the first from behind.
         _, last = np.unique((query * len(rows) + document)[::-1], return_index=True)
-        kept = np.sort(len(query) - 1 - last)
-        queries, of_query = np.unique(query[kept], return_inverse=True)
+        pairs = np.sort(len(query) - 1 - last)
+        queries, of_query = np.unique(query[pairs], return_inverse=True)
         states = torch.cat([self.states, more.states]).cpu().numpy()
         embeddings = torch.cat([self.embeddings, more.embeddings]).cpu().numpy()
         changed = np.zeros(len(self) + len(more), bool)
@@ -196,8 +196,8 @@ class QueryMemory(nn.Module):
             embeddings[first],
             rows,
             of_query,
-            document[kept],
-            grades[kept],
+            document[pairs],
+            grades[pairs],
             texts=None if texts is None else [texts[int(at)] for at in queries],
             inserted=changed[queries],
             strength=self.strength.item(),
@@ -212,16 +212,16 @@ class QueryMemory(nn.Module):
             InvalidRequest: none was.
         """
         numbers = {name: buffer.cpu().numpy() for name, buffer in self.named_buffers()}
-        kept = numbers["inserted"][numbers["of_query"]]
-        queries, of_query = np.unique(numbers["of_query"][kept], return_inverse=True)
-        documents, of_document = np.unique(numbers["of_document"][kept], return_inverse=True)
+        pairs = numbers["inserted"][numbers["of_query"]]
+        queries, of_query = np.unique(numbers["of_query"][pairs], return_inverse=True)
+        documents, of_document = np.unique(numbers["of_document"][pairs], return_inverse=True)
         return QueryMemory(
             numbers["states"][queries],
             numbers["embeddings"][documents],
             numbers["rows"][documents],
             of_query,
             of_document,
-            numbers["grades"][kept],
+            numbers["grades"][pairs],
             texts=None if self.texts is None else [self.texts[int(at)] for at in queries],
             inserted=np.ones(len(queries), bool),
         )

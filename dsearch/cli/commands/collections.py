@@ -39,11 +39,11 @@ def create(
             info = created.describe()
     except HomeLocked as locked:
         cut = {"tokens": passage_tokens, "overlap": overlap, "none": no_passages or None}
-        given = {option: value for option, value in cut.items() if value is not None}
+        passages = {option: value for option, value in cut.items() if value is not None}
         with server_of(locked) as client:
             if name in [one.name for one in client.collections()]:
                 raise Conflict(f"collection {name!r} exists; drop it first, or choose another name") from None
-            info = client.create_collection(name, language=language, passages=given or None, kind=kind)
+            info = client.create_collection(name, language=language, passages=passages or None, kind=kind)
     if json:
         print_json(asdict(info))
         return
@@ -60,36 +60,36 @@ def drop(
     """Delete collections with everything in them: documents, models, feedback."""
     try:
         with opened_engine(home, readonly=False) as (engine, _):
-            held = {name: engine.collection(name).store.count().documents for name in names}
-            _consent(held, yes)
+            documents_of = {name: engine.collection(name).store.count().documents for name in names}
+            _consent(documents_of, yes)
             for name in names:
                 engine.drop(name)
     except HomeLocked as locked:
         with server_of(locked) as client:
-            held = {name: client.collection(name).documents for name in names}
-            _consent(held, yes)
+            documents_of = {name: client.collection(name).documents for name in names}
+            _consent(documents_of, yes)
             for name in names:
                 client.delete_collection(name)
     if json:
-        print_json({"dropped": held})
+        print_json({"dropped": documents_of})
         return
-    for name, documents in held.items():
+    for name, documents in documents_of.items():
         typer.echo(f"{name}: dropped, with {documents} documents")
 
 
-def _consent(held: dict[str, int], yes: bool) -> None:
+def _consent(documents_of: dict[str, int], yes: bool) -> None:
     """Ask on a terminal.
 
     Raises:
         InvalidRequest: nobody can be asked.
         Abort: the answer was no.
     """
-    told = ", ".join(f"{name} ({documents} documents)" for name, documents in held.items())
+    names = ", ".join(f"{name} ({documents} documents)" for name, documents in documents_of.items())
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidRequest(f"this deletes {told} for good; add --yes")
-    typer.confirm(f"Delete {told} for good?", abort=True, err=True)
+        raise InvalidRequest(f"this deletes {names} for good; add --yes")
+    typer.confirm(f"Delete {names} for good?", abort=True, err=True)
 
 
 def show(

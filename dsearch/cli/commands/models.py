@@ -55,7 +55,7 @@ def delete(
     ] = None,
     home: options.HomeFolder = None,
 ) -> None:
-    """Delete a version with its files. Its number is not given again."""
+    """Delete a version with its files. Its number is not changes again."""
     of_group, home_of_group = context.obj
     name = collection or of_group
     try:
@@ -174,26 +174,26 @@ def refresh(
     threads: options.Threads = None,
 ) -> None:
     """Rebuild the index from the stored embeddings, its keys projected by the live head."""
-    asked = None
+    texts = None
     if queries is not None:
         from dsearch.corpus import Problems, read_queries
 
-        asked = [query.text for query in read_queries(queries, Problems())]
+        texts = [query.text for query in read_queries(queries, Problems())]
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:
         with opened_engine(home, readonly=False, **own) as (engine, _):
             target = engine.collection(collection)
             with ProgressBars() as on_progress:
                 number = target.refresh(
-                    on_progress, kind=kind, recall_target=recall, memory_bytes=memory, queries=asked
+                    on_progress, kind=kind, recall_target=recall, memory_bytes=memory, queries=texts
                 )
-            live, kept = target.live_model, described_keys(target.describe().keys)
+            live, keys = target.live_model, described_keys(target.describe().keys)
     except HomeLocked as locked:
-        given = {"kind": kind, "recall_target": recall, "memory_bytes": memory, "queries": asked}
+        changes = {"kind": kind, "recall_target": recall, "memory_bytes": memory, "queries": texts}
         with server_of(locked) as client:
-            built = refresh_by_server(client, collection, **given)
-        number, live, kept = built["generation"], built["model"], described_keys(built["keys"])
-    typer.echo(f"{collection}: generation {number} is live, with the keys of model {live}: {kept}")
+            built = refresh_by_server(client, collection, **changes)
+        number, live, keys = built["generation"], built["model"], described_keys(built["keys"])
+    typer.echo(f"{collection}: generation {number} is live, with the keys of model {live}: {keys}")
 
 
 def _described(model: Model) -> str:

@@ -52,8 +52,8 @@ class ModelOperations:
             judgements: query id → document id → grade, above 0 for documents that answer the query.
             accept: begin a memory with default settings where the live version has none.
         """
-        asked = {"queries": queries, "judgements": judgements, "accept": accept}
-        posted = question(collection, "models/remember", asked)
+        body = {"queries": queries, "judgements": judgements, "accept": accept}
+        posted = question(collection, "models/remember", body)
         answer = yield replace(posted, repeatable=False, writes=True)
         return wire.made(Remembered, wire.content_of(answer))
 

@@ -57,8 +57,8 @@ class SearchOperations:
         **options: Unpack[FindOptions],
     ) -> Flow[SearchResult]:
         """Search by example: documents like some ids and unlike others, without these. `POST …/similar`"""
-        asked = {"like": list(like), "unlike": list(unlike), "query": query, **options}
-        answer = yield question(collection, "similar", asked)
+        body = {"like": list(like), "unlike": list(unlike), "query": query, **options}
+        answer = yield question(collection, "similar", body)
         return wire.search_result(query or "", wire.content_of(answer))
 
     @operation
@@ -66,8 +66,8 @@ class SearchOperations:
         self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
     ) -> Flow[Facets]:
         """Count the documents with each value of these metadata fields. `POST …/facets`"""
-        asked = {"fields": list(fields), "filter": filter, "limit": limit}
-        answer = yield question(collection, "facets", asked)
+        body = {"fields": list(fields), "filter": filter, "limit": limit}
+        answer = yield question(collection, "facets", body)
         return wire.made(Facets, wire.content_of(answer))
 
     @operation
@@ -94,7 +94,7 @@ class SearchOperations:
     ) -> Flow[Attention]:
         """Compute attention: context, weights, scores and ids; options: `DifferentiableOptions`.
 
-        Any number of queries: they are asked 64 at a time, all of one state. `POST …/attend`
+        Any number of queries: they are sent 64 at a time, all of one state. `POST …/attend`
 
         Args:
             collection: its name.
@@ -106,12 +106,12 @@ class SearchOperations:
             options: how they attend.
         """
         body = {**plain(options), "include": list(include), "certify": certify}
-        found: list[Attention] = []
+        parts: list[Attention] = []
         for part in parts_of(queries, vectors):
             answer = yield question(collection, "attend", {**body, **part}, TENSORS)
-            found.append(wire.attention(answer.content))
-            body["stamp"], body["model"] = asdict(found[0].stamp), None
-        return joined(found)
+            parts.append(wire.attention(answer.content))
+            body["stamp"], body["model"] = asdict(parts[0].stamp), None
+        return joined(parts)
 
     @operation
     def vjp(
@@ -148,7 +148,7 @@ class SearchOperations:
             "grad_weights": None if weights is None else ragged(weights),
             "grad_scores": None if scores is None else ragged(scores),
         }
-        found: list[Gradients] = []
+        parts: list[Gradients] = []
         start = 0
         for part in parts_of(queries, vectors):
             stop = start + counted(part)
@@ -156,9 +156,9 @@ class SearchOperations:
             answer = yield question(collection, "vjp", {**body, **part, **gradients}, TENSORS)
             facts, tensors = wire.tensors_of(answer.content)
             of_head = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")}
-            found.append(Gradients(wire.made(Stamp, facts), tensors["states"], of_head))
+            parts.append(Gradients(wire.made(Stamp, facts), tensors["states"], of_head))
             start = stop
-        return joined_gradients(found)
+        return joined_gradients(parts)
 
     @operation
     def predict(
@@ -172,10 +172,10 @@ class SearchOperations:
         **options: Unpack[AttendOptions],
     ) -> Flow[Predictions]:
         """Predict a field of the documents, pooled by attention, for up to 64 queries. `POST …/predict`"""
-        asked = {"field": field, "evidence": evidence, **plain(options)}
-        asked |= {"queries": None if queries is None else list(queries)}
-        asked |= {"vectors": None if vectors is None else numbers(vectors)}
-        answer = yield question(collection, "predict", asked)
+        body = {"field": field, "evidence": evidence, **plain(options)}
+        body |= {"queries": None if queries is None else list(queries)}
+        body |= {"vectors": None if vectors is None else numbers(vectors)}
+        answer = yield question(collection, "predict", body)
         content = wire.content_of(answer)
         predictions = [wire.prediction(one) for one in content["results"]]
         return Predictions(wire.made(Stamp, content), predictions, content.get("note"))

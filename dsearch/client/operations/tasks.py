@@ -42,8 +42,8 @@ class TaskOperations:
             judgements: query id → document id → grade.
             options: how.
         """
-        asked = {"queries": queries, "judgements": judgements, **options}
-        return (yield from begun(collection, "tune", asked))
+        body = {"queries": queries, "judgements": judgements, **options}
+        return (yield from begun(collection, "tune", body))
 
     @operation
     def refresh(
@@ -66,13 +66,13 @@ class TaskOperations:
             memory_bytes: what the keys may take when "auto" chooses.
             queries: texts to tune an approximate kind by; sentences of the documents when None.
         """
-        asked = {
+        body = {
             "kind": kind,
             "recall_target": recall_target,
             "memory_bytes": memory_bytes,
             "queries": None if queries is None else list(queries),
         }
-        return (yield from begun(collection, "refresh", asked))
+        return (yield from begun(collection, "refresh", body))
 
     @operation
     def compact(self, collection: str) -> Flow[Task]:
@@ -152,9 +152,9 @@ class TaskOperations:
             judgements: query id → document id → grade.
             options: what else to learn from, and how: see `dsearch.jobs.TrainingJob`.
         """
-        asked: dict[str, Any] = {"queries": queries, "judgements": judgements, **options}
-        asked["from"] = asked.pop("source", None)
-        return (yield from begun(collection, "train", asked))
+        body: dict[str, Any] = {"queries": queries, "judgements": judgements, **options}
+        body["from"] = body.pop("source", None)
+        return (yield from begun(collection, "train", body))
 
     @operation
     def save_model(
@@ -223,14 +223,14 @@ class TaskOperations:
                 `"mode"` where it is not hybrid; the second's wins and losses against the first are named.
             training: judgements that were trained on, to score seen and unseen documents apart.
         """
-        asked = {
+        body = {
             "queries": queries,
             "judgements": judgements,
             "model": model,
             "systems": systems,
             "training": training,
         }
-        return (yield from begun(collection, "evaluate", asked))
+        return (yield from begun(collection, "evaluate", body))
 
     @operation
     def tasks(
@@ -242,9 +242,9 @@ class TaskOperations:
         cursor: str | None = None,
     ) -> Flow[TaskPage]:
         """List tasks, the latest first. `GET /v1/tasks`"""
-        asked = {"collection": collection, "state": state, "limit": limit, "cursor": cursor}
-        given = {name: value for name, value in asked.items() if value is not None}
-        answer = yield Request("GET", "/v1/tasks", given)
+        parameters = {"collection": collection, "state": state, "limit": limit, "cursor": cursor}
+        present = {name: value for name, value in parameters.items() if value is not None}
+        answer = yield Request("GET", "/v1/tasks", present)
         return wire.made(TaskPage, wire.content_of(answer))
 
     @operation
@@ -254,16 +254,16 @@ class TaskOperations:
         return wire.made(Task, wire.content_of(answer))
 
 
-def begun(collection: str, route: str, asked: Mapping[str, Any] | None = None) -> Flow[Task]:
+def begun(collection: str, route: str, body: Mapping[str, Any] | None = None) -> Flow[Task]:
     """The task that a POST begins; sent once, for a second one would begin another.
 
     Args:
         collection: its name.
         route: below the collection.
-        asked: the body, of which what is None is left out; None: there is no body.
+        body: the body, of which what is None is left out; None: there is no body.
     """
     posted = Request("POST", path_of(collection, route))
-    if asked is not None:
-        posted = question(collection, route, asked)
+    if body is not None:
+        posted = question(collection, route, body)
     answer = yield replace(posted, repeatable=False, writes=True)
     return wire.made(Task, wire.content_of(answer))
