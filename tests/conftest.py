@@ -24,7 +24,7 @@ from support.fakes import HashingEncoder
 from dsearch.engine import Collection, SearchEngine
 from dsearch.types import Document
 
-pytest_plugins = ["support.sizes"]
+pytest_plugins = ["support.sizes", "support.longest"]
 
 FOODS = "apple bread cheese dough egg flour grape honey ice juice kale lemon mango nut oat pear"
 WORDS = FOODS.split()

@@ -60,6 +60,19 @@ class Pair:
     def first(self) -> Float[Tensor, " dim"]:
         return self.keys
 
+@dataclass(frozen=True)
+class Numbers:
+    values: int
+
+@dataclass(frozen=True)
+class Weights:
+    values: Float[Tensor, " rows"]
+
+class Layers(dict[str, Float[Tensor, " holding"]]):
+
+    def under(self, last: Float[Tensor, " holding"]) -> Layers:
+        return Layers(self, last=last)
+
 class Bare:
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -131,6 +144,19 @@ def test_fields_of_a_dataclass_are_checked(module: ModuleType) -> None:
         module.Pair(torch.ones(3, 2), torch.ones(3))
         with refused():
             module.Pair(torch.ones(3, 2), torch.ones(2))
+
+
+def test_dataclasses_with_the_same_names_of_fields_are_told_apart(module: ModuleType) -> None:
+    assert module.Numbers(3).values == 3
+    module.Weights(torch.ones(3))
+    with refused():
+        module.Weights(torch.ones(3, 2))
+
+
+def test_the_class_around_a_method_is_not_looked_into(module: ModuleType) -> None:
+    """jaxtyping resolves annotations when a method is defined; its class is not there yet."""
+    layers = module.Layers(first=torch.ones(3))
+    assert len(layers.under(torch.ones(2))) == 2
 
 
 def test_unresolved_annotations_leave_the_others_checked(module: ModuleType) -> None:

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import jaxtyping
 import numpy as np
@@ -48,8 +48,20 @@ _HEADER = struct.Struct("<qq")  # of a cached module: its source's time in ns, a
 _OPTIMIZATION = "shapes1"  # part of the cached module's name; another one for another transformation
 _LONGEST = 64  # items of a list, and characters of a string, that are part of a key
 _MISSING = object()
-_shaped: dict[CodeType, bool] = {}
-_passed: dict[CodeType, set[Hashable]] = {}
+
+
+class _Known(NamedTuple):
+    """What is known of a function: its code, its types if one is a shape, and what passed a check.
+
+    That is arguments, and pairs of arguments and result.
+    """
+
+    code: CodeType  # kept, so that its id stays its own; equal codes may have other annotations
+    types: dict[str, Any] | None
+    passed: set[Hashable]
+
+
+_known: dict[int, _Known] = {}  # by id of the code
 
 
 def install() -> None:
@@ -64,9 +76,12 @@ def install() -> None:
 def checked(function: Any) -> Any:
     """A function with its shapes checked, or itself if its signature names none."""
     code = function.__code__
-    if code not in _shaped:  # a function within another is defined again and again
-        _shaped[code] = any(map(_names_a_shape, _resolved(function).values()))
-    return _checked_when_called(function) if _shaped[code] else function
+    if (known := _known.get(id(code))) is None:  # a function within another is defined again and again
+        # Now and not at the first call: a class within which it is defined is Any yet, as jaxtyping has it.
+        types = _resolved(function)
+        shaped = any(map(_names_a_shape, types.values()))
+        known = _known[id(code)] = _Known(code, types if shaped else None, set())
+    return function if known.types is None else _checked_when_called(function, known.types, known.passed)
 
 
 def checked_class(made: Any) -> Any:
@@ -98,10 +113,8 @@ def _names_a_shape(annotation: object) -> bool:
     return any(map(_names_a_shape, get_args(annotation)))
 
 
-def _checked_when_called(function: Any) -> Any:
+def _checked_when_called(function: Any, types: dict[str, Any], passed: set[Hashable]) -> Any:
     wrapper: Callable[..., Any] | None = None
-    # Arguments, and pairs of arguments and result. A function within another is made anew at each call.
-    passed = _passed.setdefault(function.__code__, set())
     results: dict[int, object] = {}  # by thread: a result that is there already, only to be checked
 
     def call_or_take(*arguments: Any, **named: Any) -> Any:
@@ -119,7 +132,7 @@ def _checked_when_called(function: Any) -> Any:
         if seen and (after := key_of(result)) is not None and (before, after) in passed:
             return result
         if wrapper is None:
-            wrapper = _jaxtyped(call_or_take, function)
+            wrapper = _jaxtyped(call_or_take, function, types)
         results[threading.get_ident()] = result
         result = wrapper(*arguments, **named)
         if before is not None:
@@ -131,9 +144,8 @@ def _checked_when_called(function: Any) -> Any:
     return call
 
 
-def _jaxtyped(stand_in: Any, function: Any) -> Callable[..., Any]:
+def _jaxtyped(stand_in: Any, function: Any, types: dict[str, Any]) -> Callable[..., Any]:
     """`stand_in` under jaxtyping's wrapper, with the signature of `function`."""
-    types = _resolved(function)
     signature = inspect.signature(function)
     parameters = [
         one.replace(annotation=types.get(one.name, inspect.Parameter.empty))

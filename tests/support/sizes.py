@@ -19,7 +19,6 @@ from support.paths import TESTS
 
 QUICK_FILES = Path(__file__).with_name("quick_files.txt")
 SPECIAL = ("nightly", "slow", "crash", "browser", "ray", "cuda")  # markers that exclude `quick`
-LONG = ("ray", "browser", "slow", "crash")  # markers of long files, the longest first
 
 Size = TypeVar("Size")
 
@@ -85,11 +84,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
         if late:
             config.hook.pytest_deselected(items=late)
-    # Long files first, whole: two processes end together if the last files are short.
-    rank: dict[Path, int] = {}
-    for item in items:
-        rank[item.path] = min(rank.get(item.path, len(LONG)), _rank(item))
-    items.sort(key=lambda item: rank[item.path])
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
@@ -121,7 +115,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def _name(path: Path) -> str:
     return path.relative_to(TESTS).as_posix() if TESTS in path.parents else ""
-
-
-def _rank(item: pytest.Item) -> int:
-    return next((at for at, marker in enumerate(LONG) if item.get_closest_marker(marker)), len(LONG))

@@ -41,6 +41,13 @@ def test_shards_are_the_generation_in_its_order(collection: Collection, folder: 
     shards.close()
 
 
+def test_a_shard_counts_the_documents_of_all_shards(collection: Collection, folder: Path) -> None:
+    """By which the weight of a word is the same in each of them."""
+    shards = [ShardManifest.read(folder / name) for name in ("000", "001", "002")]
+    assert [one.documents for one in shards] == [5, 5, 6]
+    assert {one.total for one in shards} == {collection.describe().documents} == {16}
+
+
 def test_opening_changes_no_byte_that_is_proven(folder: Path) -> None:
     LocalShards(folder).close()
     LocalShards(folder).close()
