@@ -16,6 +16,7 @@ _ORDER = (
     "training",
     "differentiable",
     "operating",
+    "integrations",
     "scaling",
     "attention",
     "errors",
