@@ -18,6 +18,7 @@ _ORDER = (
     "differentiable",
     "end-to-end",
     "operating",
+    "integrations",
     "scaling",
     "attention",
     "errors",

@@ -8,6 +8,7 @@ feedback.py     events and the pages they refer to        batching/    worker th
 errors.py       errors that only HTTP has                 schemas/     request and response models
 routes/         the routes, one file per noun             tasks/       long work in processes of its own
 telemetry/      logs, metrics, traces                     ui/          the page: static, no build step
+mcp/            tools of agents                           compat/      routes in the shapes of other APIs
 """
 
 from __future__ import annotations
