@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,13 +30,15 @@ names = (f"own{number}" for number in itertools.count())
 
 
 @pytest.fixture
-def name(remote: Client, local: LocalEngine) -> str:
-    """A collection that the server and the engine of this process both have."""
+def name(remote: Client, local: LocalEngine) -> Iterator[str]:
+    """A collection that the server and the engine of this process both have, for one test."""
     given = next(names)
     for api in (remote, local):
         api.create_collection(given)
         api.upsert(given, ANSWERS)
-    return given
+    yield given
+    for api in (remote, local):
+        api.delete_collection(given)
 
 
 def likelihood(weights: torch.Tensor, ids: list[list[str]]) -> torch.Tensor:
