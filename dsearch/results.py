@@ -339,6 +339,27 @@ class ModelAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class Remembered:
+    """Judged queries that the live version's memory has from now on.
+
+    Attributes:
+        model: the version with them, which is live.
+        previous: the version that was live before.
+        queries: the number of queries.
+        judgements: the number of their grades.
+        left_out: the number of judgements that could not be used, by reason.
+        sequence: of the write.
+    """
+
+    model: str
+    previous: str
+    queries: int
+    judgements: int
+    left_out: dict[str, int]
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class AliasSet:
     """An alias, its new target and its previous one."""
 

@@ -48,6 +48,7 @@ for command in (
     evaluate.run,
     models.promote,
     models.rollback,
+    models.remember,
     models.refresh,
     index.collections,
     maintenance.stats,

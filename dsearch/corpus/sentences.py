@@ -14,6 +14,7 @@ ABBREVIATIONS = frozenset(
 )
 BLOCK_END = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)])\s)")
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+(?=[\"'“‘(\[]*[^\s\"'“‘(\[a-z])|[。！？]+\s*")
+LOWER_CASE_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+\s*")
 PLAIN_WORD = re.compile(r"[\"'“‘(\[]*[^\W\d_]+(?:['’-][^\W\d_]+)*[\"'”’)\].,;:!?…]*")
 
 
@@ -22,13 +23,14 @@ def sentences(text: str) -> list[str]:
 
     A sentence ends at `.`, `!`, `?` or `…` before a blank and something other than a small letter, unless
     the word before is a usual abbreviation or a single letter; also at a blank line and before the next item
-    of a list.
+    of a list. In a text without a capital letter, small letters begin sentences too.
     """
     parts: list[str] = []
+    sentence_end = LOWER_CASE_SENTENCE_END if text.lower() == text else SENTENCE_END
     for block in BLOCK_END.split(text):
         block = " ".join(block.split())
         start = 0
-        for end in SENTENCE_END.finditer(block):
+        for end in sentence_end.finditer(block):
             if not _abbreviated(block[start : end.start()], end.group()):
                 parts.append(block[start : end.end()].strip())
                 start = end.end()

@@ -28,6 +28,7 @@ from dsearch.engine.models.tensors import (
 from dsearch.engine.network_layer import open_layer
 from dsearch.engine.options import KeyOptions, LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer, SearchOutput
+from dsearch.engine.remember import remember
 from dsearch.engine.search.attend import AttendResult
 from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp
 from dsearch.engine.searchable import Searchable
@@ -63,6 +64,7 @@ __all__ = [
     "head_tensors",
     "make_run",
     "open_layer",
+    "remember",
     "require_head_alone",
     "retired_part",
     "statistics",

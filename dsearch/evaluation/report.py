@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.metrics import Values
-from dsearch.evaluation.significance import Interval, bootstrap_columns
+from dsearch.evaluation.significance import Interval, bootstrap_columns, paired_bootstrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,40 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class BetterLeg:
+    """Dense or keyword search by itself where its mean is above that of the search that joins them.
+
+    Attributes:
+        leg: the better of the two.
+        system: the search that joins them.
+        measure: nDCG@10.
+        mean: of the leg, on all queries.
+        system_mean: of the joined search.
+        difference: leg − joined search, paired by query.
+        text: one sentence, which says whether chance may explain the difference.
+    """
+
+    leg: str
+    system: str
+    measure: str
+    mean: float
+    system_mean: float
+    difference: Interval
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationReport:
-    """Means and differences; `left_out` counts the judged queries that have no relevant document."""
+    """Means and differences; `left_out` counts the judged queries that have no relevant document.
+
+    `better_leg` is None unless dense or keyword search was evaluated and is better by itself.
+    """
 
     systems: list[str]
     baseline: str
     lines: list[Line]
     left_out: int = 0
+    better_leg: BetterLeg | None = None
 
     def cell(self, system: str, measure: str, group: str = "all") -> Cell:
         """The cell of one system, measure and group.
@@ -80,6 +108,8 @@ class EvaluationReport:
             )
         if self.left_out:
             lines.append(f"{self.left_out} judged queries without a relevant document are left out.")
+        if self.better_leg is not None:
+            lines.append(self.better_leg.text)
         return "\n".join(lines)
 
 
@@ -120,7 +150,32 @@ def build_report(
         queries = [query for query in order if query in chosen]
         if queries:
             lines += _lines(group, queries, systems, baseline, measures, samples, seed)
-    return EvaluationReport(names, baseline, lines, left_out)
+    return EvaluationReport(names, baseline, lines, left_out, _better_leg(systems, samples, seed))
+
+
+_LEGS = ("dense", "keyword")
+_LEG_MEASURE = "nDCG@10"
+
+
+def _better_leg(systems: Mapping[str, Values], samples: int, seed: int) -> BetterLeg | None:
+    """Compare the legs with the last of the other systems, which is the one that answers."""
+    joined = next((name for name in reversed(list(systems)) if not name.startswith(_LEGS)), None)
+    legs = [name for name in _LEGS if _LEG_MEASURE in systems.get(name, {})]
+    if joined is None or not legs:
+        return None
+    means = {name: fmean(systems[name][_LEG_MEASURE].values()) for name in [*legs, joined]}
+    leg = max(legs, key=lambda name: means[name])
+    if means[leg] <= means[joined]:
+        return None
+    values = [systems[name][_LEG_MEASURE] for name in (leg, joined)]
+    difference = paired_bootstrap(values[0], values[1], samples, seed)
+    chance = "" if difference.low > 0 else ", which may be chance"
+    text = (
+        f"{leg} alone answers these queries better than {joined}: {_LEG_MEASURE} {means[leg]:.4f} "
+        f"against {means[joined]:.4f} ({_difference(difference)}{chance}); `dsearch tune` weighs the two by "
+        "judgements."
+    )
+    return BetterLeg(leg, joined, _LEG_MEASURE, means[leg], means[joined], difference, text)
 
 
 def _lines(

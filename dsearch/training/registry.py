@@ -10,6 +10,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.training_record import Lessons
+from dsearch.engine.remember import SCOPE as REMEMBER
 from dsearch.training.tune import SCOPE, TunedSearch
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ def starting_version(collection: Collection) -> str:
     A trained model is no start, because it has learned from the queries that would be held out.
     """
     live = collection.live_model
-    if live == UNTRAINED or collection.store.model(live).record.get("scope") != SCOPE:
-        return UNTRAINED
-    return live
+    if collection.store.model(live).record.get("scope") == REMEMBER:  # with queries inserted since
+        live = collection.store.model(live).parent or UNTRAINED
+    return live if collection.store.model(live).record.get("scope") == SCOPE else UNTRAINED
 
 
 def register_trained(

@@ -15,7 +15,7 @@ from dsearch.types import Document
         ("See e.g. Smith et al. The end.", ["See e.g. Smith et al. The end."]),
         ("By J. Smith. It is 3.14 wide.", ["By J. Smith.", "It is 3.14 wide."]),
         ('He said "Stop." Then left.', ['He said "Stop."', "Then left."]),
-        ("in vitro . the cells died .", ["in vitro . the cells died ."]),
+        ("In vitro . the cells died .", ["In vitro . the cells died ."]),
         ("broken\nline. Next\n\nBlock", ["broken line.", "Next", "Block"]),
         ("Items:\n- one\n- two\n1) three", ["Items:", "- one", "- two", "1) three"]),
         ("Wait... What? (Yes.) 42 is it.", ["Wait...", "What?", "(Yes.)", "42 is it."]),
@@ -43,6 +43,16 @@ A = article(
 )
 B = article("b", "Another text starts right here.", "The second has five words.", "It ends with this line.")
 LONE = article("lone", "This is its only sentence.")
+
+
+def test_sentences_of_lower_case_text_begin_small() -> None:
+    text = "a wing in a slipstream was tested at three angles . the lift rose by 4.5 percent. e.g. drag fell"
+    assert sentences(text) == [
+        "a wing in a slipstream was tested at three angles .",
+        "the lift rose by 4.5 percent.",
+        "e.g. drag fell",
+    ]
+    assert len(sentences(text.replace("a wing", "A wing"))) == 1  # with capitals, a small letter begins none
 
 
 def test_two_sentences_of_each_body_for_its_own_document():

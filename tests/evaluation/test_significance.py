@@ -130,6 +130,29 @@ def test_report_as_text_and_json():
     assert json.loads(json.dumps(result.to_dict()))["lines"][0]["cells"]["hybrid"]["difference"] is None
 
 
+def test_a_leg_that_is_better_by_itself_is_named():
+    """Against the system that answers, the last one; a leg that is worse is not mentioned."""
+    qrels = {f"q{i}": {"a": 1.0} for i in range(8)}
+    first, second = [("a", 2.0), ("b", 1.0)], [("b", 2.0), ("a", 1.0)]
+    runs = {
+        "dense": dict.fromkeys(qrels, first),
+        "keyword": dict.fromkeys(qrels, second),
+        "hybrid": dict.fromkeys(qrels, first),
+        "trained v1": {query: second if query < "q6" else first for query in qrels},
+    }
+    systems = {name: evaluate(run, qrels) for name, run in runs.items()}
+    better = build_report(systems, baseline="hybrid", samples=500).better_leg
+    assert better is not None
+    assert (better.leg, better.system) == ("dense", "trained v1")
+    assert better.difference.mean == pytest.approx(better.mean - better.system_mean)
+    assert "dense alone answers these queries better than trained v1: nDCG@10 1.0000 against" in better.text
+    assert "chance" not in better.text
+    assert build_report({name: systems[name] for name in ("dense", "keyword", "hybrid")}).better_leg is None
+    nearly = {**systems, "trained v1": evaluate({**runs["dense"], "q0": second}, qrels)}
+    told = build_report(nearly, baseline="hybrid", samples=500)
+    assert "which may be chance" in told.to_text().splitlines()[-1]
+
+
 def test_groups_without_queries_are_not_shown():
     result = build_report({"one": evaluate(DENSE, QRELS, ("RR",))}, groups={"seen": [], "strangers": ["zz"]})
     assert [line.group for line in result.lines] == ["all"]

@@ -9,7 +9,8 @@ Past queries are keys, their judgements are values, and a null key stands for "n
 
 Query states are compared at unit length, as the encoder gives them. A document that no past query judged
 borrows from its `NEIGHBOURS` nearest judged documents n, with weights w = softmax(e_d · e_n / `LENDING`): a
-nearest-neighbour regression in the manner of Nadaraya and Watson.
+nearest-neighbour regression in the manner of Nadaraya and Watson. A null key at `LENDING_LEVEL` keeps
+documents that are unlike all judged ones from borrowing, which matters where few are judged.
 
 With γ = 0, the start, nothing changes. No number belongs to a single document or query, so τ, c and γ can be
 chosen by leaving each query's own row out; `above` also leaves out rows that are nearly the same query.
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor, nn
 
 from dsearch.attention.scores import unit
@@ -34,6 +35,7 @@ from dsearch.errors import DimensionMismatch, InvalidRequest
 
 NEIGHBOURS = 5
 LENDING = 0.03  # temperature of the borrowing weights, chosen on training queries (guide decisions)
+LENDING_LEVEL = 0.5  # cosine of the null key of borrowing: of judged documents that are less alike, little
 ALIKE = 0.98  # cosine from which two queries count as the same one
 START_TEMPERATURE, START_NULL_LEVEL = 0.05, 0.5
 
@@ -49,6 +51,7 @@ class QueryMemory(nn.Module):
         of_document: the document of each grade, as an index.
         grades: grades above 0; they are divided by the best of their query.
         texts: texts of the queries, for explanations; None if they must not be kept.
+        inserted: true for queries that were added after the memory was fitted; None: for none.
         strength: γ.
         temperature: τ.
         null_level: c.
@@ -68,6 +71,7 @@ class QueryMemory(nn.Module):
         grades: Float[np.ndarray, " grades"],
         *,
         texts: Sequence[str] | None = None,
+        inserted: Bool[np.ndarray, " queries"] | None = None,
         strength: float = 0.0,
         temperature: float = START_TEMPERATURE,
         null_level: float = START_NULL_LEVEL,
@@ -100,6 +104,8 @@ class QueryMemory(nn.Module):
         self.register_buffer("of_query", torch.as_tensor(of_query.astype(np.int64)), persistent=False)
         self.register_buffer("of_document", torch.as_tensor(of_document.astype(np.int64)), persistent=False)
         self.register_buffer("grades", torch.as_tensor(shares), persistent=False)
+        of_use = np.zeros(len(states), bool) if inserted is None else inserted
+        self.register_buffer("inserted", torch.as_tensor(of_use), persistent=False)
         self._matrix: Tensor | None = None
         self.strength = nn.Parameter(torch.tensor(float(strength)))
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
@@ -111,6 +117,7 @@ class QueryMemory(nn.Module):
     of_query: Int64[Tensor, " grades"]
     of_document: Int64[Tensor, " grades"]
     grades: Float[Tensor, " grades"]
+    inserted: Bool[Tensor, " queries"]
 
     def __len__(self) -> int:
         return len(self.states)
@@ -158,6 +165,67 @@ class QueryMemory(nn.Module):
         """γ a of each past query; see `attention`."""
         return self.strength * self.attention(states, above=above)
 
+    def extended(self, more: QueryMemory) -> QueryMemory:
+        """Return this memory with the queries of another one, which count as inserted; γ, τ and c stay.
+
+        A query of the same text is one query: its grade of a document is the one of `more`. Texts compare
+        without case and repeated blanks. They are kept if both memories keep them.
+        """
+        texts = None if self.texts is None or more.texts is None else [*self.texts, *more.texts]
+        keys = range(len(self) + len(more)) if texts is None else [_key(text) for text in texts]
+        place = {key: at for at, key in reversed(list(enumerate(keys)))}  # of a text's first query
+        rows, first, of_row = np.unique(
+            np.concatenate([self.rows.cpu(), more.rows.cpu()]), return_index=True, return_inverse=True
+        )
+        query = np.array([place[key] for key in keys], np.int64)[
+            np.concatenate([self.of_query.cpu(), more.of_query.cpu() + len(self)])
+        ]
+        document = of_row[np.concatenate([self.of_document.cpu(), more.of_document.cpu() + self.documents])]
+        grades = np.concatenate([self.grades.cpu(), more.grades.cpu()])
+        # Of two grades of one pair the last one counts, which is the first from behind.
+        _, last = np.unique((query * len(rows) + document)[::-1], return_index=True)
+        kept = np.sort(len(query) - 1 - last)
+        queries, of_query = np.unique(query[kept], return_inverse=True)
+        states = torch.cat([self.states, more.states]).cpu().numpy()
+        embeddings = torch.cat([self.embeddings, more.embeddings]).cpu().numpy()
+        changed = np.zeros(len(self) + len(more), bool)
+        changed[: len(self)] = self.inserted.cpu()
+        changed[query[len(self.grades) :]] = True
+        return QueryMemory(
+            states[queries],
+            embeddings[first],
+            rows,
+            of_query,
+            document[kept],
+            grades[kept],
+            texts=None if texts is None else [texts[int(at)] for at in queries],
+            inserted=changed[queries],
+            strength=self.strength.item(),
+            temperature=self.log_temperature.exp().item(),
+            null_level=self.null_level.item(),
+        )
+
+    def of_inserted(self) -> QueryMemory:
+        """Return the queries that were inserted, as a memory of their own.
+
+        Raises:
+            InvalidRequest: none was.
+        """
+        numbers = {name: buffer.cpu().numpy() for name, buffer in self.named_buffers()}
+        kept = numbers["inserted"][numbers["of_query"]]
+        queries, of_query = np.unique(numbers["of_query"][kept], return_inverse=True)
+        documents, of_document = np.unique(numbers["of_document"][kept], return_inverse=True)
+        return QueryMemory(
+            numbers["states"][queries],
+            numbers["embeddings"][documents],
+            numbers["rows"][documents],
+            of_query,
+            of_document,
+            numbers["grades"][kept],
+            texts=None if self.texts is None else [self.texts[int(at)] for at in queries],
+            inserted=np.ones(len(queries), bool),
+        )
+
     def with_setting(self, strength: float, temperature: float, null_level: float) -> QueryMemory:
         """Return the same memory with other γ, τ and c; rows are shared."""
         other = QueryMemory.__new__(QueryMemory)
@@ -169,6 +237,11 @@ class QueryMemory(nn.Module):
         other.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         other.null_level = nn.Parameter(torch.tensor(float(null_level)))
         return other
+
+
+def _key(text: str) -> str:
+    """A text as queries compare: without case and repeated blanks."""
+    return " ".join(text.casefold().split())
 
 
 def _unit(states: Float[np.ndarray, "queries encoder_dim"]) -> Float32[np.ndarray, "queries encoder_dim"]:

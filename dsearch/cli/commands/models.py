@@ -1,17 +1,20 @@
-"""`dsearch models`, `dsearch models delete`, `dsearch promote`, `dsearch rollback`, `dsearch refresh`."""
+"""`dsearch models`, `dsearch promote`, `dsearch rollback`, `dsearch remember`, `dsearch refresh`."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dsearch.cli import options
+from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
-from dsearch.cli.session import ProgressBars, opened_engine, print_json
-from dsearch.errors import HomeLocked
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.cli.training.output import answers_now
+from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.results import Model
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -94,6 +97,57 @@ def promote(
         with server_of(locked) as client:
             client.promote(collection, version)
     typer.echo(f"{collection}: {version} answers now")
+
+
+def remember(
+    query: Annotated[str | None, typer.Argument(help="A query.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of the documents that answer it.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A BEIR folder of judged queries.")] = None,
+    split: Annotated[str, typer.Option(help="Judgements to remember: qrels/SPLIT.tsv.")] = "train",
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Begin a memory with default settings where there is none.")
+    ] = False,
+    collection: options.CollectionName = "default",
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    backend: options.BackendName = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Let later searches find what answers a query, at once and without training; undo: dsearch rollback.
+
+    The query becomes a row of the live version's query memory, which dsearch train fits.
+    """
+    queries, judgements = _judged(query, ids, data, split)
+    own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
+    try:
+        with opened_engine(home, readonly=False, **own) as (engine, _):
+            from dsearch.engine import remember
+
+            done = remember(engine.collection(collection), queries, judgements, accept=accept)
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            done = client.remember(collection, queries, judgements, accept=accept)
+    if json:
+        print_json(asdict(done))
+        return
+    for reason, count in done.left_out.items():
+        say(f"{count} {reason} left out")
+    typer.echo(f"{collection}: {done.model} remembers {done.queries} queries more")
+    typer.echo(answers_now(collection, done.model, done.previous))
+
+
+def _judged(
+    query: str | None, ids: list[str] | None, data: Path | None, split: str
+) -> tuple[dict[str, str], dict[str, dict[str, float]]]:
+    if (data is None) == (query is None) or (query is not None and not ids):
+        raise InvalidRequest("give a query and the ids of documents that answer it, or --data FOLDER")
+    if data is None:
+        assert query is not None
+        return {"q": query}, {"q": dict.fromkeys(ids or (), 1.0)}
+    judged = read_judgements(data, split, None)
+    return {one.id: one.text for one in judged.queries}, {id: dict(of) for id, of in judged.qrels.items()}
 
 
 def refresh(

@@ -12,7 +12,7 @@ from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.remote import ended_task, server_of
 from dsearch.cli.session import opened_engine, print_json
 from dsearch.cli.training.judgements import JudgedFolder, judged_job
-from dsearch.cli.training.output import decision_lines, is_kept
+from dsearch.cli.training.output import decision_lines, is_kept, leg_lines
 from dsearch.cli.training.remote import judged_beside
 from dsearch.cli.training.session import stop_unless, terminal_observer
 from dsearch.errors import HomeLocked
@@ -57,6 +57,8 @@ def tune(
             f"nDCG@10 on {record['examples']} queries: "
             + ", ".join(f"{name} {value:.4f}" for name, value in record["scores"].items())
         )
+        for line in leg_lines(record):
+            typer.echo(line)
         typer.echo(record.get("text") or "\n".join([f"gate: {record['reason']}", *decision_lines(record)]))
         version = record["version"]
         typer.echo(f"{version} answers now" if record["live"] else is_kept(collection, version))

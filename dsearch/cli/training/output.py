@@ -57,6 +57,19 @@ def decision_lines(record: Mapping[str, Any]) -> list[str]:
     return [] if decision is None else [f"  {decision['text']}"]
 
 
+def leg_lines(record: Mapping[str, Any]) -> list[str]:
+    """Name dense or keyword search where it answers the judged queries better than both together, untuned."""
+    scores = record.get("scores") or {}
+    legs = [leg for leg in ("dense", "keyword") if leg in scores]
+    leg = max(legs, key=lambda one: scores[one], default=None)
+    if leg is None or "untuned" not in scores or scores[leg] <= scores["untuned"]:
+        return []
+    line = (
+        f"  {leg} alone answers the judged queries better than both legs untuned, nDCG@10 {scores[leg]:.4f}"
+    )
+    return [f"{line} against {scores['untuned']:.4f}"]
+
+
 def outcome_of(collection: str, job: TrainingJob, learned: JobResult, registered: Registered) -> Outcome:
     """The outcome of a training in this process."""
     lines = (
@@ -92,7 +105,7 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registere
     if trained.tuned is not None:
         report = trained.tuned.gate
         lines.append(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")
-        lines += decision_lines(trained.tuned.record)
+        lines += [*decision_lines(trained.tuned.record), *leg_lines(trained.tuned.record)]
     if registered.live is None:
         return [*lines, is_kept(collection, registered.version)]
     if registered.live != registered.version:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args
 from dsearch import results
 from dsearch.client.options import TrainOptions, TuneOptions
 from dsearch.client.wire import head_file
-from dsearch.engine import Collection, SearchEngine, calls, head_tensors
+from dsearch.engine import Collection, SearchEngine, calls, head_tensors, remember
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.options import KeyOptions
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, NotFound
@@ -213,6 +213,17 @@ class LocalModels:
     def rollback(self, collection: str) -> results.Promoted:
         """Let the version answer again that did before the live one."""
         return calls.rollback(self.engine.collection(collection))
+
+    def remember(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        *,
+        accept: bool = False,
+    ) -> results.Remembered:
+        """Add judged queries to the live version's memory, without training."""
+        return remember(self.engine.collection(collection), queries, judgements, accept=accept)
 
     def delete_model(self, collection: str, version: str) -> None:
         """Delete a version that neither answers nor is another's parent."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
-from dsearch.client.wire import head_file, path_of
-from dsearch.results import ModelAdded, Models, Promoted
+from dsearch.client.wire import head_file, path_of, question
+from dsearch.results import ModelAdded, Models, Promoted, Remembered
 
 
 class ModelOperations:
@@ -33,6 +34,28 @@ class ModelOperations:
             "POST", path_of(collection, "models", "rollback"), writes=True, repeatable=False
         )
         return wire.made(Promoted, wire.content_of(answer))
+
+    @operation
+    def remember(
+        self,
+        collection: str,
+        queries: Mapping[str, str],
+        judgements: Mapping[str, Mapping[str, float]],
+        *,
+        accept: bool = False,
+    ) -> Flow[Remembered]:
+        """Add judged queries to the live version's memory, without training. `POST …/models/remember`
+
+        Args:
+            collection: its name.
+            queries: query id → text; at most 1,000.
+            judgements: query id → document id → grade, above 0 for documents that answer the query.
+            accept: begin a memory with default settings where the live version has none.
+        """
+        asked = {"queries": queries, "judgements": judgements, "accept": accept}
+        posted = question(collection, "models/remember", asked)
+        answer = yield replace(posted, repeatable=False, writes=True)
+        return wire.made(Remembered, wire.content_of(answer))
 
     @operation
     def delete_model(self, collection: str, version: str) -> Flow[None]:

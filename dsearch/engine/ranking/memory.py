@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention.retrieval.memory import LENDING, NEIGHBOURS, QueryMemory
+from dsearch.attention.retrieval.memory import LENDING, LENDING_LEVEL, NEIGHBOURS, QueryMemory
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.index import Generation
 from dsearch.products import product
@@ -157,8 +157,10 @@ class SnapshotMemory:
             stored = torch.as_tensor(self.snapshot.embeddings(part[None])[0])
             similar = product(stored, judged)
             best = similar.topk(most, dim=1)
+            null = best.values.new_full((len(part), 1), LENDING_LEVEL)
+            shares = (torch.cat([best.values, null], dim=1) / LENDING).softmax(-1)[:, :-1]
             neighbours[start : start + len(part), :most] = best.indices.numpy()
-            weights[start : start + len(part), :most] = (best.values / LENDING).softmax(-1).numpy()
+            weights[start : start + len(part), :most] = shares.numpy()
         return neighbours, weights
 
 

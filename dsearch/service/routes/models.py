@@ -9,19 +9,22 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from dsearch.engine import MAX_HEADS, Collection, calls, head_bytes
+from dsearch.engine import remember as engine_remember
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
     CorruptData,
     DimensionMismatch,
     Gone,
+    InsufficientStorage,
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.results import ModelAdded, Models, Promoted
-from dsearch.service.errors import BodyTooLarge, Overloaded, UnsupportedMediaType
+from dsearch.results import ModelAdded, Models, Promoted, Remembered
+from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
 from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, limited, require_type
 from dsearch.service.schemas.search import Version
+from dsearch.service.schemas.tasks import RememberRequest
 from dsearch.service.state import TheService
 from dsearch.service.wire.fields import Given
 from dsearch.service.wire.json import TENSORS, json_answer
@@ -59,6 +62,23 @@ async def rollback_model(collection: str, service: TheService) -> Response:
     """Make the previously live version live again."""
 
     return json_answer(await service.writing.run(service.catalogue.write(calls.rollback, collection)))
+
+
+@router.post(
+    "/remember",
+    response_model=Remembered,
+    responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge)
+    | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
+)
+async def remember(collection: str, asked: RememberRequest, service: TheService) -> Response:
+    """Add judged queries to the memory of the live version, at once and without training.
+
+    Later searches that resemble one of them find its documents. To undo it, roll back.
+    """
+    insert = service.catalogue.write(
+        engine_remember, collection, asked.queries, asked.judgements, accept=asked.accept
+    )
+    return json_answer(await service.writing.run(insert))
 
 
 @router.delete(

@@ -13,6 +13,7 @@ from dsearch.service.wire.fields import Given, allowed, listed
 from dsearch.types import TaskState
 
 MAX_JUDGED_QUERIES = 50_000
+MAX_REMEMBERED = 1000  # they are encoded before the answer
 MAX_SYSTEMS = 8
 MAX_EXCLUDED = 1000
 MAX_FULL_EPOCHS = 20
@@ -105,6 +106,22 @@ class TuneRequest(Learning):
 
     model_config = ConfigDict(
         strict=True, json_schema_extra={"examples": [_EXAMPLE, {**_EXAMPLE, "exclude": {"q1": ["a"]}}]}
+    )
+
+
+class RememberRequest(Given):
+    """Judged queries for the memory of the live version."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [_EXAMPLE]})
+
+    queries: Annotated[_Queries, Field(min_length=1, max_length=MAX_REMEMBERED)] = Field(
+        description="query id → text"
+    )
+    judgements: Annotated[_Judgements, Field(min_length=1, max_length=MAX_REMEMBERED)] = Field(
+        description="query id → document id → grade, above 0 for documents that answer the query"
+    )
+    accept: _Flag = Field(
+        False, description="begin a memory with default settings where the live version has none"
     )
 
 

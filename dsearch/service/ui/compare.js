@@ -79,12 +79,13 @@ function systemOf(system) {
 
 // Each measure of each system, its interval, its difference to the baseline; then query by query.
 function evaluationElement({ result }, open) {
-  const { systems, baseline, lines, left_out: without, comparison } = result;
+  const { systems, baseline, lines, left_out: without, comparison, better_leg: leg } = result;
   const rows = lines.map(({ group, queries, measure, cells }) => [`${group} (${queries})`, measure,
     ...systems.map((name) => cellText(cells[name]))]);
   const shown = element("div", "", table(["queries", "measure", ...systems], rows,
     `Means; below, the difference to ${baseline} with its 95 % interval`),
-  without ? element("p", "quiet", `${without} judged queries without a relevant document are left out.`) : "");
+  without ? element("p", "quiet", `${without} judged queries without a relevant document are left out.`) : "",
+  leg ? element("p", "", leg.text) : "");
   if (comparison) shown.append(...comparisonElements(comparison, open));
   return shown;
 }

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from dsearch.cli.training.output import decision_lines
+from dsearch.cli.training.output import decision_lines, leg_lines
 from dsearch.training.gate.gate import judge
 from dsearch.training.gate.held_out import Answers
 
@@ -28,3 +28,11 @@ def test_records_without_a_decision_are_still_shown() -> None:
     assert decision_lines({"gate": OLD}) == []
     assert decision_lines({"gate": {**OLD, "decision": None}}) == []
     assert decision_lines({"gate": None}) == decision_lines({}) == []
+
+
+def test_the_better_leg_is_named() -> None:
+    (line,) = leg_lines({"scores": {"untuned": 0.5, "dense": 0.52, "keyword": 0.4, "tuned": 0.55}})
+    assert line.strip().startswith("dense alone answers the judged queries better")
+    assert "0.5200 against 0.5000" in line
+    assert leg_lines({"scores": {"untuned": 0.5, "dense": 0.5, "keyword": 0.4}}) == []
+    assert leg_lines({}) == leg_lines({"scores": {"validated": 0.5}}) == []

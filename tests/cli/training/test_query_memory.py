@@ -37,3 +37,39 @@ def test_past_queries_are_named(
     assert " + past queries 0." in out
     assert 'by "question3 about3 wording0", judged before' in out
     assert "0.0000 by" not in out  # those that were of no account
+
+
+def test_remember_takes_a_query_or_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Encoder, "load", lambda *_, **__: HashingEncoder())
+    home = tmp_path / "home"
+    monkeypatch.setenv("DSEARCH_HOME", str(home))
+    with SearchEngine(home, encoder=HashingEncoder) as engine:
+        topics_in(engine)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dsearch", *arguments, "-c", "topics"])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return int(stop.value.code or 0), *capsys.readouterr()
+
+    code, _, err = run("remember", "zebra quantum", "d19-2")
+    assert code == 1
+    assert "v0, which is live, has no query memory" in err
+    code, out, err = run("remember", "zebra quantum", "d19-2", "d0-0", "nothing", "--accept")
+    assert code == 0
+    assert "topics: v1 remembers 1 queries more" in out
+    assert "back with: dsearch promote v0 -c topics" in out
+    assert "1 unknown documents left out" in err
+    assert 'by "zebra quantum", judged before' in run("search", "zebra quantum", "--explain")[1]
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text("")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "a", "text": "lion atom"}\n')
+    (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\na\td7-1\t1\n")
+    code, out, _ = run("remember", "--data", str(tmp_path))
+    assert (code, out.splitlines()[0]) == (0, "topics: v2 remembers 1 queries more")
+    assert 'by "lion atom", judged before' in run("search", "lion atom", "--explain")[1]
+    code, _, err = run("remember", "zebra quantum")
+    assert code == 1
+    assert "give a query and the ids of documents that answer it, or --data FOLDER" in err

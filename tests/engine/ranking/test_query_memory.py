@@ -10,7 +10,7 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.memory import LENDING, NEIGHBOURS, QueryMemory
+from dsearch.attention.retrieval.memory import LENDING, LENDING_LEVEL, NEIGHBOURS, QueryMemory
 from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
 from dsearch.engine.models.tensors import head_from_tensors, head_tensors, require_head_alone
@@ -80,7 +80,8 @@ def by_hand(papers: Collection, head: Head, query: str) -> dict[int, float]:
         similar = stored @ embedding
         near = np.argsort(-similar, kind="stable")[:NEIGHBOURS]
         shares = np.exp(similar[near] / LENDING)
-        lent = float(relevance[near] @ shares / shares.sum())
+        null = np.exp(LENDING_LEVEL / LENDING)
+        lent = float(relevance[near] @ shares / (null + shares.sum()))
         expected[position] = memory.strength.item() * (lent if mine is None else relevance[mine])
     return expected
 
@@ -267,3 +268,24 @@ def test_its_file_gives_it_back(papers: Collection) -> None:
 def test_a_file_cut_short_is_corrupt(papers: Collection, cut: int) -> None:
     with pytest.raises(CorruptData, match="memory"):
         memory_from_bytes(memory_bytes(memory_over(papers))[:cut])
+
+
+def test_documents_unlike_any_judged_one_borrow_little(papers: Collection) -> None:
+    """Else all would borrow all from a single judged document, and its query would find nothing by it."""
+    snapshot = papers.snapshot
+    judged = snapshot.visible()[:1]
+    memory = QueryMemory(
+        papers.query_states(["bread apple"], "hybrid").numpy(),
+        snapshot.embeddings(judged[None])[0],
+        snapshot.rows(judged),
+        np.array([0]),
+        np.array([0]),
+        np.array([1.0]),
+        strength=1.0,
+    )
+    recalled = memory(torch.as_tensor(memory.states))
+    parts = SnapshotMemory(memory, snapshot).of_all(recalled)[0, snapshot.visible()]
+    alike = torch.as_tensor(snapshot.embeddings(snapshot.visible()[None])[0]) @ memory.embeddings[0]
+    assert parts[0] == parts.max() > 0.9
+    assert (parts[alike < LENDING_LEVEL - 0.15] < 0.01).all()
+    assert (alike < LENDING_LEVEL - 0.15).any()
