@@ -9,12 +9,13 @@ needs "admin" to change data and "read" to read it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dsearch.hints import Command
-from dsearch.service.auth.keys import MAKE_ONE, ApiKey, ApiKeys
+from dsearch.service.auth.keys import MAKE_ONE, SCOPES, ApiKey, ApiKeys
 from dsearch.service.auth.keys import Scope as KeyScope
 from dsearch.service.errors import KeyMissing, ScopeTooNarrow
 
@@ -100,3 +101,17 @@ class Access:
                 hint=Command("keys create", ("--name", "NAME", "--scope", needed)),
             )
         return key
+
+
+def scope_table(operations: Iterable[tuple[str, str]]) -> str:
+    """Each route and the keys that open it, as a Markdown table: what stands in the guide "operating".
+
+    Args:
+        operations: method and path of each route, in the order of the table.
+    """
+    lines = ["| route | no key | read | write | admin |", "|---|---|---|---|---|"]
+    for method, path in operations:
+        least = -1 if is_open(path) else SCOPES.index(needed_scope(method, path))
+        cells = ["✓" if level >= least else "" for level in range(-1, len(SCOPES))]
+        lines.append(f"| `{method} {path}` | {' | '.join(cells)} |")
+    return "\n".join(line.replace("|  |", "| |").replace("|  |", "| |") for line in lines)

@@ -1,0 +1,447 @@
+"""Attack an installed dsearch from outside for a few minutes: kill, flip, fuzz, poison and overload rounds.
+
+    python scripts/trials/attack.py                                  # about three minutes, default encoder
+    python scripts/trials/attack.py --kills 50 --flips 2000 --fuzz 20000 --seconds 60
+    python scripts/trials/attack.py --encoder FOLDER --rounds kill,flip
+
+It uses the commands, the HTTP API and `dsearch.open` of the package that this Python finds, and none of the
+project's own tests. It prints one table and exits with 1 if a promise was broken:
+
+- kill      SIGKILL of the server at random moments while documents are written: whatever was acknowledged is
+            there after the restart.
+- flip      a flipped bit, a zeroed block or a cut end in a random file of a copy of the home: every answer is
+            the one of before, or an error in words.
+- fuzz      mutated request lines, JSON bodies and heads: never a 500 (or another 5xx but overload), and the
+            server lives.
+- poison    clicks of many clients on the last hit, and events that name what was never shown: without a
+            promoted model no ranking changes; events that cannot be true are refused.
+- overload  many clients beside slow ones: answers are 200, 503 or 504; afterwards the server is ready and the
+            answer is the one of before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+COLLECTION = "attacked"
+URL = f"/v1/collections/{COLLECTION}"
+WORDS = (
+    *("apple", "bread", "cheese", "honey", "red", "green"),
+    *("blue", "colour", "question", "answer", "thing", "filler"),
+)
+QUERIES = ("red apple", "honey bread", "blue cheese question")
+STARTS_WITHIN_S = 180.0
+SHED = (503, 504, 507)
+SPLICED = (b"null", b"1e999", b'"\\ud800"', b"[[[[", b"-1", b"\0", b"9" * 400)
+
+
+@dataclass
+class Outcome:
+    """Counts of one round; `broken` has a line for each promise that was not kept."""
+
+    name: str
+    trials: int = 0
+    seen: Counter[str] = field(default_factory=Counter[str])
+    broken: list[str] = field(default_factory=list[str])
+
+    def row(self) -> str:
+        """The line of the table."""
+        seen = ", ".join(f"{count} {what}" for what, count in sorted(self.seen.items()))
+        return f"{self.name:<9} {self.trials:>7} {len(self.broken):>7}  {seen}"
+
+
+class Server:
+    """`dsearch serve` of a home, as a process of its own; started anew after each kill."""
+
+    def __init__(self, home: Path, encoder: str | None):
+        self.home, self.port = home, free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self._encoder = encoder
+
+    def start(self) -> None:
+        """Start, and return when it is ready."""
+        given = [] if self._encoder is None else ["--encoder", self._encoder]
+        command = [
+            sys.executable,
+            "-m",
+            "dsearch",
+            "serve",
+            "--home",
+            str(self.home),
+            "--port",
+            str(self.port),
+        ]
+        log = (self.home.parent / "server.log").open("ab")
+        self.process = subprocess.Popen([*command, "--port", str(self.port), *given], stdout=log, stderr=log)
+        until = time.monotonic() + STARTS_WITHIN_S
+        while time.monotonic() < until and self.process.poll() is None:
+            with suppress(OSError, http.client.HTTPException):
+                if self.ask("GET", "/readyz")[0] == 200:
+                    return
+            time.sleep(0.05)
+        raise SystemExit(f"the server did not start; see {self.home.parent / 'server.log'}")
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """Status and JSON of one request."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, content, {"Content-Type": "application/json", **headers})
+            answer = connection.getresponse()
+            text = answer.read()
+            with suppress(ValueError):
+                return answer.status, json.loads(text)
+            return answer.status, text.decode("latin-1")
+        finally:
+            connection.close()
+
+    def raw(self, sent: bytes) -> bytes:
+        """What comes back for these bytes, up to the end of the connection."""
+        parts: list[bytes] = []
+        # A request whose end was cut off would be waited for much longer.
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=3) as connection:
+            connection.sendall(sent)
+            while part := connection.recv(65536):
+                parts.append(part)
+        return b"".join(parts)
+
+    def rankings(self) -> list[list[str]]:
+        """The ids that each query finds."""
+        return [
+            [hit["id"] for hit in self.ask("POST", f"{URL}/search", {"query": query})[1]["hits"]]
+            for query in QUERIES
+        ]
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait()
+            self.process = None
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def documents(count: int, prefix: str, generator: random.Random) -> list[dict[str, Any]]:
+    """Documents of a few words each."""
+    return [
+        {
+            "id": f"{prefix}-{number}",
+            "title": generator.choice(WORDS),
+            "text": " ".join(generator.choices(WORDS, k=12)) + f" {number % 64}",
+            "metadata": {"number": number},
+        }
+        for number in range(count)
+    ]
+
+
+def filled(server: Server, generator: random.Random) -> None:
+    """Make the collection that everything below attacks."""
+    server.start()
+    assert server.ask("PUT", URL, {})[0] in (200, 201)
+    body = documents(60, "first", generator)
+    assert server.ask("PUT", f"{URL}/documents", body)[0] in (200, 201), "documents were refused"
+
+
+# ---- rounds
+
+
+def kill(server: Server, options: argparse.Namespace, generator: random.Random) -> Outcome:
+    """Kill the server while two threads write."""
+    outcome = Outcome("kill")
+    acknowledged: dict[str, str] = {}
+    for number in range(options.kills):
+        stop = threading.Event()
+
+        def write(writer: int, number: int = number, stop: threading.Event = stop) -> None:
+            own, batch = random.Random(f"{options.seed}-{number}-{writer}"), 0
+            while not stop.is_set():
+                batch += 1
+                sent = documents(3, f"k{number}-{writer}-{batch}", own)
+                with suppress(OSError, http.client.HTTPException):
+                    if server.ask("PUT", f"{URL}/documents", sent)[0] in (200, 201):
+                        acknowledged.update((one["id"], one["text"]) for one in sent)
+
+        writers = [threading.Thread(target=write, args=(writer,)) for writer in range(2)]
+        for writer in writers:
+            writer.start()
+        time.sleep(generator.uniform(0.05, 1.5))
+        server.stop(signal.SIGKILL)
+        stop.set()
+        for writer in writers:
+            writer.join()
+        server.start()
+        outcome.trials += 1
+        for id, text in acknowledged.items():
+            status, document = server.ask("GET", f"{URL}/documents/{id}")
+            if status != 200 or document["text"] != text:
+                outcome.broken.append(f"kill {number}: {id} was acknowledged; now {status}")
+    outcome.seen["documents acknowledged"] = len(acknowledged)
+    return outcome
+
+
+def flip(server: Server, options: argparse.Namespace, generator: random.Random) -> Outcome:
+    """Damage files of copies of the closed home."""
+    import dsearch
+    from dsearch.config import load_settings
+    from dsearch.encoder import CACHE_NAME, load_encoder
+    from dsearch.errors import DsearchError
+
+    outcome = Outcome("flip")
+    server.stop()
+    name = options.encoder or load_settings(home=server.home).encoder
+    encoder = load_encoder(name, cache=server.home / CACHE_NAME)
+
+    def reads(home: Path) -> list[Callable[[], object]]:
+        def ask(work: Callable[[Any], object]) -> Callable[[], object]:
+            def opened() -> object:
+                with dsearch.open(home, readonly=True, encoder=lambda: encoder) as engine:
+                    return work(engine.engine.collection(COLLECTION))
+
+            return opened
+
+        def hits(query: str, mode: str) -> Callable[[Any], object]:
+            return lambda found: [(hit.id, hit.text) for hit in found.search(query, mode=mode, limit=20).hits]
+
+        return [
+            ask(lambda found: [(one.id, one.text) for one in found.store.list(limit=1000)]),
+            ask(lambda found: [value.documents for value in found.store.facets("number", limit=1000)]),
+            *(ask(hits(query, mode)) for query in QUERIES[:1] for mode in ("hybrid", "keyword")),
+        ]
+
+    expected = [read() for read in reads(server.home)]
+    with tempfile.TemporaryDirectory(dir=server.home.parent) as scratch:
+        for number in range(options.flips):
+            copy = Path(scratch) / f"copy-{number}"
+            shutil.copytree(server.home, copy)
+            files = sorted(
+                path
+                for path in (copy / COLLECTION).rglob("*")
+                if path.is_file() and path.stat().st_size and not path.name.startswith("feedback")
+            )
+            database = copy / COLLECTION / "documents.db"
+            path = database if number % 2 == 0 else generator.choice(files)
+            content = bytearray(path.read_bytes())
+            at = generator.randrange(len(content))
+            if (kind := generator.choice(("flip", "flip", "block", "cut"))) == "flip":
+                content[at] ^= 1 << generator.randrange(8)
+            elif kind == "block":
+                start = at - at % 512
+                content[start : start + 512] = bytes(len(content[start : start + 512]))
+            else:
+                del content[at:]
+            path.write_bytes(content)
+            outcome.trials += 1
+            for read, right in zip(reads(copy), expected, strict=True):
+                try:
+                    given = read()
+                except DsearchError:
+                    outcome.seen["answers refused in words"] += 1
+                except Exception as error:  # any other one is a finding
+                    outcome.broken.append(f"{kind} in {path.relative_to(copy)} at {at}: {error!r}")
+                else:
+                    outcome.seen["answers as before"] += given == right
+                    if given != right:
+                        outcome.broken.append(f"{kind} in {path.relative_to(copy)} at {at}: another answer")
+            shutil.rmtree(copy)
+    server.start()
+    return outcome
+
+
+def fuzz(server: Server, options: argparse.Namespace, generator: random.Random) -> Outcome:
+    """Send mutated requests."""
+    outcome = Outcome("fuzz")
+    search = json.dumps({"query": "red apple", "limit": 3, "filter": {"number": {"gt": 3}}}).encode()
+    event = {"action_name": "click", "object_id": "first-1", "user_query": "red", "client_id": "x"}
+    stored = json.dumps([{"id": "f", "text": "red", "metadata": {"a": [1, None]}}]).encode()
+    head = server.ask("GET", f"{URL}/models/v0/head")[1]
+    model = head.encode("latin-1") if isinstance(head, str) else b"{}"
+    bodies = (
+        ("POST", f"{URL}/search", search, "application/json"),
+        ("POST", f"{URL}/attend", b'{"queries": ["red"], "candidates": 5}', "application/json"),
+        ("POST", f"{URL}/feedback", json.dumps([event]).encode(), "application/json"),
+        ("PUT", f"{URL}/documents", stored, "application/json"),
+        ("POST", f"{URL}/models", model, "application/x-safetensors"),
+        ("POST", f"{URL}/models?parent=v0", model, "application/x-safetensors"),
+    )
+    for number in range(options.fuzz):
+        method, path, body, kind = generator.choice(bodies)
+        sent = bytearray(body)
+        for _ in range(generator.randint(1, 4)):
+            at = generator.randrange(len(sent) or 1)
+            change = generator.choice(("byte", "cut", "double", "word"))
+            if change == "byte" and sent:
+                sent[at] = generator.randrange(256)
+            elif change == "cut":
+                del sent[at : at + generator.randint(1, 16)]
+            elif change == "double":
+                sent[at:at] = sent[at : at + 32]
+            else:
+                sent[at:at] = generator.choice(
+                    (b"null", b"1e999", b'"\\ud800"', b"[[[[", b"-1", b"\0", b"9" * 400)
+                )
+        line = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
+        if number % 4 == 0:
+            broken = bytearray(line)
+            broken[generator.randrange(len(broken))] = generator.randrange(256)
+            line = bytes(broken)
+        headers = f"Content-Type: {kind}\r\nContent-Length: {len(sent)}\r\nConnection: close\r\n\r\n"
+        answered = server.raw(line + headers.encode() + bytes(sent))
+        outcome.trials += 1
+        status = answered[9:12].decode("ascii", "replace") or "nothing"
+        outcome.seen[f"× {status[0]}xx" if status[0].isdigit() else "× no answer"] += 1
+        if status.startswith("5") and int(status) not in SHED:
+            outcome.broken.append(f"{method} {path} {bytes(sent)[:200]!r}: {status}")
+    if server.ask("GET", "/readyz")[0] != 200:
+        outcome.broken.append("the server is not ready after it")
+    return outcome
+
+
+def poison(server: Server, options: argparse.Namespace, generator: random.Random) -> Outcome:
+    """Click on the last hit as many clients."""
+    outcome = Outcome("poison")
+    before = server.rankings()
+    for number in range(options.events):
+        query = generator.choice(QUERIES)
+        _, page = server.ask("POST", f"{URL}/search", {"query": query})
+        event: dict[str, Any] = {
+            "query_id": page["query_id"],
+            "action_name": generator.choice(("click", "thumbs_up")),
+            "object_id": page["hits"][-1]["id"],
+            "client_id": f"client-{number}",
+        }
+        lie = number % 4 == 0
+        if lie:
+            event |= {"query_id": f"never-{number}"}
+        status, answer = server.ask("POST", f"{URL}/feedback", [event])
+        outcome.trials += 1
+        outcome.seen["recorded" if status < 300 else "refused"] += 1
+        if lie and status < 300:
+            outcome.broken.append(f"an event on a search that never was: {status} {answer}")
+        if status >= 500 and status not in SHED:
+            outcome.broken.append(f"event {number}: {status} {answer}")
+    if server.rankings() != before:
+        outcome.broken.append("clicks changed a ranking without a model")
+    return outcome
+
+
+def overload(server: Server, options: argparse.Namespace, generator: random.Random) -> Outcome:
+    """Ask with many clients at once, beside connections that send almost nothing."""
+    outcome, lock, until = Outcome("overload"), threading.Lock(), time.monotonic() + options.seconds
+    before = server.rankings()
+    slow = []
+    for _ in range(options.clients * 2):
+        with suppress(OSError):
+            connection = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+            connection.sendall(b"POST /v1/collections HTTP/1.1\r\nHost: ")
+            slow.append(connection)
+
+    def ask(client: int) -> None:
+        own = random.Random(f"{options.seed}-{client}")
+        while time.monotonic() < until:
+            try:
+                status, _ = server.ask("POST", f"{URL}/search", {"query": " ".join(own.choices(WORDS, k=3))})
+            except (OSError, http.client.HTTPException):
+                status = 0
+            with lock:
+                outcome.trials += 1
+                outcome.seen[f"× {status or 'no answer'}"] += 1
+                if status not in (200, 0, *SHED):
+                    outcome.broken.append(f"a search got {status}")
+
+    clients = [threading.Thread(target=ask, args=(client,)) for client in range(options.clients)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    for connection in slow:
+        connection.close()
+    if outcome.seen["× 200"] == 0:
+        outcome.broken.append("nobody was answered")
+    ready_by = time.monotonic() + 30
+    while server.ask("GET", "/readyz")[0] != 200 and time.monotonic() < ready_by:
+        time.sleep(0.1)
+    if server.rankings() != before:
+        outcome.broken.append("another answer after it")
+    return outcome
+
+
+ROUNDS: dict[str, Callable[[Server, argparse.Namespace, random.Random], Outcome]] = {
+    "kill": kill,
+    "flip": flip,
+    "fuzz": fuzz,
+    "poison": poison,
+    "overload": overload,
+}
+
+
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rounds", default=",".join(ROUNDS), help="comma-separated")
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--flips", type=int, default=200)
+    parser.add_argument("--fuzz", type=int, default=2000, help="requests")
+    parser.add_argument("--events", type=int, default=200)
+    parser.add_argument("--clients", type=int, default=48)
+    parser.add_argument("--seconds", type=float, default=15.0, help="of overload")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--encoder", help="a sentence-transformers model or folder; the default one when left out"
+    )
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.rounds.split(",") if name not in ROUNDS]:
+        parser.error(f"no round {unknown[0]!r}; use some of {', '.join(ROUNDS)}")
+    return options
+
+
+def main() -> int:
+    """Run the rounds and print the table; 1 if a promise was broken."""
+    options = parsed()
+    with tempfile.TemporaryDirectory() as scratch:
+        server = Server(Path(scratch) / "home", options.encoder)
+        server.home.mkdir()
+        os.environ.pop("DSEARCH_HOME", None)
+        outcomes: list[Outcome] = []
+        try:
+            filled(server, random.Random(options.seed))
+            outcomes += [
+                ROUNDS[name](server, options, random.Random(f"{options.seed}-{name}"))
+                for name in options.rounds.split(",")
+            ]
+        finally:
+            server.stop(signal.SIGKILL)
+    print(f"{'round':<9} {'trials':>7} {'broken':>7}  seen")
+    for outcome in outcomes:
+        print(outcome.row())
+    for outcome in outcomes:
+        for line in outcome.broken[:20]:
+            print(f"broken in {outcome.name}: {line}", file=sys.stderr)
+    return int(any(outcome.broken for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""scripts/trials/attack.py, small: an attack from outside breaks no promise, and it can find a broken one."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from support.paths import ROOT
+from support.tiny_encoder import write_tiny_encoder
+
+SCRIPT = ROOT / "scripts" / "trials" / "attack.py"
+
+pytestmark = [pytest.mark.server, pytest.mark.crash]
+
+
+@pytest.fixture(scope="module")
+def attack() -> Iterator[ModuleType]:
+    """The program as a module; it is no part of a package."""
+    spec = importlib.util.spec_from_file_location("attack_tool", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_a_small_attack_breaks_no_promise(tmp_path: Path) -> None:
+    encoder = write_tiny_encoder(tmp_path)
+    sizes = (
+        "--kills",
+        "1",
+        "--flips",
+        "8",
+        "--fuzz",
+        "60",
+        "--events",
+        "8",
+        "--clients",
+        "4",
+        "--seconds",
+        "0.5",
+    )
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--encoder", str(encoder), *sizes],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    header, *rows = done.stdout.splitlines()
+    assert header.split() == ["round", "trials", "broken", "seen"]
+    assert [row.split()[0] for row in rows] == ["kill", "flip", "fuzz", "poison", "overload"]
+    assert all(int(row.split()[1]) > 0 and row.split()[2] == "0" for row in rows)
+
+
+def test_a_server_that_answers_500_is_found(attack: ModuleType) -> None:
+    """Vacuity: a promise that is broken is counted and named."""
+
+    class Broken:
+        def ask(self, *_: object, **__: object) -> tuple[int, object]:
+            return 500, {"query_id": "q", "hits": [{"id": "a"}]}
+
+        def raw(self, _: bytes) -> bytes:
+            return b"HTTP/1.1 500 Internal Server Error\r\n\r\n"
+
+        def rankings(self) -> list[list[str]]:
+            return []
+
+    options = attack.parsed(["--fuzz", "5", "--events", "5"])
+    for name in ("fuzz", "poison"):
+        outcome = attack.ROUNDS[name](Broken(), options, attack.random.Random(0))
+        assert len(outcome.broken) >= 5
+        assert outcome.row().split()[:3] == [name, "5", str(len(outcome.broken))]
+
+
+def test_an_unknown_round_is_refused(attack: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        attack.parsed(["--rounds", "kill,bribe"])
+    assert "no round 'bribe'; use some of kill, flip, fuzz, poison, overload" in capsys.readouterr().err
