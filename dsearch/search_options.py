@@ -48,6 +48,7 @@ class SearchKeywords(TypedDict, total=False):
     explain: bool
     highlight: bool
     partial: bool
+    candidates: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,13 @@ class SearchOptions:
         "rather than fail",
         cli=False,
         ranks=False,
+    )
+    candidates: int | None = option(
+        None,
+        "documents that each leg proposes for each head: weights are shares among them, whatever the limit, "
+        "and hits end with them; 100 by default, or as many as limit and offset need",
+        low=1,
+        high=MAX_LIMIT + MAX_OFFSET,
     )
     coverage: bool | None = None
 

@@ -272,3 +272,30 @@ def test_results_over_all_do_not_depend_on_the_number_listed(doors: Doors) -> No
         assert one["weights"] == pytest.approx(other["weights"][:3], rel=1e-4)
         assert one["context"] == pytest.approx(other["context"], abs=1e-5)
     json.dumps(few)
+
+
+# ---- weights of hits
+
+
+def test_weights_of_a_search_do_not_depend_on_the_limit(shop: Collection, doors: Doors) -> None:
+    def weights(limit: int, **options: Any) -> dict[str, list[float]]:
+        url = "/v1/collections/shop/search"
+        answered = doors.client.post(url, json={"query": "honey", "limit": limit, **options}).json()
+        flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        code, out, err = doors.terminal("search", "honey", "-c", "shop", "-k", str(limit), "--json", *flags)
+        assert code == 0, err
+        hits = {
+            "http": answered["hits"],
+            "command line": json.loads(out)["hits"],
+            "python": [hit.to_dict() for hit in shop.search("honey", limit=limit, **options).hits],
+        }
+        return {door: [hit["weight"] for hit in of_door] for door, of_door in hits.items()}
+
+    few, many = weights(10, candidates=120), weights(130, candidates=120)
+    for door, first in few.items():
+        assert len(first) == 10
+        assert first == many[door][:10]
+        assert sum(many[door]) <= 1 + 1e-5
+    assert few["python"] == few["http"] == few["command line"]
+    shallow = weights(10, candidates=5)["python"]
+    assert sum(shallow) > sum(few["python"])  # fewer share the attention

@@ -282,3 +282,32 @@ def test_an_engine_of_this_process_serves_it_too(
     found.context.sum().backward()
     expected.context.sum().backward()
     torch.testing.assert_close(states.grad, expected_states.grad)
+
+
+@pytest.mark.parametrize("train_head", [True, False])
+@pytest.mark.parametrize("options", [{}, {"score": "gaussian", "width": 1.0}, {"pooling": "uniform"}])
+def test_over_all_documents_it_is_the_local_layer(
+    remote: Client, local: LocalEngine, options: dict[str, Any], train_head: bool
+) -> None:
+    way: Any = {"over": "all", "candidates": 10, "mode": "dense", **options}
+    layer = RemoteSearch(remote, "papers", model="v1", train_head=train_head, **way)
+    expected_layer = layer_of(local, "v1", torch.float64, **way)
+    states, expected_states = states_of(), states_of()
+    found, expected = layer(states), expected_layer(expected_states)
+    torch.testing.assert_close(found.context, expected.context, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.weights, expected.weights, rtol=1e-9, atol=1e-9)
+    (found.context.square().sum() + found.weights.square().sum()).backward()
+    (expected.context.square().sum() + expected.weights.square().sum()).backward()
+    wanted = torch.zeros_like(states) if expected_states.grad is None else expected_states.grad
+    torch.testing.assert_close(states.grad, wanted, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("train_head", [True, False])
+def test_a_choice_of_one_document_has_gradient_zero(remote: Client, train_head: bool) -> None:
+    layer = RemoteSearch(remote, "papers", model="v2", train_head=train_head, pooling="hard", mode="dense")
+    states = states_of()
+    found = layer(states)
+    (found.context.sum() + found.weights.sum()).backward()
+    assert states.grad is not None
+    assert not states.grad.any()
+    assert found.weights.sum(1).tolist() == [1.0, 1.0, 1.0]

@@ -86,7 +86,15 @@ class PageRequest:
     pinned: Stamp | None = None
 
     @classmethod
-    def of(cls, cursor: str | None, *, limit: int, offset: int, question: object) -> PageRequest:
+    def of(
+        cls,
+        cursor: str | None,
+        *,
+        limit: int,
+        offset: int,
+        question: object,
+        candidates: int | None = None,
+    ) -> PageRequest:
         """Return the place that a request names, by cursor or by offset.
 
         Args:
@@ -94,18 +102,21 @@ class PageRequest:
             limit: hits of a page.
             offset: hits before the first page.
             question: all that the ranking depends on beside its state, of which only `repr` counts.
+            candidates: how many each leg proposes; as many as the page needs when None.
 
         Raises:
-            InvalidRequest: limit or offset out of range, or both cursor and offset.
+            InvalidRequest: limit, offset or candidates out of range, or both cursor and offset.
             InvalidCursor: not a cursor, or one of another question.
         """
         if not 1 <= limit <= MAX_LIMIT:
             raise InvalidRequest(f"limit={limit}; use 1 to {MAX_LIMIT}")
         if not 0 <= offset <= MAX_OFFSET:
             raise InvalidRequest(f"offset={offset}; use 0 to {MAX_OFFSET}")
+        if candidates is not None and not 1 <= candidates <= MAX_OFFSET + MAX_LIMIT:
+            raise InvalidRequest(f"candidates={candidates}; use 1 to {MAX_OFFSET + MAX_LIMIT}")
         digest = hashlib.sha256(repr(question).encode("utf-8", "surrogatepass")).hexdigest()[:16]
         if cursor is None:
-            return cls(digest, offset, max(CANDIDATES, limit + offset))
+            return cls(digest, offset, candidates or max(CANDIDATES, limit + offset))
         if offset:
             raise InvalidRequest(f"cursor and offset={offset}; give one of the two")
         found = Cursor.parse(cursor, digest)

@@ -27,7 +27,13 @@ def search(collection: CollectionState, queries: Sequence[str], chosen: SearchOp
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
     rules = chosen.ranking(tree)
     places = [
-        PageRequest.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=(query, rules))
+        PageRequest.of(
+            chosen.cursor,
+            limit=chosen.limit,
+            offset=chosen.offset,
+            question=(query, rules),
+            candidates=chosen.candidates,
+        )
         for query in queries
     ]
     if not places:

@@ -53,7 +53,13 @@ def similar(
     _check_examples(like, unlike)
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
     question = ((*like,), (*unlike,), query, chosen.ranking(tree))
-    place = PageRequest.of(chosen.cursor, limit=chosen.limit, offset=chosen.offset, question=question)
+    place = PageRequest.of(
+        chosen.cursor,
+        limit=chosen.limit,
+        offset=chosen.offset,
+        question=question,
+        candidates=chosen.candidates,
+    )
     examples = _Examples(collection.store, like, unlike)
     groups, stamp = asked(
         collection,

@@ -48,7 +48,8 @@ class Searches:
         """Fewer queries at once when each has many candidates; a cursor belongs to one query."""
         if self.options.cursor is not None:
             return 1
-        candidates = max(CANDIDATES, self.options.limit + self.options.offset)
+        needed = max(CANDIDATES, self.options.limit + self.options.offset)
+        candidates = self.options.candidates or needed
         return max(1, min(LARGEST_BATCH, LARGEST_BATCH_CANDIDATES // candidates))
 
     def __call__(self, items: Sequence[str]) -> list[SearchResult]:
