@@ -35,13 +35,16 @@ def test_index_search_train_evaluate_run(dsearch: Terminal, beir: Path, tmp_path
     assert out.splitlines()[1].startswith("* v1")
     assert json.loads(dsearch("models", "-c", "t", "--json")[1])[1]["record"]["examples"] == 40
 
-    code, out, _ = dsearch("evaluate", "-c", "t", "--data", beir, "--json")
+    code, out, err = dsearch("evaluate", "-c", "t", "--data", beir, "--json")
+    assert "warning: 10 of these 30 queries were trained on (10 by v1)" in err
     report = json.loads(out)
     assert report["systems"] == ["dense", "keyword", "hybrid", "trained v1"]
     assert {line["group"]: line["queries"] for line in report["lines"]} == {
         "all": 30,
         "seen": 10,
         "unseen": 20,
+        "trained on": 10,
+        "not trained on": 20,
     }
     _, text, _ = dsearch("evaluate", "-c", "t", "--data", beir)
     assert "seen (10)" in text

@@ -21,7 +21,7 @@ from support.fakes import HashingEncoder
 
 from dsearch.encoder import Encoder
 
-MODULES = ("bisect", "heapq", "queue", "sched", "shelve", "shlex", "stat", "string", "textwrap", "this")
+MODULES = ("bisect", "heapq", "queue", "sched", "shelve", "shlex", "stat", "string", "textwrap", "timeit")
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_the_first_hour(dsearch: Terminal, folder: Path, tmp_path: Path) -> None
 
     # Renamed: the id stays, and so what was judged. Deleted: gone. Changed: changed.
     (folder / "lib").rename(folder / "library")
-    (folder / "docs" / "this.rst").unlink()
+    (folder / "docs" / "timeit.rst").unlink()
     (folder / "latin.txt").write_text("Ein Verkäufer")
     report = index(dsearch, folder)
     counts = {name: report[name] for name in ("inserted", "deleted", "renamed", "documents")}

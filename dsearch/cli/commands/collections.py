@@ -105,7 +105,9 @@ def show(
         print_json(asdict(document))
         return
     typer.echo(document.id if document.title in ("", document.id) else f"{document.id}  {document.title}")
-    fields: dict[str, Any] = dict(document.metadata)
+    fields: dict[str, Any] = {
+        name: value for name, value in document.metadata.items() if not name.startswith("_")
+    }
     if document.value is not None:
         fields["value"] = document.value
     for name, value in fields.items():

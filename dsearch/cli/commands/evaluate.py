@@ -5,6 +5,7 @@ A BEIR folder supplies the judged queries of a split, and the data that a model 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ from dsearch.evaluation.judged_data import read_judged_data, splits_of
 from dsearch.types import Progress, Query
 
 if TYPE_CHECKING:
-    from dsearch.engine import Collection
+    from dsearch.engine import Collection, QueryStates
     from dsearch.evaluation import EvaluationReport, Run
 
 
@@ -110,9 +111,38 @@ def compare_systems(
         if judged.training is not None:
             seen, unseen = split_seen(judged.qrels, judged.training)
             groups = {"seen": seen, "unseen": unseen}
+        groups |= training_apart(collection, judged, states, [version])
     systems = {name: score(run, judged.qrels, exclude=judged.exclude) for name, run in runs.items()}
     left_out = len(without_positives(without_pairs(judged.qrels, judged.exclude)))
     return build_report(systems, baseline="hybrid", groups=groups, left_out=left_out)
+
+
+def training_apart(
+    collection: Collection, judged: Judgements, states: QueryStates, versions: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return the queries that a version was trained on and the others, as groups, and warn; {} without any.
+
+    A training query shows what a model remembers, not what it answers better.
+    """
+    from dsearch.engine import UNTRAINED
+    from dsearch.engine.trained_queries import trained_on
+
+    known = {
+        version: trained_on(collection, version, judged.queries, states.of(UNTRAINED)) for version in versions
+    }
+    every = {query for ids in known.values() for query in ids}
+    if not every:
+        return {}
+    named = ", ".join(f"{len(ids)} by {version}" for version, ids in known.items() if ids)
+    say(
+        f"warning: {len(every)} of these {len(judged.queries)} queries were trained on ({named}); "
+        "only the group not trained on shows how well new queries are answered"
+    )
+    ids = [query.id for query in judged.queries]
+    return {
+        "trained on": [id for id in ids if id in every],
+        "not trained on": [id for id in ids if id not in every],
+    }
 
 
 def _cross_validated(
@@ -174,6 +204,7 @@ def compare(
         if judged.training is not None:
             seen, unseen = split_seen(judged.qrels, judged.training)
             groups = {"seen": seen, "unseen": unseen}
+        groups |= training_apart(target, judged, states, [first, second])
         found = compare_values(*values, groups=groups)
     texts = {query.id: query.text for query in judged.queries}
     if json:

@@ -42,10 +42,19 @@ def judged_job(collection: Collection, job: AnyJob, folder: JudgedFolder) -> Any
         InvalidSource: a file is missing or malformed; with `strict`, anything is wrong.
     """
     from dsearch.training import checked_judgements
+    from dsearch.training.gate.held_out import FEW_QUERIES
 
     checked = checked_judgements(collection, folder.data, folder.split, strict=folder.strict)
     if checked.report.counts:
         say(checked.report.to_text())
+    positives = [{id for id, grade in judged.items() if grade > 0} for judged in checked.qrels.values()]
+    there = collection.store.rows_of(sorted(set[str]().union(*positives)))
+    answered = sum(not ids.isdisjoint(there) for ids in positives)
+    if isinstance(job, TrainingJob) and answered < FEW_QUERIES:
+        say(
+            f"{answered} judged queries have an answer; reliable training needs {FEW_QUERIES}, so "
+            f"{FEW_QUERIES - answered} are missing: until then `dsearch tune` gains more"
+        )
     data = {
         "queries": checked.queries,
         "judgements": checked.qrels,

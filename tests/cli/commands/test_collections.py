@@ -90,6 +90,7 @@ def test_judgements_as_a_table(dsearch: Terminal, beir: Path, tmp_path: Path) ->
     assert "document 'nowhere' is not in collection 'default'" in err
     code, _, err = dsearch("train", "--data", table, "--epochs", "1", "--json")
     assert code in (0, 3), err
+    assert "40 judged queries have an answer; reliable training needs 100, so 60 are missing" in err
     lines = tmp_path / "judged.jsonl"
     judged = [{"query": f"question{i % 20} thing{i}", "document": f"d{i}"} for i in range(40, 60)]
     lines.write_text("\n".join(map(json.dumps, judged)))

@@ -1,0 +1,53 @@
+"""Queries that a version, or one of its ancestors, was trained on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.fakes import HashingEncoder
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.engine import SearchEngine
+from dsearch.engine.evaluate import encode_queries
+from dsearch.engine.models.training_record import Lessons
+from dsearch.engine.trained_queries import trained_on
+from dsearch.types import Document, Query
+
+ASKED = [Query("1", "the  River\nsource"), Query("2", "a boat"), Query("3", "nothing of this")]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_queries_are_recognised_by_text_or_embedding_through_all_ancestors(
+    tmp_path: Path, stored: bool
+) -> None:
+    encoder = HashingEncoder()
+    with SearchEngine(tmp_path / "home", encoder=lambda: encoder) as engine:
+        collection = engine.create("t")
+        collection.ingest([Document("d", "river boat")])
+        head = Head(encoder_dim=32)
+        versions, parent = [], "v0"
+        for text in ("The river source", "a boat"):
+            lessons = Lessons(
+                states=encoder.encode_queries([text]).astype(np.float32),
+                pulls=np.zeros((1, 32), np.float32),
+                owners=np.zeros(1, np.int64),
+                rows=np.zeros(1, np.int64),
+                grades=np.ones(1, np.float32),
+                texts=[text],
+            )
+            lessons = lessons if stored else replace(lessons, texts=None)
+            parent = collection.add_model(head, {}, parent=parent, lessons=lessons)
+            versions.append(parent)
+        parent = collection.add_model(head, {}, parent=parent)  # tuned, say: it stores none of its own
+        states = encode_queries(collection, ASKED)
+
+        def known(version: str) -> list[str]:
+            return trained_on(collection, version, ASKED, states)
+
+        assert known("v0") == []
+        assert known(versions[0]) == ["1"]
+        assert known(versions[1]) == ["1", "2"]
+        assert known(parent) == ["1", "2"]
