@@ -63,6 +63,32 @@ def without(
     return np.take_along_axis(np.where(taken_out, -1, top), order, axis=1)
 
 
+class Pairs:
+    """Some positions of each query, to be looked up in rankings.
+
+    Comparing every rank with every position takes memory and time of queries × depth × positions: with
+    hundreds of judgements a query it was more than half of a training.
+
+    Args:
+        positions: of each query, its own.
+    """
+
+    def __init__(self, positions: Sequence[Int64[np.ndarray, " _"]]):
+        rows = np.repeat(np.arange(len(positions)), [len(of) for of in positions])
+        flat = np.concatenate([*positions, np.empty(0, np.int64)]).astype(np.int64)
+        self._stride = int(flat.max(initial=0)) + 2  # a position of −1, or one beyond, is no query's
+        self._codes = np.unique(rows * self._stride + flat)
+
+    def among(self, top: Int64[np.ndarray, "queries depth"]) -> Bool[np.ndarray, "queries depth"]:
+        """True where a query's ranking has one of its positions."""
+        if not len(self._codes):
+            return np.zeros(top.shape, bool)
+        inside = (top >= 0) & (top < self._stride)
+        codes = np.arange(len(top))[:, None] * self._stride + np.where(inside, top, 0)
+        at = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        return inside & (self._codes[at] == codes)
+
+
 def gains_of(
     top: Int64[np.ndarray, "queries depth"],
     positions: Int64[np.ndarray, "queries positives"],

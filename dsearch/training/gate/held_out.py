@@ -23,7 +23,7 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages
-from dsearch.training.ranking import DEPTH, Ranking, Relevant, gains_of, padded, without
+from dsearch.training.ranking import DEPTH, Pairs, Ranking, Relevant, gains_of, padded, without
 
 ENOUGH = 500  # held-out queries: further folds would cost time and tell little more
 MOST = 1000  # of one fold that are ranked
@@ -85,7 +85,7 @@ class HeldOut:
         pairs = list(zip(held_out.relevant, seen, strict=True))
         self._whole = Relevant(held_out.relevant)
         self._residual = Relevant([(at[~of], grades[~of]) for (at, grades), of in pairs])
-        self._taken_out, _ = padded([(at[of], grades[of]) for (at, grades), of in pairs])
+        self._taken_out = Pairs([at[of] for (at, _), of in pairs])
         self._depth = DEPTH + max((int(of.sum()) for of in seen), default=0)
 
     def answers(
@@ -122,11 +122,10 @@ class HeldOut:
         ]
 
     def _answers(self, top: Int64[np.ndarray, "queries depth"]) -> Answers:
-        taken_out = (top[:, :, None] == self._taken_out[:, None]).any(-1)
         return Answers(
             self._whole.ndcg_at_10(top),
             self.seen,
-            self._residual.ndcg_at_10(without(top, taken_out)),
+            self._residual.ndcg_at_10(without(top, self._taken_out.among(top))),
         )
 
 
