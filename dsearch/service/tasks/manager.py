@@ -24,7 +24,7 @@ from typing import Any
 from dsearch.engine import SearchEngine
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.maintenance.migrate import PreparedMigration
-from dsearch.errors import Cancelled, Conflict, DsearchError
+from dsearch.errors import Cancelled, Conflict, CorruptData, DsearchError, UnsupportedFormat
 from dsearch.processes import run_spawned
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import NotReady, Overloaded
@@ -72,6 +72,7 @@ class Tasks:
         self._cancelled: set[str] = set()
         self._thread: threading.Thread | None = None
         self._store: TaskStore | None = None
+        self._damage: DsearchError | None = None
 
     @property
     def store(self) -> TaskStore:
@@ -80,9 +81,12 @@ class Tasks:
         Raises:
             Conflict: the home was opened readonly.
             NotReady: before `start` or after `stop`.
+            CorruptData, UnsupportedFormat: `tasks.db` is damaged; all else goes on.
         """
         if self._engine.readonly:
             raise Conflict("this server has its home open for reading alone; there are no tasks")
+        if self._damage is not None:
+            raise type(self._damage)(*self._damage.args)
         if self._store is None:
             raise NotReady("the service is starting or stopping; ask again in a moment")
         return self._store
@@ -91,7 +95,12 @@ class Tasks:
         """Take up what was left, and go on with what is asked for; once."""
         if self._engine.readonly:
             return
-        self._store = TaskStore(self._engine.home.path)
+        try:
+            self._store = TaskStore(self._engine.home.path)
+        except (CorruptData, UnsupportedFormat) as error:  # no reason to refuse searches
+            self._damage = error
+            _log.error("tasks are refused: %s", error)
+            return
         for task in self.store.list(QUEUED, state="running"):
             self._take_up(task)
         self._thread = threading.Thread(target=self._go_on, name="tasks", daemon=True)

@@ -7,38 +7,23 @@ then deleted: queries are not stored longer than they are needed.
 from __future__ import annotations
 
 import json
-import sqlite3
-import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from dsearch.errors import CorruptData, DsearchError, InsufficientStorage, NotFound, UnsupportedFormat
+from dsearch.errors import NotFound
 from dsearch.results import Task
+from dsearch.service.tasks.file import TASK_COLUMNS, TaskFile, require_written
 from dsearch.types import TaskState
 
 TaskKind = Literal["train", "tune", "save", "evaluate", "refresh", "compact", "migrate"]
 ENDED: tuple[TaskState, ...] = ("done", "failed", "cancelled", "interrupted")
-FILE_NAME = "tasks.db"
 KEPT_TASKS = 1000
 KEPT_EVENTS = 2000  # of one task
-_FORMAT = 1
-_SCHEMA = """
-CREATE TABLE tasks (
-    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, collection TEXT NOT NULL,
-    state TEXT NOT NULL, created TEXT NOT NULL, started TEXT, ended TEXT, attempts INTEGER NOT NULL DEFAULT 0,
-    request TEXT, progress TEXT, result TEXT, problem TEXT
-) STRICT;
-CREATE TABLE events (
-    task INTEGER NOT NULL REFERENCES tasks(number) ON DELETE CASCADE, number INTEGER NOT NULL,
-    kind TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (task, number)
-) STRICT, WITHOUT ROWID;
-"""
-_COLUMNS = "number, id, kind, collection, state, created, started, ended, attempts, progress, result, problem"
+_EVERY = ", ".join((*TASK_COLUMNS, "digest"))
 
 
 class TaskNotFound(NotFound):
@@ -74,28 +59,17 @@ class TaskStore:
         home: the folder of collections.
 
     Raises:
-        CorruptData: the file is no database; it can be moved away, only tasks are in it.
+        CorruptData: tasks are missing or not what was written; the file can be moved away.
         UnsupportedFormat: written by a release with another format.
     """
 
     def __init__(self, home: Path):
-        self.path = home / FILE_NAME
-        self._lock = threading.Lock()
-        with _explained(self.path):
-            self._connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
-            self._connection.execute("PRAGMA foreign_keys = ON")
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, _FORMAT):
-                raise UnsupportedFormat(f"{self.path} has format {version}; this release reads {_FORMAT}")
-            if version == 0:
-                script = f"BEGIN; {_SCHEMA} PRAGMA user_version = {_FORMAT}; COMMIT;"
-                self._connection.executescript(script)
+        self._file = TaskFile(home)
+        self.path = self._file.path
 
     def close(self) -> None:
         """Close the file."""
-        self._connection.close()
+        self._file.close()
 
     # ---- what there is
 
@@ -105,7 +79,7 @@ class TaskStore:
         Raises:
             TaskNotFound.
         """
-        found = self._rows(f"SELECT {_COLUMNS} FROM tasks WHERE id = ?", id)
+        found = self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE id = ?", id)
         if not found:
             raise TaskNotFound(f"no task {id[:80]!r}; GET /v1/tasks lists those that are kept")
         return _task(found[0])
@@ -128,74 +102,77 @@ class TaskStore:
             if value is not None:
                 conditions.append(condition)
                 values.append(value)
-        query = f"SELECT {_COLUMNS} FROM tasks WHERE {' AND '.join(conditions)} ORDER BY number DESC LIMIT ?"
-        return [_task(row) for row in self._rows(query, *values, limit)]
+        query = f"SELECT {_EVERY} FROM tasks WHERE {' AND '.join(conditions)} ORDER BY number DESC LIMIT ?"
+        return [_task(row) for row in self._file.rows(query, *values, limit)]
 
     def request(self, task: StoredTask) -> dict[str, Any]:
         """Return the task's request; empty once the task has ended."""
-        found = self._rows("SELECT request FROM tasks WHERE number = ?", task.number)
-        return json.loads(found[0][0]) if found and found[0][0] else {}
+        found = self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE number = ?", task.number)
+        if not found:
+            return {}
+        *columns, digest = found[0]
+        require_written(columns, digest)
+        text = columns[TASK_COLUMNS.index("request")]
+        return json.loads(text) if text else {}
 
     def events(self, task: StoredTask, after: int, limit: int = 100) -> list[TaskEvent]:
         """Return the task's events after number `after`."""
-        query = "SELECT number, kind, data FROM events WHERE task = ? AND number > ? ORDER BY number LIMIT ?"
-        return [
-            TaskEvent(n, kind, json.loads(data))
-            for n, kind, data in self._rows(query, task.number, after, limit)
-        ]
+        query = (
+            "SELECT task, number, kind, data, digest FROM events WHERE task = ? AND number > ? "
+            "ORDER BY number LIMIT ?"
+        )
+        events: list[TaskEvent] = []
+        for *columns, digest in self._file.rows(query, task.number, after, limit):
+            require_written(columns, digest)
+            _, number, kind, data = columns
+            events.append(TaskEvent(number, kind, json.loads(data)))
+        return events
 
     def count(self, *states: TaskState) -> int:
         """Count the tasks that are in one of these states."""
         marks = ", ".join("?" * len(states))
-        return self._rows(f"SELECT count(*) FROM tasks WHERE state IN ({marks})", *states)[0][0]
+        return self._file.rows(f"SELECT count(*) FROM tasks WHERE state IN ({marks})", *states)[0][0]
 
     # ---- what becomes of them
 
     def add(self, kind: TaskKind, collection: str, request: dict[str, Any]) -> StoredTask:
         """A new task, queued; durable on return."""
         id = uuid.uuid4().hex
-        columns = "id, kind, collection, state, created, request"
-        self._rows(
-            f"INSERT INTO tasks ({columns}) VALUES (?, ?, ?, 'queued', ?, ?)",
-            *(id, kind, collection, _now(), json.dumps(request)),
-        )
-        self._rows(
-            "DELETE FROM tasks WHERE ended IS NOT NULL AND number <= (SELECT max(number) FROM tasks) - ?",
-            KEPT_TASKS,
-        )
+        with self._file.changing() as change:
+            number = change.connection.execute(
+                "INSERT INTO tasks (id, kind, collection, state, created, request) "
+                "VALUES (?, ?, ?, 'queued', ?, ?)",
+                (id, kind, collection, _now(), json.dumps(request)),
+            ).lastrowid
+            assert number is not None
+            change.seal(number)
+            old = "SELECT number FROM tasks WHERE ended IS NOT NULL AND number <= ?"
+            for (forgotten,) in change.connection.execute(old, (number - KEPT_TASKS,)).fetchall():
+                change.delete_task(forgotten)
         return self.get(id)
 
     def next(self) -> StoredTask | None:
         """The task that has been queued longest, now running; None when there is none."""
-        with self._lock, _explained(self.path):
-            row = self._connection.execute(
-                "UPDATE tasks SET state = 'running', started = coalesce(started, ?), attempts = attempts + 1 "
-                "WHERE number = (SELECT min(number) FROM tasks WHERE state = 'queued') "
-                f"RETURNING {_COLUMNS}",
-                (_now(),),
-            ).fetchone()
-        return _task(row) if row else None
+        with self._file.changing() as change:
+            first = "SELECT min(number) FROM tasks WHERE state = 'queued'"
+            (number,) = change.connection.execute(first).fetchone()
+            if number is None:
+                return None
+            changes = "state = 'running', started = coalesce(started, ?), attempts = attempts + 1"
+            change.update_task(number, changes, _now())
+        return _task(self._file.rows(f"SELECT {_EVERY} FROM tasks WHERE number = ?", number)[0])
 
     def say(self, task: StoredTask, kind: str, data: dict[str, Any]) -> None:
         """Add an event; a `progress` is also where the task stands. The oldest go when there are too many."""
-        with self._lock, _explained(self.path):
-            execute = self._connection.execute
-            execute("BEGIN IMMEDIATE")
-            try:
-                last = execute("SELECT max(number) FROM events WHERE task = ?", (task.number,)).fetchone()[0]
-                number = (last or 0) + 1
-                execute(
-                    "INSERT INTO events VALUES (?, ?, ?, ?)", (task.number, number, kind, json.dumps(data))
-                )
-                execute(
-                    "DELETE FROM events WHERE task = ? AND number <= ?", (task.number, number - KEPT_EVENTS)
-                )
-                if kind == "progress":
-                    execute("UPDATE tasks SET progress = ? WHERE number = ?", (json.dumps(data), task.number))
-                execute("COMMIT")
-            except BaseException:
-                execute("ROLLBACK")
-                raise
+        with self._file.changing() as change:
+            last = change.connection.execute(
+                "SELECT max(number) FROM events WHERE task = ?", (task.number,)
+            ).fetchone()[0]
+            number = (last or 0) + 1
+            change.insert_event(task.number, number, kind, json.dumps(data))
+            change.delete_events("task = ? AND number <= ?", task.number, number - KEPT_EVENTS)
+            if kind == "progress":
+                change.update_task(task.number, "progress = ?", json.dumps(data))
 
     def end(
         self,
@@ -206,51 +183,31 @@ class TaskStore:
         problem: dict[str, str] | None = None,
     ) -> None:
         """A task has ended."""
-        self._rows(
-            "UPDATE tasks SET state = ?, ended = ?, request = NULL, result = ?, problem = ? WHERE number = ?",
-            *(state, _now(), _json(result), _json(problem), task.number),
-        )
+        changes = "state = ?, ended = ?, request = NULL, result = ?, problem = ?"
+        with self._file.changing() as change:
+            change.update_task(task.number, changes, state, _now(), _json(result), _json(problem))
 
     def requeue(self, task: StoredTask, *, begun: bool) -> None:
         """A task that was stopped before its end is begun again later; `begun`: that attempt counts."""
-        self._rows(
-            "UPDATE tasks SET state = 'queued', progress = NULL, attempts = attempts - ? WHERE number = ?",
-            0 if begun else 1,
-            task.number,
-        )
+        changes = "state = 'queued', progress = NULL, attempts = attempts - ?"
+        with self._file.changing() as change:
+            change.update_task(task.number, changes, 0 if begun else 1)
 
     def cancel_queued(self, id: str) -> bool:
         """Cancel a task that was not begun; whether it was."""
-        found = self._rows(
-            "UPDATE tasks SET state = 'cancelled', ended = ?, request = NULL "
-            "WHERE id = ? AND state = 'queued' RETURNING id",
-            *(_now(), id),
-        )
-        return bool(found)
-
-    def _rows(self, query: str, *values: Any) -> list[Any]:
-        with self._lock, _explained(self.path):
-            return self._connection.execute(query, values).fetchall()
+        with self._file.changing() as change:
+            query = "SELECT number FROM tasks WHERE id = ? AND state = 'queued'"
+            found = change.connection.execute(query, (id,)).fetchone()
+            if found is not None:
+                changes = "state = 'cancelled', ended = ?, request = NULL"
+                change.update_task(found[0], changes, _now())
+        return found is not None
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if "full" in str(error):
-            raise InsufficientStorage(f"{path}: {error}; free some space") from error
-        raise
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        if isinstance(error, DsearchError):
-            raise
-        raise CorruptData(
-            f"{path} cannot be read ({error}); move it away: only what became of past tasks is in it"
-        ) from error
-
-
-def _task(row: tuple[Any, ...]) -> StoredTask:
-    number, *plain, progress, result, problem = row
+def _task(row: Sequence[Any]) -> StoredTask:
+    *columns, digest = row
+    require_written(columns, digest)
+    number, *plain, _request, progress, result, problem = columns
     parts = (json.loads(text) if text else None for text in (progress, result, problem))
     return StoredTask(*plain, *parts, number=number)
 

@@ -63,7 +63,7 @@ class Marked:
     database: str
     written: str
     remedy: str
-    hint: Command
+    hint: Command | None = None
 
     def lost(self, problem: str) -> CorruptData:
         """Create the error of a loss, with the remedy."""

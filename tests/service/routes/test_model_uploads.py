@@ -25,7 +25,7 @@ def test_mutated_bodies_with_and_without_a_parent_are_added_or_refused_in_words(
         answered = client.post(MODELS, content=body, headers=HEADERS, params=given)
         if answered.status_code == 201:
             added += 1
-            client.delete(f"{MODELS}/{answered.json()['version']}")  # there is a limit to their number
+            client.delete(f"{MODELS}/{answered.json()['model']}")  # there is a limit to their number
             continue
         assert 400 <= answered.status_code < 500, (parent, body[:300], answered.text)
         assert answered.headers["content-type"] == "application/problem+json"

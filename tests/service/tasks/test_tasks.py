@@ -372,12 +372,12 @@ def test_only_so_many_ended_tasks_are_kept(tmp_path: Path, monkeypatch: pytest.M
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tasks.db").write_bytes(b"no database " * 100)
-    with pytest.raises(CorruptData, match="move it away"):
+    with pytest.raises(CorruptData, match=r"move tasks\.db and tasks-watermark away"):
         TaskStore(tmp_path)
     (tmp_path / "tasks.db").unlink()
     with sqlite3.connect(tmp_path / "tasks.db") as database:
         database.execute("PRAGMA user_version = 7")
-    with pytest.raises(UnsupportedFormat, match="has format 7; this release reads 1"):
+    with pytest.raises(UnsupportedFormat, match="has format 7; this release reads 1 to 2"):
         TaskStore(tmp_path)
 
 
@@ -393,7 +393,7 @@ def test_a_readonly_home_has_no_tasks(engine: SearchEngine, papers: Collection) 
 def test_a_task_is_on_the_medium_before_it_is_acknowledged(tmp_path: Path) -> None:
     """SQLite syncs the write-ahead log at each commit with synchronous = FULL (2) alone."""
     store = TaskStore(tmp_path)
-    connection = store._connection  # pyright: ignore[reportPrivateUsage]
+    connection = store._file._connection  # pyright: ignore[reportPrivateUsage]
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     store.close()
@@ -401,9 +401,10 @@ def test_a_task_is_on_the_medium_before_it_is_acknowledged(tmp_path: Path) -> No
 
 def test_a_full_disk_is_said_and_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = TaskStore(tmp_path)
-    with tasks._lock:
-        pages = tasks._connection.execute("PRAGMA page_count").fetchone()[0]
-        tasks._connection.execute(f"PRAGMA max_page_count = {pages}")  # as a medium with no page left
-    with pytest.raises(InsufficientStorage, match="full; free some space"):
+    with tasks._file._lock:
+        connection = tasks._file._connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")  # as a medium with no page left
+    with pytest.raises(InsufficientStorage, match="the disk is full"):
         tasks.add("refresh", "papers", {"some": "x" * 1_000_000})
     tasks.close()
