@@ -124,7 +124,8 @@ def _checked_when_called(function: Any, types: dict[str, Any], passed: set[Hasha
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         nonlocal wrapper
-        if jaxtyping.config.jaxtyping_disable:
+        # A traced size that is looked up, or compared, becomes a constant of the graph.
+        if jaxtyping.config.jaxtyping_disable or torch.compiler.is_compiling():
             return function(*arguments, **named)
         before = key_of((arguments, named))
         seen = before is not None and before in passed
