@@ -13,6 +13,7 @@ def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() 
     changed = {
         "mode": "dense",
         "model": "v1",
+        "candidates": 300,
         "hops": 2,
         "hop_strength": 0.5,
         "operators": False,

@@ -81,8 +81,8 @@ class Access:
             return None
         if made and not self._keys.opening:
             raise KeyMissing(
-                "every key of this service was revoked; make a new one where it runs, or let it answer this "
-                "machine without keys again: dsearch keys clear, and restart it",
+                "every key of this service was revoked; let it answer this machine without keys again "
+                "(dsearch keys clear, and a restart), or make a new one where it runs",
                 hint=MAKE_ONE,
             )
         given = Headers(scope=scope).get("authorization", "")

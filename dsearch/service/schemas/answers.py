@@ -400,6 +400,14 @@ EXAMPLES: dict[str, Any] = {
     },
     "ModelAdded": {"model": "v3", "parent": "v2", "sequence": 131},
     "Promoted": {"model": "v2", "previous": "v1", "sequence": 130},
+    "Remembered": {
+        "model": "v3",
+        "previous": "v2",
+        "queries": 2,
+        "judgements": 3,
+        "left_out": {"unknown documents": 1},
+        "sequence": 131,
+    },
     "Health": {"status": "ok"},
     "StatisticsAnswer": {
         "name": "papers",

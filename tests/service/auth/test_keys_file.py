@@ -136,7 +136,8 @@ def test_after_the_last_revocation_the_service_says_how_to_make_a_key(engine: Se
             answered = client.get("/v1/collections", headers=headers)
             assert answered.status_code == 401
             assert answered.json()["detail"] == (
-                "every key of this service was revoked; make a new one where it runs with: "
+                "every key of this service was revoked; let it answer this machine without keys again "
+                "(dsearch keys clear, and a restart), or make a new one where it runs with: "
                 "dsearch keys create --name NAME --scope admin"
             )
         text, _ = ApiKeys(engine.home.path).create("again", "read")

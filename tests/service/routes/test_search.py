@@ -154,7 +154,7 @@ def test_vectors_attend_as_the_texts_that_they_encode(client: TestClient, papers
 
 def test_attend_leaves_out_what_was_not_asked_for(client: TestClient, papers: Collection) -> None:
     got = client.post(f"{URL}/attend", json={"queries": ["cat"]}).json()["results"][0]
-    assert set(got) == {"ids", "weights", "scores", "context"}
+    assert set(got) == {"ids", "weights", "scores", "context", "candidates", "covered_mass"}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -164,7 +164,8 @@ def test_an_empty_collection_answers_with_nothing(client: TestClient, mode: str)
     assert got["hits"] == []
     assert got["attention"]["candidates"] == 0
     attended = client.post("/v1/collections/empty/attend", json={"queries": ["cat"], "mode": mode}).json()
-    assert attended["results"] == [{"ids": [], "weights": [], "scores": [], "context": [0.0] * DIMENSION}]
+    nothing = {"ids": [], "weights": [], "scores": [], "candidates": 0, "covered_mass": 1.0}
+    assert attended["results"] == [{**nothing, "context": [0.0] * DIMENSION}]
 
 
 def test_more_hits_than_documents_give_all_documents(client: TestClient, papers: Collection) -> None:

@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,9 +132,12 @@ def test_drift_of_what_is_asked(client: TestClient, papers: Collection) -> None:
     assert "dsearch_query_drift" not in client.get("/metrics").text
 
 
-def test_two_services_count_apart(engine: SearchEngine, client: TestClient) -> None:
+def test_two_services_count_apart(client: TestClient, tmp_path: Path) -> None:
     client.get("/healthz")
-    with TestClient(create_app(engine), base_url="http://127.0.0.1") as other:
+    with (
+        SearchEngine(tmp_path / "other", encoder=WordEncoder) as engine,
+        TestClient(create_app(engine), base_url="http://127.0.0.1") as other,
+    ):
         assert value(other, "dsearch_requests_total", method="GET", route="/healthz", status="200") == 0
 
 

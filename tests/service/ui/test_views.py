@@ -171,7 +171,8 @@ def test_attention_follows_the_dials(page: Any) -> None:
     page.get_by_role("button", name="Attend").click()
     page.locator("#view > div .bars li").first.wait_for()
     score = page.get_by_label("Score")
-    assert score.locator("option").all_inner_texts() == list(SCORES)
+    compared = [name for name in SCORES if name != "exact_match"]  # which needs a field
+    assert score.locator("option").all_inner_texts() == compared
     score.select_option("gaussian")
     expect(page.locator("#view > div").get_by_label("Width")).to_be_enabled()
     page.get_by_label("Predict").select_option("i")
