@@ -83,17 +83,7 @@ class ShardedSearch:
             raise InvalidRequest(f"mode={chosen.mode!r}; use hybrid, dense or keyword")
         chosen.check(queries)
         tree = None if chosen.filter is None else parse_filter(chosen.filter)
-        rules = chosen.ranking(tree)
-        places = [
-            PageRequest.of(
-                chosen.cursor,
-                limit=chosen.limit,
-                offset=chosen.offset,
-                question=(query, rules),
-                candidates=chosen.candidates,
-            )
-            for query in queries
-        ]
+        places = PageRequest.of_batch(queries, chosen, tree)
         if not places:
             return []
         stamp = self._stamp(places[0].pinned, chosen.model or model)

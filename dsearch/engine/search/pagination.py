@@ -13,12 +13,13 @@ import binascii
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from dsearch.attention_options import CANDIDATES
 from dsearch.errors import InvalidCursor, InvalidRequest
-from dsearch.search_options import MAX_CURSOR_CHARACTERS, MAX_LIMIT, MAX_OFFSET
+from dsearch.search_options import MAX_CURSOR_CHARACTERS, MAX_LIMIT, MAX_OFFSET, SearchOptions
 from dsearch.types import Stamp
 
 _FORMAT = 1
@@ -121,6 +122,30 @@ class PageRequest:
             raise InvalidRequest(f"cursor and offset={offset}; give one of the two")
         found = Cursor.parse(cursor, digest)
         return cls(digest, found.offset, found.candidates, found.stamp)
+
+    @classmethod
+    def of_batch(cls, queries: Sequence[str], chosen: SearchOptions, filter: object) -> list[PageRequest]:
+        """Return the place that the options of a search name in the ranking of each query.
+
+        Args:
+            queries: the texts.
+            chosen: the options.
+            filter: that of the options, parsed.
+
+        Raises:
+            InvalidRequest, InvalidCursor: see `of`.
+        """
+        rules = chosen.ranking(filter)
+        return [
+            cls.of(
+                chosen.cursor,
+                limit=chosen.limit,
+                offset=chosen.offset,
+                question=(query, rules),
+                candidates=chosen.candidates,
+            )
+            for query in queries
+        ]
 
     def after(self, hits: int, stamp: Stamp) -> str:
         """Return the cursor behind the next `hits` hits of this ranking, which has that stamp."""

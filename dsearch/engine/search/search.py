@@ -25,17 +25,7 @@ def search(collection: CollectionState, queries: Sequence[str], chosen: SearchOp
     started = time.perf_counter()
     chosen.check(queries)
     tree = None if chosen.filter is None else parse_filter(chosen.filter)
-    rules = chosen.ranking(tree)
-    places = [
-        PageRequest.of(
-            chosen.cursor,
-            limit=chosen.limit,
-            offset=chosen.offset,
-            question=(query, rules),
-            candidates=chosen.candidates,
-        )
-        for query in queries
-    ]
+    places = PageRequest.of_batch(queries, chosen, tree)
     if not places:
         return []
     groups, stamp = asked(
