@@ -12,6 +12,7 @@ ABBREVIATIONS = frozenset(
     {"e.g", "i.e", "etc", "vs", "cf", "al", "fig", "figs", "eq", "eqs", "sec", "vol", "pp", "ca", "approx"}
     | {"dr", "mr", "mrs", "ms", "prof", "jr", "sr", "inc", "ltd", "dept", "resp"}
 )
+LOWER_CASE_WORDS = 40  # a shorter text may lack capital letters by chance
 BLOCK_END = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)])\s)")
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+(?=[\"'“‘(\[]*[^\s\"'“‘(\[a-z])|[。！？]+\s*")
 LOWER_CASE_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+\s*")
@@ -23,10 +24,10 @@ def sentences(text: str) -> list[str]:
 
     A sentence ends at `.`, `!`, `?` or `…` before a blank and something other than a small letter, unless
     the word before is a usual abbreviation or a single letter; also at a blank line and before the next item
-    of a list. In a text without a capital letter, small letters begin sentences too.
+    of a list. In a text of `LOWER_CASE_WORDS` without a capital letter, small letters begin sentences too.
     """
     parts: list[str] = []
-    sentence_end = LOWER_CASE_SENTENCE_END if text.lower() == text else SENTENCE_END
+    sentence_end = LOWER_CASE_SENTENCE_END if _is_lower_case(text) else SENTENCE_END
     for block in BLOCK_END.split(text):
         block = " ".join(block.split())
         start = 0
@@ -71,6 +72,10 @@ def inverse_cloze(
         chance = random.Random(f"{seed}/{identity}")
         drawn += [(sentence, identity) for sentence in chance.sample(pool, min(per_document, len(pool)))]
     return drawn
+
+
+def _is_lower_case(text: str) -> bool:
+    return text.lower() == text and len(text.split()) >= LOWER_CASE_WORDS
 
 
 def _is_prose(sentence: str, min_words: int, max_words: int) -> bool:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.corpus import inverse_cloze, sentences
+from dsearch.corpus.sentences import LOWER_CASE_WORDS
 from dsearch.types import Document
 
 
@@ -46,13 +47,13 @@ LONE = article("lone", "This is its only sentence.")
 
 
 def test_sentences_of_lower_case_text_begin_small() -> None:
-    text = "a wing in a slipstream was tested at three angles . the lift rose by 4.5 percent. e.g. drag fell"
-    assert sentences(text) == [
-        "a wing in a slipstream was tested at three angles .",
-        "the lift rose by 4.5 percent.",
-        "e.g. drag fell",
-    ]
-    assert len(sentences(text.replace("a wing", "A wing"))) == 1  # with capitals, a small letter begins none
+    first = " ".join(["the lift of a wing in a slipstream was tested"] * 4)
+    text = f"{first} . it rose by 4.5 percent. e.g. drag fell"
+    assert len(text.split()) > LOWER_CASE_WORDS
+    assert sentences(text) == [f"{first} .", "it rose by 4.5 percent.", "e.g. drag fell"]
+    with_capitals = text.replace("the lift", "The lift")
+    assert len(sentences(with_capitals)) == 1  # there a small letter begins none
+    assert len(sentences("it rose. drag fell")) == 1  # too short to tell
 
 
 def test_two_sentences_of_each_body_for_its_own_document():
