@@ -26,7 +26,7 @@ set_threads()
 
 import torch
 
-from dsearch.cli.commands.evaluate import Judgements, compare, read_judgements
+from dsearch.cli.commands.evaluate import Judgements, compare_systems, read_judgements
 from dsearch.cli.session import ProgressBars
 from dsearch.corpus import BeirFolder, Problems, python_corpus
 from dsearch.engine import Collection, PassageOptions, SearchEngine, System, encode_queries, make_run
@@ -65,7 +65,7 @@ def main() -> None:
             index(collection, BeirFolder(folder).documents(Problems()))
             pairs, folds = folder / "source_docs.tsv", folder / "folds.json"
             judged = read_judgements(folder, "test", pairs if pairs.is_file() else None)
-            report = compare(collection, judged, folds=folds if folds.is_file() else None, model="v0")
+            report = compare_systems(collection, judged, folds=folds if folds.is_file() else None, model="v0")
             show(folder.name, report)
             everything[folder.name] = report.to_dict()
             if judged.training is not None:
@@ -104,10 +104,13 @@ def train_on_split(
         report = build_report({"hybrid": hybrid, "trained": values}, groups=groups)
         if seed == 0:
             show(f"{collection.name}, trained with seed 0", report)
-        cells = {name: report.cell("trained", "nDCG@10", name).mean for name in ("all", "seen", "unseen")}
+        names = dict.fromkeys(line.group for line in report.lines)  # without one that has no queries
+        cells = {name: report.cell("trained", "nDCG@10", name).mean for name in names}
         rows.append({"seed": seed, "seconds": seconds, "epochs": trained.epochs, **cells})
         print(f"seed {seed}: " + ", ".join(f"{name} {value:.4f}" for name, value in cells.items()))
     for name in ("all", "seen", "unseen", "seconds"):
+        if name not in rows[0]:
+            continue
         values = [float(row[name]) for row in rows]  # type: ignore[arg-type]
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         print(f"{collection.name}, trained head, {name}: mean {statistics.mean(values):.4f}, sd {spread:.4f}")
