@@ -56,10 +56,13 @@ def remember(
         assert base is not None
         counts = {"inserted": len(more), "judgements": len(more.grades), "left_out": left_out}
         version = collection.add_model(head.remembering(memory), {"scope": SCOPE, **counts}, parent=base)
-        if collection.live_model != live:  # another version went live: begin anew from that one
+        try:
+            collection.promote(version, after=live)
+        except Conflict:
+            if collection.live_model == live:
+                raise
             collection.delete_model(version)
-            continue
-        collection.promote(version)
+            continue  # from the version that went live meanwhile
         _delete_oldest(collection, base)
         return Remembered(version, live, len(more), len(more.grades), left_out, collection.store.sequence)
     raise Conflict("the live version kept changing; try again")

@@ -122,21 +122,22 @@ def test_only_the_newest_versions_are_kept(topics: Collection) -> None:
     assert memory.inserted.sum() == KEPT + 3
 
 
+@pytest.mark.parametrize("before", ["add_model", "promote"])
 def test_another_version_that_went_live_meanwhile_is_not_lost(
-    topics: Collection, monkeypatch: pytest.MonkeyPatch
+    topics: Collection, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     """The rows go into that one; else the promotion would take it back unseen."""
-    add, others = topics.add_model, list[str]()
+    add, promote, go_on, others = topics.add_model, topics.promote, getattr(topics, before), list[str]()
 
-    def interrupted(*given: Any, **named: Any) -> str:
+    def interrupted(*given: Any, **named: Any) -> Any:
         if not others:
             head = topics.head("v1")
             assert head.memory is not None
             others.append(add(head.remembering(head.memory.with_setting(0.3, 0.1, 0.4)), {"scope": "head"}))
-            topics.promote(others[0])
-        return add(*given, **named)
+            promote(others[0])
+        return go_on(*given, **named)
 
-    monkeypatch.setattr(topics, "add_model", interrupted)
+    monkeypatch.setattr(topics, before, interrupted)
     done = remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
     assert done.previous == others[0]
     memory = topics.head(done.model).memory
@@ -144,11 +145,17 @@ def test_another_version_that_went_live_meanwhile_is_not_lost(
     assert memory.strength.item() == pytest.approx(0.3)
 
 
-def test_training_keeps_what_was_inserted(topics: Collection) -> None:
-    remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_training_keeps_what_was_inserted(topics: Collection, meanwhile: bool) -> None:
+    """Before it, or between its end and its registration."""
+    if not meanwhile:
+        remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
     texts, judgements = queries_of()
     job = TrainingJob(queries=texts, judgements=judgements, epochs=1)
-    registered = run_training(topics, job).register(topics, job)
+    trained = run_training(topics, job)
+    if meanwhile:
+        remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
+    registered = trained.register(topics, job)
     assert registered.live is not None
     memory = topics.head(registered.live).memory
     assert isinstance(memory, QueryMemory)
