@@ -86,6 +86,18 @@ def test_without_a_memory_it_is_refused_unless_accepted(engine: SearchEngine) ->
     assert first(topics, NEW).startswith("d19-")  # documents like the judged one borrow from it
 
 
+def test_ids_of_one_text_are_one_query_of_a_new_memory_too(engine: SearchEngine) -> None:
+    topics = topics_in(engine)
+    texts = {"a": NEW, "b": "Zebra  quantum"}
+    done = remember(topics, texts, {"a": {"d19-2": 2.0, "d18-0": 1.0}, "b": {"d18-0": 4.0}}, accept=True)
+    assert (done.queries, done.judgements) == (1, 2)
+    memory = topics.head(done.model).memory
+    assert memory is not None
+    of = topics.store.rows_of(["d19-2", "d18-0"])
+    grades = dict(zip(memory.rows[memory.of_document].tolist(), memory.grades.tolist(), strict=True))
+    assert grades == {of["d19-2"]: 0.5, of["d18-0"]: 1.0}
+
+
 @pytest.mark.parametrize(
     ("queries", "judgements", "why"),
     [
@@ -93,6 +105,7 @@ def test_without_a_memory_it_is_refused_unless_accepted(engine: SearchEngine) ->
         ({"q": NEW}, {"q": {"d1-0": 0.0}}, "1 grades of 0 or less"),
         ({"q": "  "}, {"q": {"d1-0": 1.0}}, "1 queries without text"),
         ({}, {}, "there are none"),
+        ({"q": NEW}, {"q": {"d1-0": float("inf")}}, "finite grades"),
     ],
 )
 def test_what_cannot_be_remembered_says_why(

@@ -82,8 +82,8 @@ class QueryMemory(nn.Module):
             raise DimensionMismatch(
                 f"query states of {states.shape[1]} numbers and documents of {embeddings.shape[1]}"
             )
-        if not len(grades) or not (grades > 0).all():
-            raise InvalidRequest("a query memory without grades above 0; give judged queries")
+        if not len(grades) or not ((grades > 0) & (grades < math.inf)).all():
+            raise InvalidRequest("a query memory needs finite grades above 0; give judged queries")
         if not 0 < temperature < math.inf:
             raise InvalidRequest(f"temperature={temperature}; use a number above 0")
         for name, indices, size in (
