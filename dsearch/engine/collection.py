@@ -36,10 +36,11 @@ from dsearch.engine.models.training_record import Lessons
 from dsearch.engine.options import KeyOptions, LayerOptions, SearchArguments
 from dsearch.engine.rebuild import MINIMUM, Rebuilder, measured_live, tuning_queries
 from dsearch.engine.search.attend import AttendResult, attend
-from dsearch.engine.search.predict import EVIDENCE, fields_of, predict
+from dsearch.engine.search.predict import EVIDENCE, predict
 from dsearch.engine.search.search import search
 from dsearch.engine.search.similar import similar
 from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.state.fields import fields_of
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import Conflict, DsearchError
 from dsearch.results import Predictions
