@@ -35,6 +35,11 @@ class Query:
     text: str
 
 
+def query_name(text: str) -> str:
+    """Normalise a query: queries that differ only in case and spaces get the same name."""
+    return " ".join(text.casefold().split())
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """Versions of the data behind an answer. Equal stamps give equal answers."""

@@ -36,12 +36,13 @@ from dsearch.engine.models.training_record import Lessons
 from dsearch.engine.options import KeyOptions, LayerOptions, SearchArguments
 from dsearch.engine.rebuild import MINIMUM, Rebuilder, measured_live, tuning_queries
 from dsearch.engine.search.attend import AttendResult, attend
-from dsearch.engine.search.predict import EVIDENCE, fields_of, predict
+from dsearch.engine.search.predict import EVIDENCE, predict
 from dsearch.engine.search.search import search
 from dsearch.engine.search.similar import similar
 from dsearch.engine.snapshot.snapshot import Snapshot
+from dsearch.engine.state.fields import fields_of
 from dsearch.engine.state.state import CollectionState
-from dsearch.errors import DsearchError
+from dsearch.errors import Conflict, DsearchError
 from dsearch.results import Predictions
 from dsearch.search_options import SearchOptions
 from dsearch.store import Store, WriteReceipt
@@ -392,11 +393,12 @@ class Collection(CollectionState):
                 lessons=lessons,
             )
 
-    def promote(self, version: str) -> None:
-        """Make a version live by one committed row; nothing is rebuilt.
+    def promote(self, version: str, *, after: str | None = None) -> None:
+        """Make a version live by one committed row, with `after` only in place of that one; no rebuild.
 
         Raises:
             ModelNotFound, CorruptData: it cannot be loaded; the live one stays.
+            Conflict: another one than `after` is live; it stays.
         """
         self.head(version)
         self._encoders.check(version)
@@ -404,6 +406,8 @@ class Collection(CollectionState):
         if own_documents:
             self._documents.snapshot(version)  # loaded before it goes live
         with self._writing:
+            if after is not None and (live := self.live_model) != after:
+                raise Conflict(f"{live} is live and not {after}, which {version} was made from; begin anew")
             self.store.promote(version)
             self._live.catch_up()
         if own_documents:

@@ -18,6 +18,7 @@ from dsearch.engine.collection import Collection
 from dsearch.engine.models.tensors import require_head_alone
 from dsearch.errors import Conflict, DsearchError, InvalidRequest
 from dsearch.results import Remembered
+from dsearch.types import query_name
 
 SCOPE = "remember"  # of the record of such a version
 STRENGTH = 0.8  # γ of a memory that no gate admitted
@@ -56,10 +57,13 @@ def remember(
         assert base is not None
         counts = {"inserted": len(more), "judgements": len(more.grades), "left_out": left_out}
         version = collection.add_model(head.remembering(memory), {"scope": SCOPE, **counts}, parent=base)
-        if collection.live_model != live:  # another version went live: begin anew from that one
+        try:
+            collection.promote(version, after=live)
+        except Conflict:
+            if collection.live_model == live:
+                raise
             collection.delete_model(version)
-            continue
-        collection.promote(version)
+            continue  # from the version that went live meanwhile
         _delete_oldest(collection, base)
         return Remembered(version, live, len(more), len(more.grades), left_out, collection.store.sequence)
     raise Conflict("the live version kept changing; try again")
@@ -91,8 +95,8 @@ def _memory_of(
     positions = snapshot.positions_of(np.array([rows[id] for id in ids_here], np.int64))
     position_of = {id: int(at) for id, at in zip(ids_here, positions, strict=True) if at >= 0}
     reasons = {"unknown documents": 0, "grades of 0 or less": 0, "queries without text": 0}
-    texts: list[str] = []
-    graded: list[tuple[int, int, float]] = []
+    texts: dict[str, str] = {}  # by name: several ids of one text are one query
+    grades_of: dict[tuple[str, int], float] = {}
     for query, grades in judgements.items():
         positive = {id: grade for id, grade in grades.items() if grade > 0}
         grade_at = {position_of[id]: grade for id, grade in positive.items() if id in position_of}
@@ -101,22 +105,24 @@ def _memory_of(
         if not (text := queries.get(query, "").strip()):
             reasons["queries without text"] += 1
         elif grade_at:
-            graded += [(len(texts), at, grade) for at, grade in grade_at.items()]
-            texts.append(text)
+            name = query_name(text)
+            texts.setdefault(name, text)
+            grades_of |= {(name, at): grade for at, grade in grade_at.items()}
     left_out = {reason: count for reason, count in reasons.items() if count}
-    if not graded:
+    if not grades_of:
         why = "; ".join(f"{count} {reason}" for reason, count in left_out.items()) or "there are none"
         raise InvalidRequest(f"no judgement to remember: {why}. Give a grade above 0 for a document's id")
-    of_query, at, of_grade = (np.array(column) for column in zip(*graded, strict=True))
-    judged, of_document = np.unique(at, return_inverse=True)
+    place = {name: at for at, name in enumerate(texts)}
+    of_query = np.array([place[name] for name, _ in grades_of], np.int64)
+    judged, of_document = np.unique([at for _, at in grades_of], return_inverse=True)
     memory = QueryMemory(
-        collection.encoder.encode_queries(texts),
+        collection.encoder.encode_queries([*texts.values()]),
         snapshot.embeddings(judged[None])[0],
         snapshot.rows(judged),
         of_query,
         of_document,
-        of_grade.astype(np.float32),
-        texts=texts,
+        np.array([*grades_of.values()], np.float32),
+        texts=[*texts.values()],
         inserted=np.ones(len(texts), bool),
         strength=STRENGTH,
     )

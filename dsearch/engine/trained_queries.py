@@ -9,7 +9,7 @@ from jaxtyping import Float32
 
 from dsearch.engine.collection import Collection
 from dsearch.engine.models.files import UNTRAINED
-from dsearch.types import Query
+from dsearch.types import Query, query_name
 
 _SAME = 1 - 1e-5  # cosine of two embeddings of one text, by different batches or back ends
 
@@ -37,14 +37,10 @@ def trained_on(
     while at is not None and at != UNTRAINED:
         lessons = collection.lessons_of(at)
         if lessons is not None and lessons.texts is not None:
-            texts = {_plain(text) for text in lessons.texts}
-            recognised |= {query.id for query in queries if _plain(query.text) in texts}
+            texts = {query_name(text) for text in lessons.texts}
+            recognised |= {query.id for query in queries if query_name(query.text) in texts}
         elif lessons is not None and len(lessons) and lessons.states.shape[1] == states.shape[1]:
             nearest = (states @ lessons.states.T).max(1)
             recognised |= {query.id for query, near in zip(queries, nearest, strict=True) if near >= _SAME}
         at = collection.store.model(at).parent
     return [query.id for query in queries if query.id in recognised]
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())

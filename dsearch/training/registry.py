@@ -11,6 +11,7 @@ from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.training_record import Lessons
 from dsearch.engine.remember import SCOPE as REMEMBER
+from dsearch.engine.remember import with_inserted
 from dsearch.training.tune import SCOPE, TunedSearch
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def register(
 ) -> Registered:
     """Register what was trained; let it answer if it may, else the tuned search if that may.
 
+    A memory keeps the queries that were inserted into the live one, until now; the gate has judged without.
+
     Args:
         collection: collection of the model.
         head: trained head.
@@ -119,6 +122,10 @@ def register(
         tuned_head: head of the tuned search, whose record is under `tuned`; None if there is none.
     """
     record = {**record, "verdict": reason, "accepted": accept}
+    if encoder is None:  # else past queries are of another encoder
+        live_memory = collection.head(collection.live_model).memory
+        head = with_inserted(head, live_memory)
+        tuned_head = None if tuned_head is None else with_inserted(tuned_head, live_memory)
     version = collection.add_model(
         head, record, parent=parent, encoder=encoder, documents=documents, lessons=lessons
     )

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsearch.engine import UNTRAINED, Collection
-from dsearch.engine.remember import with_inserted
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import LearningJob, TrainingJob, TuningJob
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
@@ -38,7 +37,6 @@ from dsearch.training.values.examples import ValueExamples, value_examples
 from dsearch.training.values.finetune import TrainedValues, finetune_values
 
 if TYPE_CHECKING:
-    from dsearch.attention.retrieval.memory import QueryMemory
     from dsearch.training.loop.distributed import Processes
     from dsearch.training.scopes.head import MakeTask
 
@@ -200,8 +198,6 @@ class _TrainingRun:
             run=self._run(examples, options),
             task=None if self.make_task is None else self.make_task(options),
         )
-        if options.scope == "head":
-            trained = _with_inserted(trained, collection.head(collection.live_model).memory)
         slot = None
         if job.null_slot:
             assert job.queries is not None
@@ -330,14 +326,6 @@ class _TrainingRun:
         if first:
             self.observer.remark(f"metrics and checkpoints: {folder.path}")
         return folder
-
-
-def _with_inserted(trained: Trained, memory: QueryMemory | None) -> Trained:
-    """Keep the queries that were inserted into the live memory; the gate has judged without them."""
-    tuned = trained.tuned
-    if tuned is not None:
-        tuned = replace(tuned, head=with_inserted(tuned.head, memory))
-    return replace(trained, head=with_inserted(trained.head, memory), tuned=tuned)
 
 
 def _only(options: type, chosen: Mapping[str, Any]) -> dict[str, Any]:

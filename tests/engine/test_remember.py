@@ -86,6 +86,18 @@ def test_without_a_memory_it_is_refused_unless_accepted(engine: SearchEngine) ->
     assert first(topics, NEW).startswith("d19-")  # documents like the judged one borrow from it
 
 
+def test_ids_of_one_text_are_one_query_of_a_new_memory_too(engine: SearchEngine) -> None:
+    topics = topics_in(engine)
+    texts = {"a": NEW, "b": "Zebra  quantum"}
+    done = remember(topics, texts, {"a": {"d19-2": 2.0, "d18-0": 1.0}, "b": {"d18-0": 4.0}}, accept=True)
+    assert (done.queries, done.judgements) == (1, 2)
+    memory = topics.head(done.model).memory
+    assert memory is not None
+    of = topics.store.rows_of(["d19-2", "d18-0"])
+    grades = dict(zip(memory.rows[memory.of_document].tolist(), memory.grades.tolist(), strict=True))
+    assert grades == {of["d19-2"]: 0.5, of["d18-0"]: 1.0}
+
+
 @pytest.mark.parametrize(
     ("queries", "judgements", "why"),
     [
@@ -93,6 +105,7 @@ def test_without_a_memory_it_is_refused_unless_accepted(engine: SearchEngine) ->
         ({"q": NEW}, {"q": {"d1-0": 0.0}}, "1 grades of 0 or less"),
         ({"q": "  "}, {"q": {"d1-0": 1.0}}, "1 queries without text"),
         ({}, {}, "there are none"),
+        ({"q": NEW}, {"q": {"d1-0": float("inf")}}, "finite grades"),
     ],
 )
 def test_what_cannot_be_remembered_says_why(
@@ -122,21 +135,22 @@ def test_only_the_newest_versions_are_kept(topics: Collection) -> None:
     assert memory.inserted.sum() == KEPT + 3
 
 
+@pytest.mark.parametrize("before", ["add_model", "promote"])
 def test_another_version_that_went_live_meanwhile_is_not_lost(
-    topics: Collection, monkeypatch: pytest.MonkeyPatch
+    topics: Collection, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     """The rows go into that one; else the promotion would take it back unseen."""
-    add, others = topics.add_model, list[str]()
+    add, promote, go_on, others = topics.add_model, topics.promote, getattr(topics, before), list[str]()
 
-    def interrupted(*given: Any, **named: Any) -> str:
+    def interrupted(*given: Any, **named: Any) -> Any:
         if not others:
             head = topics.head("v1")
             assert head.memory is not None
             others.append(add(head.remembering(head.memory.with_setting(0.3, 0.1, 0.4)), {"scope": "head"}))
-            topics.promote(others[0])
-        return add(*given, **named)
+            promote(others[0])
+        return go_on(*given, **named)
 
-    monkeypatch.setattr(topics, "add_model", interrupted)
+    monkeypatch.setattr(topics, before, interrupted)
     done = remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
     assert done.previous == others[0]
     memory = topics.head(done.model).memory
@@ -144,11 +158,17 @@ def test_another_version_that_went_live_meanwhile_is_not_lost(
     assert memory.strength.item() == pytest.approx(0.3)
 
 
-def test_training_keeps_what_was_inserted(topics: Collection) -> None:
-    remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_training_keeps_what_was_inserted(topics: Collection, meanwhile: bool) -> None:
+    """Before it, or between its end and its registration."""
+    if not meanwhile:
+        remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
     texts, judgements = queries_of()
     job = TrainingJob(queries=texts, judgements=judgements, epochs=1)
-    registered = run_training(topics, job).register(topics, job)
+    trained = run_training(topics, job)
+    if meanwhile:
+        remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
+    registered = trained.register(topics, job)
     assert registered.live is not None
     memory = topics.head(registered.live).memory
     assert isinstance(memory, QueryMemory)

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from dsearch.attention.scores import unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.types import query_name
 
 NEIGHBOURS = 5
 LENDING = 0.03  # temperature of the borrowing weights, chosen on training queries (guide decisions)
@@ -81,8 +82,8 @@ class QueryMemory(nn.Module):
             raise DimensionMismatch(
                 f"query states of {states.shape[1]} numbers and documents of {embeddings.shape[1]}"
             )
-        if not len(grades) or not (grades > 0).all():
-            raise InvalidRequest("a query memory without grades above 0; give judged queries")
+        if not len(grades) or not ((grades > 0) & (grades < math.inf)).all():
+            raise InvalidRequest("a query memory needs finite grades above 0; give judged queries")
         if not 0 < temperature < math.inf:
             raise InvalidRequest(f"temperature={temperature}; use a number above 0")
         for name, indices, size in (
@@ -172,7 +173,7 @@ class QueryMemory(nn.Module):
         without case and repeated blanks. They are kept if both memories keep them.
         """
         texts = None if self.texts is None or more.texts is None else [*self.texts, *more.texts]
-        keys = range(len(self) + len(more)) if texts is None else [_key(text) for text in texts]
+        keys = range(len(self) + len(more)) if texts is None else [query_name(text) for text in texts]
         place = {key: at for at, key in reversed(list(enumerate(keys)))}  # of a text's first query
         rows, first, of_row = np.unique(
             np.concatenate([self.rows.cpu(), more.rows.cpu()]), return_index=True, return_inverse=True
@@ -237,11 +238,6 @@ class QueryMemory(nn.Module):
         other.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         other.null_level = nn.Parameter(torch.tensor(float(null_level)))
         return other
-
-
-def _key(text: str) -> str:
-    """A text as queries compare: without case and repeated blanks."""
-    return " ".join(text.casefold().split())
 
 
 def _unit(states: Float[np.ndarray, "queries encoder_dim"]) -> Float32[np.ndarray, "queries encoder_dim"]:

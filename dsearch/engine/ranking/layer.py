@@ -375,7 +375,8 @@ class SearchLayer(nn.Module):
             weighed, scores = weighing.weighed(raw, mask), weighing.scores(raw, mask)
         else:
             everything = whole.attended(values)
-            weighed, scores = whole.weighed(raw, mask, everything), whole.scores(raw, mask)
+            weighed = whole.weighed(raw, mask, everything)
+            scores = whole.scores(raw, mask, everything)
         order = _by_score_then_position(scores, positions)
         along = order[:, None].expand_as(dense)
         keys = scored.keys(positions)

@@ -138,13 +138,18 @@ class Whole:
         return Weighed(by_head, mix(by_head, head.mixture), nothing)
 
     def scores(
-        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
+        self,
+        raw: Float[Tensor, "batch heads candidates"],
+        mask: Bool[Tensor, "batch candidates"] | None,
+        everything: WholeOutput,
     ) -> Float[Tensor, "batch candidates"]:
         """Return the scores that order the hits, −inf where `mask` is False; see `Weighing.scores`."""
         if raw.shape[1] == 1:
             return self._weighing.scores(raw, mask)
         finite = raw if mask is None else raw.masked_fill(~mask[:, None], 0.0)
-        scores = self._mixed_scores(finite, partition=self._log_partition(soft=True))
+        soft = self._weighing.pooling == "soft"
+        partition = everything.log_partition if soft else self._log_partition(soft=True)
+        scores = self._mixed_scores(finite, partition=partition)
         return scores if mask is None else scores.masked_fill(~mask, -math.inf)
 
     def weights(
@@ -253,15 +258,17 @@ class Whole:
     def _log_partition(
         self, *, soft: bool = False, among: Bool[np.ndarray, " positions"] | None = None
     ) -> Float[Tensor, "batch heads"]:
-        """Z_h, of the largest logit alone if the best document takes all, without gradients."""
-        total = self._folded.new_full(self._folded.shape[:2], -math.inf)
-        with torch.no_grad():
-            for rows in self._blocks(among):
-                raw = self._raw(rows)[0]
-                logits = temper(raw, self._weighing.temperature) if soft else self._logits(raw)
-                best = self._hard and not soft
-                of_block = _highest(logits) if best else logits.logsumexp(-1)
-                total = torch.maximum(total, of_block) if best else torch.logaddexp(total, of_block)
+        """Z_h, of the largest logit alone if the best document takes all."""
+        total, best = self._folded.new_full(self._folded.shape[:2], -math.inf), self._hard and not soft
+
+        def of_block(rows: Int64[np.ndarray, " rows"]) -> tuple[Float[Tensor, "batch heads"]]:
+            raw = self._raw(rows)[0]
+            logits = temper(raw, self._weighing.temperature) if soft else self._logits(raw)
+            return (_highest(logits) if best else logits.logsumexp(-1),)
+
+        for rows in self._blocks(among):
+            (part,) = self._computed(partial(of_block, rows))
+            total = torch.maximum(total, part) if best else torch.logaddexp(total, part)
         return total
 
     def _log_partition_of_rest(

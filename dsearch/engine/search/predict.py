@@ -28,13 +28,12 @@ from dsearch.engine.search.attend import Queries, asked, coverage_note
 from dsearch.engine.search.field_values import Kind, kind_of_all
 from dsearch.engine.search.predict_whole import PooledField, predicted_from_all
 from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.engine.state.fields import fields_of
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 from dsearch.results import Evidence, FieldPrediction, Predictions
-from dsearch.store import Store
 
 EVIDENCE = 10
-VALUE = "value"  # the field that is no metadata: `Document.value`
 
 
 def predict(
@@ -92,15 +91,6 @@ def _from_all(
     values = collection.kept_fields.of(snapshot.rows(at), field)
     column = PooledField.of(values, at, snapshot.positions, named, field)
     return predicted_from_all(layer.whole(states, texts), column, len(at), evidence, ids)
-
-
-def fields_of(store: Store, rows: Int64[np.ndarray, " rows"], field: str) -> Sequence[Any]:
-    """The field of each row, None where it is absent: metadata by a dotted path, or the documents' `value`.
-
-    Raises:
-        InvalidRequest: not a field.
-    """
-    return store.values(rows) if field == VALUE else store.field_values(rows, field)
 
 
 def _predicted(

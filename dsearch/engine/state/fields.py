@@ -19,7 +19,7 @@ from dsearch.store import Store
 from dsearch.store.filters.parse import parse_field
 
 OWN_FIELDS = ("id", "title", "text")
-VALUE = "value"  # `Document.value`
+VALUE = "value"  # the field that is no metadata: `Document.value`
 MAX_FIELDS = 4
 MAX_BYTES = 64 * 1024 * 1024  # of a field; a larger one is read again each time
 _READ_AT_ONCE = 1000
@@ -75,12 +75,21 @@ class KeptFields:
 
     def _part(self, rows: Int64[np.ndarray, " rows"], field: str, *, own: bool) -> Sequence[Any]:
         if not own:
-            return self._store.values(rows) if field == VALUE else self._store.field_values(rows, field)
+            return fields_of(self._store, rows, field)
         documents = self._store.documents(rows)
         if field in OWN_FIELDS:
             return [getattr(document, field) for document in documents]
         keys = parse_field(field)
         return [_at(document.metadata, keys) for document in documents]
+
+
+def fields_of(store: Store, rows: Int64[np.ndarray, " rows"], field: str) -> Sequence[Any]:
+    """The field of each row, None where it is absent: metadata by a dotted path, or the documents' `value`.
+
+    Raises:
+        InvalidRequest: not a field.
+    """
+    return store.values(rows) if field == VALUE else store.field_values(rows, field)
 
 
 def _at(value: Any, keys: Sequence[str]) -> Any:

@@ -30,6 +30,7 @@ from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression, Page
 from dsearch.training.data.actions import ACTIONS, factors_of, outsiders
 from dsearch.training.data.propensity import Propensities
+from dsearch.types import query_name
 
 MANY_KEYS = 20
 _MOST_OF_ONE = 10  # clicks of a key that has a query for itself
@@ -152,11 +153,6 @@ def graded_pages(
         quorum=quorum,
         left_out=counted,
     )
-
-
-def query_name(text: str) -> str:
-    """Normalise a query: queries that differ only in case and spaces get the same name."""
-    return " ".join(text.casefold().split())
 
 
 def _leave_out_outsiders(given: _Of, left_out: Counter[str]) -> None:

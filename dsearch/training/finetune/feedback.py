@@ -20,7 +20,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
 from dsearch.store import Page
-from dsearch.training.data.clicks import ClickOptions, Graded, graded_pages, query_name
+from dsearch.training.data.clicks import ClickOptions, Graded, graded_pages
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.data.propensity import Propensities, even_propensities, propensities_from_pages
 from dsearch.training.finetune.head import Trained, finetune
@@ -30,6 +30,7 @@ from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import TrainingOptions, feedback_options
 from dsearch.training.ranking import DEPTH, Ranking, ndcg_at_10, without
+from dsearch.types import query_name
 
 NO_TRUST = (
     "trained from clicks, which anybody can poison, and no trusted slice to judge by; give judgements, or "

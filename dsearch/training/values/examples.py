@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int64
 
 from dsearch.engine import Collection, Snapshot
 from dsearch.engine.indexing.ingest import is_given
-from dsearch.engine.search.predict import fields_of
+from dsearch.engine.state.fields import fields_of
 from dsearch.errors import InvalidRequest
 from dsearch.training.values.losses import ValueKind
 
