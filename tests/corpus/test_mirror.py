@@ -57,6 +57,20 @@ def test_documents_below_a_folder_that_cannot_be_listed_stay(tmp_path, monkeypat
     assert str(problems.first[0]) == f"{tmp_path / 'sub'}: cannot be read: Permission denied"
 
 
+def test_the_document_of_a_linked_file_that_cannot_be_read_stays(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "real.txt").write_text("text")
+    (tmp_path / "notes" / "link.txt").symlink_to(tmp_path / "real.txt")
+    (tmp_path / "notes" / "a.txt").write_text("other")
+    kept = Kept()
+    kept.index(tmp_path / "notes")
+    (tmp_path / "real.txt").write_bytes(b"\0\xff\0")
+    problems = Problems()
+    assert kept.index(tmp_path / "notes", problems=problems) == []
+    assert problems.count == 1
+    assert sorted(kept.documents) == ["a.txt", "link.txt"]
+
+
 def test_renamed_copies_are_told_apart_by_their_names(tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
