@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -14,6 +15,8 @@ from dsearch.corpus.formats.texts import stem
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
 from dsearch.types import Document
+
+_QUOTED = re.compile(rb">+From ")  # so that the line does not begin a message
 
 
 def read_eml(stream: ByteStream, identity: str) -> Document:
@@ -49,7 +52,7 @@ def _messages(stream: ByteStream, name: str, problems: Problems) -> Iterator[tup
                 yield begin, b"".join(lines)
             begin, lines = number, []
         else:
-            lines.append(line[1:] if line.lstrip(b">").startswith(b"From ") else line)  # quoted, as `>From `
+            lines.append(line[1:] if _QUOTED.match(line) else line)
         blank = not line.strip()
     if lines:
         yield begin, b"".join(lines)

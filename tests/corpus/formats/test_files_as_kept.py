@@ -193,6 +193,11 @@ def test_an_mbox_has_a_document_for_each_message(tmp_path):
     "raw",
     [
         b"Content-Type: text/html\n\n<!-- nothing -->",
+def test_a_line_that_begins_with_from_stays_whole(tmp_path):
+    raw = b"From ann\nSubject: s\n\nI write\nFrom here\n>>From there\n"
+    assert one(put(tmp_path / "a.mbox", raw)).text == "I write\nFrom here\n>From there"
+
+
         b"Content-Type: text/html\n\n<?xml version='1.0' encoding='latin-1'?><p>x",
         b"",
         b"\n\n",
