@@ -223,8 +223,13 @@ def test_word_and_powerpoint(tmp_path):
     document.add_paragraph("behind it")
     document.save(str(tmp_path / "a.docx"))
     word = one(tmp_path / "a.docx")
-    assert (word.title, word.text) == ("Minutes", "before the table\n\nleft | right\n\nbehind it")
+    assert (word.title, word.text) == (
+        "Minutes",
+        "before the table\n\nleft | right\n\nwide | narrow\n\nbehind it",
+    )
     assert (word.metadata["author"], word.metadata["type"]) == ("Ann", "word")
+    merged = document.add_table(1, 3).rows[0]
+    merged.cells[0].merge(merged.cells[1]).text, merged.cells[2].text = "wide", "narrow"
 
     slides = pptx.Presentation()
     slide = slides.slides.add_slide(slides.slide_layouts[1])
@@ -236,9 +241,9 @@ def test_word_and_powerpoint(tmp_path):
     assert shown.metadata["slides"] == 1
 
 
-def epub(chapters: list[str]) -> bytes:
+def epub(chapters: list[str], named: int = 1) -> bytes:
     items = "".join(f'<item id="c{n}" href="c%20{n}.xhtml"/>' for n in range(len(chapters)))
-    order = "".join(f'<itemref idref="c{n}"/>' for n in reversed(range(len(chapters))))
+    order = "".join(f'<itemref idref="c{n}"/>' * named for n in reversed(range(len(chapters))))
     about = "<dc:title>Book</dc:title><dc:creator>Ann</dc:creator>"
     package = (
         '<package xmlns="http://www.idpf.org/2007/opf" xmlns:dc="http://purl.org/dc/elements/1.1/">'
@@ -270,6 +275,11 @@ def test_damaged_archives_are_problems(tmp_path, name):
     pytest.importorskip("docx")
     for raw in (b"", b"PK\3\4", epub([]), b"x" * 100):
         problems = Problems()
+def test_a_chapter_that_is_named_again_and_again_is_read_once(tmp_path):
+    pytest.importorskip("lxml")
+    assert one(put(tmp_path / "a.epub", epub(["<p>One.</p>"], named=1000))).text == "One."
+
+
         assert list(read(put(tmp_path / name, raw), problems=problems)) == []
         assert problems.count == 1, raw
 
