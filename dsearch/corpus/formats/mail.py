@@ -59,12 +59,12 @@ def _messages(stream: ByteStream, name: str, problems: Problems) -> Iterator[tup
 
 
 def _document(raw: bytes, identity: str, title: str) -> Document:
-    message = message_from_bytes(raw, policy=policy.default)
-    assert isinstance(message, EmailMessage)  # by the policy
     try:
+        message = message_from_bytes(raw, policy=policy.default)
+        assert isinstance(message, EmailMessage)  # by the policy
         text, subject = _text(message).strip(), _header(message, "subject")
         metadata = _metadata(message)
-    except (LookupError, ValueError, AttributeError, IndexError, TypeError) as error:  # broken headers
+    except (LookupError, ValueError, AttributeError, TypeError, RecursionError) as error:  # broken headers
         raise BadRecord(f"not an e-mail that can be read: {type(error).__name__}: {error}") from error
     if not text and not subject:
         raise BadRecord("an e-mail with neither subject nor text")
