@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
@@ -69,6 +70,17 @@ def test_the_document_of_a_linked_file_that_cannot_be_read_stays(tmp_path):
     assert kept.index(tmp_path / "notes", problems=problems) == []
     assert problems.count == 1
     assert sorted(kept.documents) == ["a.txt", "link.txt"]
+
+
+def test_an_object_without_text_costs_its_array_no_document(tmp_path):
+    objects = [{"id": str(number), "text": f"text {number}"} for number in range(3)]
+    (tmp_path / "a.json").write_text(json.dumps(objects))
+    kept = Kept()
+    kept.index(tmp_path)
+    (tmp_path / "a.json").write_text(json.dumps([*objects, {"id": "3"}]))
+    problems = Problems()
+    assert kept.index(tmp_path, problems=problems) == []
+    assert (sorted(kept.documents), problems.count) == (["0", "1", "2"], 1)
 
 
 def test_renamed_copies_are_told_apart_by_their_names(tmp_path):
