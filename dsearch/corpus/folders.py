@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,8 @@ def files_below(folder: Path, on_error: OnError | None = None, ignored: bool = F
 
     Args:
         folder: the folder.
-        on_error: called with a folder that cannot be listed, which is skipped; without it the error is
-            raised.
+        on_error: called with a folder that cannot be listed, or a link that cannot be followed, which is
+            skipped; without it the error is raised.
         ignored: True to yield what `.gitignore` files name, too.
     """
     return _below(folder, on_error, None if ignored else ())
@@ -57,8 +58,18 @@ def _below(folder: Path, on_error: OnError | None, ignores: tuple[_Ignore, ...] 
         if is_folder:
             if entry.name not in NOT_ENTERED:
                 yield from _below(Path(entry.path), on_error, ignores)
-        elif entry.is_file():
+        elif _is_file(entry, on_error):
             yield Path(entry.path)
+
+
+def _is_file(entry: os.DirEntry[str], on_error: OnError | None) -> bool:
+    try:
+        return entry.is_file()
+    except OSError as error:  # a link that leads to itself, or into a folder that may not be read
+        if on_error is None:
+            raise
+        on_error(Path(entry.path), error)
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +87,18 @@ class _Ignore:
             lines = (folder / GIT_IGNORE).read_text("utf-8", "replace").splitlines()
         except OSError:
             lines = []
-        return cls(folder, GitIgnoreSpec.from_lines(lines))
+        return cls(folder, GitIgnoreSpec.from_lines(filter(_is_rule, lines)))
+
+
+def _is_rule(line: str) -> bool:
+    """False for a malformed pattern, which ignores nothing, as in Git."""
+    from pathspec import GitIgnoreSpec
+
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True
 
 
 def _is_ignored(ignores: tuple[_Ignore, ...], folder: Path, name: str, is_folder: bool) -> bool:

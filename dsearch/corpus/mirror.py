@@ -163,7 +163,7 @@ class Mirror:
         self.recorded = len(own)
         if not self._claimed:
             return []
-        kept = [os.path.realpath(path) for path in with_problems]
+        kept = {place for path in with_problems for place in (os.path.realpath(path), _place(path))}
         return sorted(
             stored.id
             for stored in own
@@ -180,6 +180,11 @@ class Mirror:
 
     def _is_read(self, stored: _Stored) -> bool:
         return any(_is_below(stored.path, folder) for folder in self._folders)
+
+
+def _place(path: str) -> str:
+    """Path of a file in its real folder: a linked file has its place where the link is."""
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def _is_below(path: str, folder: str) -> bool:

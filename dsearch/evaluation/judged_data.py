@@ -11,6 +11,7 @@ they are ids. TREC's are always ids.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from dsearch.evaluation.qrels import JudgedPair, read_judged_pairs
 from dsearch.types import Query
 
 _QUERIES = ("queries.jsonl", "queries.tsv")
-_HEADER = {"query", "query-id", "query_id", "qid", "document", "corpus-id", "doc", "doc_id", "grade", "score"}
+_DOCUMENT = {"document", "corpus-id", "doc", "doc_id"}
+_HEADER = {"query", "query-id", "query_id", "qid", *_DOCUMENT, "grade", "score"}
+_ITERATION = ("0", "Q0")  # second column of TREC's judgements
 _JSON = (".jsonl", ".ndjson", ".json")
 
 
@@ -96,13 +99,18 @@ def _is_trec(path: Path) -> bool:
     """True if the first line has four columns without commas and tabs, the second `0` or `Q0`."""
     first = next((line for line in _lines(path) if line.strip()), "")
     columns = first.split()
-    return "," not in first and "\t" not in first and len(columns) == 4 and columns[1] in ("0", "Q0")
+    return "," not in first and "\t" not in first and len(columns) == 4 and columns[1] in _ITERATION
 
 
 def _table_pairs(path: Path) -> Iterator[JudgedPair]:
     for place, columns in _rows(path, 2):
-        if len(columns) == 4:  # TREC's, with tabs
+        if len(columns) == 4 and columns[1] in _ITERATION:  # TREC's, with tabs
             columns = [columns[0], *columns[2:]]
+        if len(columns) > 3:
+            raise InvalidSource(
+                f"{place}: {len(columns)} columns; a line has query, document and, if you like, grade: "
+                "put a query with commas in double quotes"
+            )
         yield _pair(place, columns[0], columns[1], columns[2] if len(columns) > 2 else 1)
 
 
@@ -131,14 +139,31 @@ def _pair(place: str, query: Any, document: Any, grade: Any) -> JudgedPair:
 
 
 def _rows(path: Path, columns: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield the place and the cells of each row behind a header, which may be missing."""
-    lines = _lines(path)
-    start = next((line for line in lines if line.strip()), "")
-    delimiter = max("\t;,", key=start.count)
+    """Yield the place and the cells of each row behind a header, which may be missing.
+
+    Cells are separated by tabs if the first row has any, otherwise by the more frequent of `;` and `,`.
+    """
+    start = next((line for line in _lines(path) if line.strip()), "")
+    delimiter = "\t" if "\t" in start else max(";,", key=start.count)
     reader = csv.reader(_lines(path), delimiter=delimiter)
-    for index, row in enumerate(row for row in reader if any(cell.strip() for cell in row)):
+    first = True
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise InvalidSource(f"{path}:{reader.line_num}: broken row: {error}") from error
+        if row is None:
+            return
+        if not any(cell.strip() for cell in row):
+            continue
         place = f"{path}:{reader.line_num}"
-        if index == 0 and {cell.strip().lower() for cell in row} & _HEADER:
+        names = [cell.strip().lower() for cell in row] if first else []
+        first = False
+        if names and names[0] in _DOCUMENT:
+            raise InvalidSource(
+                f"{place}: the first column is {names[0]!r}; put query, document, grade in order"
+            )
+        if not _HEADER.isdisjoint(names):
             continue
         if len(row) < columns:
             raise InvalidSource(
@@ -153,4 +178,4 @@ def _lines(path: Path) -> Iterator[str]:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSource(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    return iter(text.splitlines(keepends=True))
+    return io.StringIO(text, newline="")

@@ -160,7 +160,7 @@ _LEG_MEASURE = "nDCG@10"
 def _better_leg(systems: Mapping[str, Values], samples: int, seed: int) -> BetterLeg | None:
     """Compare the legs with the last of the other systems, which is the one that answers."""
     joined = next((name for name in reversed(list(systems)) if not name.startswith(_LEGS)), None)
-    legs = [name for name in _LEGS if _LEG_MEASURE in systems.get(name, {})]
+    legs = [name for name in _LEGS if systems.get(name, {}).get(_LEG_MEASURE)]  # with a judged query
     if joined is None or not legs:
         return None
     means = {name: fmean(systems[name][_LEG_MEASURE].values()) for name in [*legs, joined]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
@@ -55,6 +56,31 @@ def test_documents_below_a_folder_that_cannot_be_listed_stay(tmp_path, monkeypat
     assert kept.index(tmp_path, problems=problems) == ["other/d.txt"]
     assert sorted(kept.documents) == ["a.txt", "sub/b.txt", "sub/deep/c.txt"]
     assert str(problems.first[0]) == f"{tmp_path / 'sub'}: cannot be read: Permission denied"
+
+
+def test_the_document_of_a_linked_file_that_cannot_be_read_stays(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "real.txt").write_text("text")
+    (tmp_path / "notes" / "link.txt").symlink_to(tmp_path / "real.txt")
+    (tmp_path / "notes" / "a.txt").write_text("other")
+    kept = Kept()
+    kept.index(tmp_path / "notes")
+    (tmp_path / "real.txt").write_bytes(b"\0\xff\0")
+    problems = Problems()
+    assert kept.index(tmp_path / "notes", problems=problems) == []
+    assert problems.count == 1
+    assert sorted(kept.documents) == ["a.txt", "link.txt"]
+
+
+def test_an_object_without_text_costs_its_array_no_document(tmp_path):
+    objects = [{"id": str(number), "text": f"text {number}"} for number in range(3)]
+    (tmp_path / "a.json").write_text(json.dumps(objects))
+    kept = Kept()
+    kept.index(tmp_path)
+    (tmp_path / "a.json").write_text(json.dumps([*objects, {"id": "3"}]))
+    problems = Problems()
+    assert kept.index(tmp_path, problems=problems) == []
+    assert (sorted(kept.documents), problems.count) == (["0", "1", "2"], 1)
 
 
 def test_renamed_copies_are_told_apart_by_their_names(tmp_path):

@@ -270,6 +270,28 @@ def test_mixed_folders_say_what_was_passed_over(tmp_path):
     assert "e.txt:1: byte 6 (0xff) is not UTF-8" in str(problems.first[0])
 
 
+def test_a_table_with_line_ends_of_old_macs_is_a_problem(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"id,text\r1,x\r")
+    problems = Problems()
+    assert list(read(tmp_path / "a.csv", problems=problems)) == []
+    assert "a.csv:1: broken header" in str(problems.first[0])
+
+
+def test_a_malformed_ignore_pattern_ignores_nothing(tmp_path):
+    (tmp_path / ".gitignore").write_text("!\nx\\\n[z-a]\nno.txt\n")
+    for name in ("yes.txt", "no.txt"):
+        (tmp_path / name).write_text("text")
+    assert [document.id for document in read(tmp_path)] == ["yes.txt"]
+
+
+def test_a_link_that_leads_to_itself_costs_only_itself(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
+    problems = Problems()
+    assert [document.id for document in read(tmp_path, problems=problems)] == ["a.txt"]
+    assert problems.sources == {str(tmp_path / "loop.txt")}
+
+
 def test_values_in_cells(tmp_path):
     (tmp_path / "a.csv").write_text(
         'id,text,mark\n1,a,2.5\n2,b,"[0.5, 1]"\n3,c,\n4,d,"[0.5,"\n5,e,"[""x""]"\n'

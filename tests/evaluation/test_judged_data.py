@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -64,6 +65,8 @@ def test_queries_beside_a_file_give_the_texts_of_its_ids(tmp_path, beside, name)
         ("a.csv", "undo,d1,much\n", "a.csv:1: grade 'much' is not a finite number"),
         ("a.csv", "undo,,1\n", "a.csv:1: without query or document"),
         ("a.csv", "query,document\n", "no judgement"),
+        ("a.csv", "undo, a training,d1,2\n", "a.csv:1: 4 columns; .* in double quotes"),
+        ("a.csv", "document,query,grade\nd1,undo,1\n", "a.csv:1: the first column is 'document'"),
         ("a.jsonl", '{"query": "x"}', "a.jsonl:1: without query or document"),
         ("a.jsonl", '{"query": "x", "document": "d", "grade": []}', r"grade \[\] is not a finite number"),
         ("a.jsonl", "{", "a.jsonl:1: malformed JSON"),
@@ -81,3 +84,24 @@ def test_unreadable_lines_of_json_can_be_collected(tmp_path):
     problems = Problems()
     assert len(read_judged_data(tmp_path / "a.jsonl", "test", problems).pairs) == 1
     assert problems.count == 1
+
+
+def test_a_cell_that_is_too_long_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text("undo,d1,1\nlonger,d1,1\n")
+    before = csv.field_size_limit(4)
+    try:
+        with pytest.raises(InvalidSource, match=r"a\.csv:2: broken row"):
+            read_judged_data(tmp_path / "a.csv", "test")
+    finally:
+        csv.field_size_limit(before)
+
+
+def test_tabs_separate_queries_with_more_commas(tmp_path):
+    (tmp_path / "a.tsv").write_text("what, when, who, why\td1\t2\n")
+    assert read(tmp_path / "a.tsv")[1] == {"what, when, who, why": {"d1": 2.0}}
+
+
+def test_a_line_ends_at_a_line_end_only(tmp_path):
+    query = "one\u2028two"
+    (tmp_path / "a.jsonl").write_text(json.dumps({"query": query, "document": "d"}, ensure_ascii=False))
+    assert read(tmp_path / "a.jsonl")[1] == {query: {"d": 1.0}}

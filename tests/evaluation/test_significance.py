@@ -171,3 +171,9 @@ def test_report_refuses_what_cannot_be_compared():
         build_report({"a": dense, "b": {"RR": {"s": 1.0, "u1": 1.0}}})
     with pytest.raises(InvalidRequest, match="no cell for 'dense', 'AP', 'all'"):
         build_report({"dense": dense}).cell("dense", "AP")
+
+
+def test_judgements_without_a_relevant_document_have_an_empty_report():
+    systems = {name: evaluate({}, {"q": {"a": 0.0}}) for name in ("dense", "hybrid")}
+    told = build_report(systems, baseline="hybrid", left_out=1)
+    assert (told.lines, told.better_leg, told.left_out) == ([], None, 1)

@@ -231,12 +231,15 @@ class Judgements:
 
 
 def read_judgements(data: Path, split: str, exclude: Path | None = None) -> Judgements:
-    """Read a split.
+    """Read a split; says how many lines of it could not be read.
 
     Raises:
         InvalidSource: a file is missing or malformed; file and line are named.
     """
-    judged = read_judged_data(data, split, Problems())
+    problems = Problems()
+    judged = read_judged_data(data, split, problems)
+    if problems.count:
+        say(f"{problems.count} lines of queries or judgements are left out, such as {problems.first[0]}")
     qrels = merged_pairs(judged.pairs)
     training = None
     if split != "train" and "train" in splits_of(data):

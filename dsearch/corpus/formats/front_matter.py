@@ -34,7 +34,10 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
 
 
 def _toml(text: str) -> Any:
-    return tomllib.loads(text)  # its error is a ValueError
+    try:
+        return tomllib.loads(text)  # its error is a ValueError
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
 
 
 def _yaml(text: str) -> Any:
@@ -45,5 +48,5 @@ def _yaml(text: str) -> Any:
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError("an alias")
         return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, LookupError, AttributeError) as error:  # `!!bool x`, `!!int ""`
         raise ValueError(str(error)) from error

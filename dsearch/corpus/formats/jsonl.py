@@ -35,7 +35,8 @@ def documents_of_array(
 ) -> Iterator[Place] | None:
     """Yield the documents of a JSON array of objects, by their number from 1.
 
-    None if it is other JSON, or no JSON: an array whose objects have no field of a text.
+    None if it is other JSON, or no JSON: an array whose objects have no field of a text. Where some have one,
+    the others are problems.
     """
     try:
         records = orjson.loads(raw)
@@ -43,9 +44,10 @@ def documents_of_array(
         return None
     if not isinstance(records, list) or not records:
         return None
-    for record in records:
-        if not isinstance(record, dict) or fields.of(record)[2] is None:
-            return None
+    if not all(isinstance(record, dict) for record in records):
+        return None
+    if all(fields.of(record)[2] is None for record in records):
+        return None
     return _documents_of(records, name, problems, fields)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -14,6 +15,8 @@ from dsearch.corpus.formats.texts import stem
 from dsearch.corpus.problems import Problems
 from dsearch.corpus.records import BadRecord, Place, RecordFields, content_id
 from dsearch.types import Document
+
+_QUOTED = re.compile(rb">+From ")  # so that the line does not begin a message
 
 
 def read_eml(stream: ByteStream, identity: str) -> Document:
@@ -49,19 +52,19 @@ def _messages(stream: ByteStream, name: str, problems: Problems) -> Iterator[tup
                 yield begin, b"".join(lines)
             begin, lines = number, []
         else:
-            lines.append(line[1:] if line.lstrip(b">").startswith(b"From ") else line)  # quoted, as `>From `
+            lines.append(line[1:] if _QUOTED.match(line) else line)
         blank = not line.strip()
     if lines:
         yield begin, b"".join(lines)
 
 
 def _document(raw: bytes, identity: str, title: str) -> Document:
-    message = message_from_bytes(raw, policy=policy.default)
-    assert isinstance(message, EmailMessage)  # by the policy
     try:
+        message = message_from_bytes(raw, policy=policy.default)
+        assert isinstance(message, EmailMessage)  # by the policy
         text, subject = _text(message).strip(), _header(message, "subject")
         metadata = _metadata(message)
-    except (LookupError, ValueError, AttributeError, IndexError, TypeError) as error:  # broken headers
+    except (LookupError, ValueError, AttributeError, TypeError, RecursionError) as error:  # broken headers
         raise BadRecord(f"not an e-mail that can be read: {type(error).__name__}: {error}") from error
     if not text and not subject:
         raise BadRecord("an e-mail with neither subject nor text")

@@ -81,12 +81,17 @@ def _docx(document: Any) -> _Content:
     parts: list[str] = []
     for block in document.iter_inner_content():
         if hasattr(block, "rows"):
-            rows = (" | ".join(cell.text.strip() for cell in row.cells) for row in block.rows)
+            rows = (" | ".join(cell.text.strip() for cell in _cells(row)) for row in block.rows)
             parts.append("\n".join(rows))
         else:
             parts.append(block.text)
     about = document.core_properties
     return about.title or "", parts, {"author": about.author}
+
+
+def _cells(row: Any) -> list[Any]:
+    """Cells of a row; one that spans several columns counts once."""
+    return list({cell._tc: cell for cell in row.cells}.values())
 
 
 def _pptx(presentation: Any) -> _Content:
@@ -123,15 +128,13 @@ def _epub(archive: io.BytesIO, etree: Any) -> _Content:
         package = etree.fromstring(members.read(place), parser)
         files = {item.get("id"): item.get("href") for item in package.iterfind(".//{*}manifest/{*}item")}
         folder = posixpath.dirname(place)
-        chapters = [
+        chapters = dict.fromkeys(  # each once: a small file could name a large chapter without end
             posixpath.normpath(posixpath.join(folder, unquote(files[item.get("idref")])))
             for item in package.iterfind(".//{*}spine/{*}itemref")
-        ]
+        )
         parts = [plain_html(members.read(chapter)) for chapter in chapters]
 
     def about(name: str) -> str:
-        return (
-            package.findtext(f".//{{*}}metadata/{{http://purl.org/dc/elements/1.1/}}{name}") or ""
-        ).strip()
+        return (package.findtext(f".//{{*}}metadata/{_DUBLIN_CORE}{name}") or "").strip()
 
     return about("title"), parts, {"author": about("creator"), "language": about("language")}

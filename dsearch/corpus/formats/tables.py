@@ -29,7 +29,11 @@ def read_csv(stream: ByteStream, name: str, problems: Problems, fields: RecordFi
     csv.field_size_limit(LONGEST_CELL)
     header_line = next(lines, "")
     delimiter = max(DELIMITERS, key=header_line.count)
-    header = [column.strip() for column in next(csv.reader([header_line], delimiter=delimiter), [])]
+    try:
+        header = [column.strip() for column in next(csv.reader([header_line], delimiter=delimiter), [])]
+    except csv.Error as error:  # a line end of old Macs, `\r`
+        problems.add(name, 1, f"broken header: {error}")
+        return
     complaint = _wrong_header(header, fields)
     if complaint:
         problems.add(name, 1, complaint)

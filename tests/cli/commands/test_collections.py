@@ -94,7 +94,10 @@ def test_judgements_as_a_table(dsearch: Terminal, beir: Path, tmp_path: Path) ->
     lines = tmp_path / "judged.jsonl"
     judged = [{"query": f"question{i % 20} thing{i}", "document": f"d{i}"} for i in range(40, 60)]
     lines.write_text("\n".join(map(json.dumps, judged)))
-    report = json.loads(dsearch("evaluate", "--data", lines, "--json")[1])
-    assert report["lines"][0]["queries"] == 20
+    with lines.open("a") as file:
+        file.write("\nbroken")
+    _, out, err = dsearch("evaluate", "--data", lines, "--json")
+    assert json.loads(out)["lines"][0]["queries"] == 20
+    assert f"1 lines of queries or judgements are left out, such as {lines}:21: malformed JSON" in err
     code, out, _ = dsearch("compare", "v0", "v1", "--data", lines)
     assert (code, "nDCG@10" in out) == (0, True)

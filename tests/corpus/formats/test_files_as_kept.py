@@ -86,7 +86,11 @@ def test_front_matter_takes_precedence_over_the_file(tmp_path):
         "---\nno mapping\n---\nbody",
         "---\n{: broken\n---\nbody",
         "---\na: &x [1]\nb: *x\n---\nbody",  # an alias could expand without bound
+        "---\na: !!bool x\n---\nbody",  # on these three the YAML library raises what is no error of YAML
+        '---\na: !!int ""\n---\nbody',
+        "---\na: !!timestamp x\n---\nbody",
         "+++\nbroken =\n+++\nbody",
+        f"+++\na = {'[' * 20_000}\n+++\nbody",
         "---\nnever closed: 1\nbody",
         "text\n---\na: 1\n---\n",
     ],
@@ -189,9 +193,15 @@ def test_an_mbox_has_a_document_for_each_message(tmp_path):
     assert documents[1].text == "text 1\nFrom here"
 
 
+def test_a_line_that_begins_with_from_stays_whole(tmp_path):
+    raw = b"From ann\nSubject: s\n\nI write\nFrom here\n>>From there\n"
+    assert one(put(tmp_path / "a.mbox", raw)).text == "I write\nFrom here\n>From there"
+
+
 @pytest.mark.parametrize(
     "raw",
     [
+        b"Content-Type: message/rfc822\n\n" * 2000,
         b"Content-Type: text/html\n\n<!-- nothing -->",
         b"Content-Type: text/html\n\n<?xml version='1.0' encoding='latin-1'?><p>x",
         b"",
@@ -215,10 +225,15 @@ def test_word_and_powerpoint(tmp_path):
     document.add_paragraph("before the table")
     row = document.add_table(1, 2).rows[0]
     row.cells[0].text, row.cells[1].text = "left", "right"
+    merged = document.add_table(1, 3).rows[0]
+    merged.cells[0].merge(merged.cells[1]).text, merged.cells[2].text = "wide", "narrow"
     document.add_paragraph("behind it")
     document.save(str(tmp_path / "a.docx"))
     word = one(tmp_path / "a.docx")
-    assert (word.title, word.text) == ("Minutes", "before the table\n\nleft | right\n\nbehind it")
+    assert (word.title, word.text) == (
+        "Minutes",
+        "before the table\n\nleft | right\n\nwide | narrow\n\nbehind it",
+    )
     assert (word.metadata["author"], word.metadata["type"]) == ("Ann", "word")
 
     slides = pptx.Presentation()
@@ -231,9 +246,9 @@ def test_word_and_powerpoint(tmp_path):
     assert shown.metadata["slides"] == 1
 
 
-def epub(chapters: list[str]) -> bytes:
+def epub(chapters: list[str], named: int = 1) -> bytes:
     items = "".join(f'<item id="c{n}" href="c%20{n}.xhtml"/>' for n in range(len(chapters)))
-    order = "".join(f'<itemref idref="c{n}"/>' for n in reversed(range(len(chapters))))
+    order = "".join(f'<itemref idref="c{n}"/>' * named for n in reversed(range(len(chapters))))
     about = "<dc:title>Book</dc:title><dc:creator>Ann</dc:creator>"
     package = (
         '<package xmlns="http://www.idpf.org/2007/opf" xmlns:dc="http://purl.org/dc/elements/1.1/">'
@@ -258,6 +273,11 @@ def test_an_epub_is_its_chapters_in_reading_order(tmp_path):
     book = one(put(tmp_path / "a.epub", epub([page.format(n) for n in (1, 2)])))
     assert (book.title, book.metadata["author"]) == ("Book", "Ann")
     assert book.text == "Chapter 2\nOne.Two\n\nChapter 1\nOne.Two"
+
+
+def test_a_chapter_that_is_named_again_and_again_is_read_once(tmp_path):
+    pytest.importorskip("lxml")
+    assert one(put(tmp_path / "a.epub", epub(["<p>One.</p>"], named=1000))).text == "One."
 
 
 @pytest.mark.parametrize("name", ["a.docx", "a.pptx", "a.epub"])
