@@ -152,8 +152,10 @@ class ApiKeys:
             keys = self._load()
             if valid := [key.id for key in keys.values() if key.sha256]:
                 raise Conflict(f"keys {', '.join(valid)} still open this home; revoke them first")
-            self.path.unlink(missing_ok=True)
-            sync_folder(self.path.parent)
+            # The mark first: a crash between the two leaves the keys as before, not as lost.
+            for path in (self._mark, self.path):
+                path.unlink(missing_ok=True)
+                sync_folder(path.parent)
         return len(keys)
 
     def holder(self, given: str) -> ApiKey | None:

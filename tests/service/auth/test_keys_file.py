@@ -147,3 +147,13 @@ def test_after_the_last_revocation_the_service_says_how_to_make_a_key(engine: Se
         answered = client.get("/v1/collections", headers=headers)
         assert (answered.status_code, answered.json()["code"]) == (500, "corrupt_data")
         assert "make a new one with: dsearch keys create" in answered.json()["detail"]
+
+
+def test_a_home_whose_keys_were_cleared_is_one_without_keys(keys: ApiKeys) -> None:
+    text, key = keys.create("owner", "admin")
+    keys.revoke(key.id)
+    assert keys.clear() == 1
+    assert keys.list() == again(keys).list() == []
+    _, later = again(keys).create("owner", "admin")
+    assert again(keys).list() == [later]
+    assert again(keys).holder(text) is None
