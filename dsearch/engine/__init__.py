@@ -31,7 +31,6 @@ from dsearch.engine.network_layer import CollectionLayer, open_layer
 from dsearch.engine.options import KeyOptions, LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
-from dsearch.engine.remember import remember
 from dsearch.engine.search.attend import AttendResult
 from dsearch.engine.search.gradients import GradientQuery, attention_parts, vjp
 from dsearch.engine.searchable import Searchable
@@ -69,7 +68,6 @@ __all__ = [
     "make_run",
     "open_layer",
     "parts_from_bytes",
-    "remember",
     "request_of_file",
     "require_head_alone",
     "retired_part",

@@ -37,6 +37,7 @@ from dsearch.training.registry import (
     register_trained,
     starting_version,
 )
+from dsearch.training.remember import remember
 from dsearch.training.run import JobResult, run_training, run_tuning, summary
 from dsearch.training.saving import (
     Evidence,
@@ -104,6 +105,7 @@ __all__ = [
     "query_options",
     "register",
     "register_trained",
+    "remember",
     "run_evaluation",
     "run_training",
     "run_tuning",

@@ -10,8 +10,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.training_record import Lessons
-from dsearch.engine.remember import SCOPE as REMEMBER
-from dsearch.engine.remember import with_inserted
+from dsearch.training.remember import SCOPE as REMEMBER
+from dsearch.training.remember import with_inserted
 from dsearch.training.tune import SCOPE, TunedSearch
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ class QueryMemory(nn.Module):
         of_document: the document of each grade, as an index.
         grades: grades above 0; they are divided by the best of their query.
         texts: texts of the queries, for explanations; None if they must not be kept.
-        inserted: true for queries that were added after the memory was fitted; None: for none.
+        inserted: true for grades that were added after the memory was fitted; None: for none.
         strength: γ.
         temperature: τ.
         null_level: c.
@@ -72,7 +72,7 @@ class QueryMemory(nn.Module):
         grades: Float[np.ndarray, " grades"],
         *,
         texts: Sequence[str] | None = None,
-        inserted: Bool[np.ndarray, " queries"] | None = None,
+        inserted: Bool[np.ndarray, " grades"] | None = None,
         strength: float = 0.0,
         temperature: float = START_TEMPERATURE,
         null_level: float = START_NULL_LEVEL,
@@ -105,8 +105,8 @@ class QueryMemory(nn.Module):
         self.register_buffer("of_query", torch.as_tensor(of_query.astype(np.int64)), persistent=False)
         self.register_buffer("of_document", torch.as_tensor(of_document.astype(np.int64)), persistent=False)
         self.register_buffer("grades", torch.as_tensor(shares), persistent=False)
-        of_use = np.zeros(len(states), bool) if inserted is None else inserted
-        self.register_buffer("inserted", torch.as_tensor(of_use), persistent=False)
+        later = np.zeros(len(grades), bool) if inserted is None else inserted
+        self.register_buffer("inserted", torch.as_tensor(later), persistent=False)
         self._matrix: Tensor | None = None
         self.strength = nn.Parameter(torch.tensor(float(strength)))
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
@@ -118,7 +118,7 @@ class QueryMemory(nn.Module):
     of_query: Int64[Tensor, " grades"]
     of_document: Int64[Tensor, " grades"]
     grades: Float[Tensor, " grades"]
-    inserted: Bool[Tensor, " queries"]
+    inserted: Bool[Tensor, " grades"]
 
     def __len__(self) -> int:
         return len(self.states)
@@ -167,7 +167,7 @@ class QueryMemory(nn.Module):
         return self.strength * self.attention(states, above=above)
 
     def extended(self, more: QueryMemory) -> QueryMemory:
-        """Return this memory with the queries of another one, which count as inserted; γ, τ and c stay.
+        """Return this memory with the grades of another one, which count as inserted; γ, τ and c stay.
 
         A query of the same text is one query: its grade of a document is the one of `more`. Texts compare
         without case and repeated blanks. They are kept if both memories keep them.
@@ -189,9 +189,7 @@ class QueryMemory(nn.Module):
         queries, of_query = np.unique(query[pairs], return_inverse=True)
         states = torch.cat([self.states, more.states]).cpu().numpy()
         embeddings = torch.cat([self.embeddings, more.embeddings]).cpu().numpy()
-        changed = np.zeros(len(self) + len(more), bool)
-        changed[: len(self)] = self.inserted.cpu()
-        changed[query[len(self.grades) :]] = True
+        inserted = np.concatenate([self.inserted.cpu(), np.ones(len(more.grades), bool)])
         return QueryMemory(
             states[queries],
             embeddings[first],
@@ -200,20 +198,20 @@ class QueryMemory(nn.Module):
             document[pairs],
             grades[pairs],
             texts=None if texts is None else [texts[int(at)] for at in queries],
-            inserted=changed[queries],
+            inserted=inserted[pairs],
             strength=self.strength.item(),
             temperature=self.log_temperature.exp().item(),
             null_level=self.null_level.item(),
         )
 
     def of_inserted(self) -> QueryMemory:
-        """Return the queries that were inserted, as a memory of their own.
+        """Return the grades that were inserted, as a memory of their own.
 
         Raises:
             InvalidRequest: none was.
         """
         numbers = {name: buffer.cpu().numpy() for name, buffer in self.named_buffers()}
-        pairs = numbers["inserted"][numbers["of_query"]]
+        pairs = numbers["inserted"]
         queries, of_query = np.unique(numbers["of_query"][pairs], return_inverse=True)
         documents, of_document = np.unique(numbers["of_document"][pairs], return_inverse=True)
         return QueryMemory(
@@ -224,7 +222,7 @@ class QueryMemory(nn.Module):
             of_document,
             numbers["grades"][pairs],
             texts=None if self.texts is None else [self.texts[int(at)] for at in queries],
-            inserted=np.ones(len(queries), bool),
+            inserted=numbers["inserted"][pairs],
         )
 
     def with_setting(self, strength: float, temperature: float, null_level: float) -> QueryMemory:

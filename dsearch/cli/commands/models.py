@@ -123,7 +123,7 @@ def remember(
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:
         with opened_engine(home, readonly=False, **own) as (engine, _):
-            from dsearch.engine import remember
+            from dsearch.training import remember
 
             done = remember(engine.collection(collection), queries, judgements, accept=accept)
     except HomeLocked as locked:

@@ -19,7 +19,7 @@ from dsearch.client.uploads import (
     upload_of,
 )
 from dsearch.client.wire import head_file
-from dsearch.engine import Collection, SearchEngine, calls, head_tensors, remember
+from dsearch.engine import Collection, SearchEngine, calls, head_tensors
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.options import KeyOptions
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, NotFound
@@ -269,6 +269,8 @@ class LocalModels:
         accept: bool = False,
     ) -> results.Remembered:
         """Add judged queries to the live version's memory, without training."""
+        from dsearch.training import remember
+
         return remember(self.engine.collection(collection), queries, judgements, accept=accept)
 
     def delete_model(self, collection: str, version: str) -> None:

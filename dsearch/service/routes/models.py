@@ -11,7 +11,6 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 
 from dsearch.engine import MAX_HEADS, Collection, calls, head_bytes, parts_from_bytes, request_of_file
-from dsearch.engine import remember as engine_remember
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
@@ -78,9 +77,21 @@ async def remember(collection: str, asked: RememberRequest, service: TheService)
     Later searches that resemble one of them find its documents. To undo it, roll back.
     """
     insert = service.catalogue.write(
-        engine_remember, collection, asked.queries, asked.judgements, accept=asked.accept
+        _remember, collection, asked.queries, asked.judgements, accept=asked.accept
     )
     return json_answer(await service.writing.run(insert))
+
+
+def _remember(
+    collection: Collection,
+    queries: dict[str, str],
+    judgements: dict[str, dict[str, float]],
+    *,
+    accept: bool,
+) -> Remembered:
+    from dsearch.training import remember  # a server that only searches does not load training
+
+    return remember(collection, queries, judgements, accept=accept)
 
 
 @router.delete(

@@ -13,7 +13,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchLayer, head_bytes, head_from_bytes
 from dsearch.engine.evaluate import judged_answerability
 from dsearch.engine.search.gradients import GradientQuery, attention_parts
-from dsearch.engine.search.predict import VALUE
+from dsearch.engine.state.fields import VALUE
 from dsearch.errors import UnsupportedFormat
 from dsearch.types import Document
 

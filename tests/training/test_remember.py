@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from support.training.topics import queries_of, topics_in
 
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.engine import Collection, SearchEngine, remember
-from dsearch.engine.remember import KEPT
+from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import TrainingJob
-from dsearch.training import examples_from_judgements, run_training
+from dsearch.training import examples_from_judgements, remember, run_training
 from dsearch.training.memory import MemorySetting, memory_of
+from dsearch.training.remember import KEPT
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
 NEW = "zebra quantum"  # no document and no past query has these words
@@ -102,7 +101,7 @@ def test_ids_of_one_text_are_one_query_of_a_new_memory_too(engine: SearchEngine)
     ("queries", "judgements", "why"),
     [
         ({"q": NEW}, {"q": {"nothing": 1.0}}, "1 unknown documents"),
-        ({"q": NEW}, {"q": {"d1-0": 0.0}}, "1 grades of 0 or less"),
+        ({"q": NEW}, {"q": {"d1-0": 0.0}}, "1 queries without a known positive"),
         ({"q": "  "}, {"q": {"d1-0": 1.0}}, "1 queries without text"),
         ({}, {}, "there are none"),
         ({"q": NEW}, {"q": {"d1-0": float("inf")}}, "finite grades"),
@@ -172,5 +171,5 @@ def test_training_keeps_what_was_inserted(topics: Collection, meanwhile: bool) -
     assert registered.live is not None
     memory = topics.head(registered.live).memory
     assert isinstance(memory, QueryMemory)
-    assert np.flatnonzero(memory.inserted.numpy()).tolist() == [len(texts)]
+    assert memory.of_query[memory.inserted].tolist() == [len(texts)]
     assert first(topics, NEW) == "d19-2"
