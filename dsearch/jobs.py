@@ -2,7 +2,8 @@
 
 Every option is declared here once, with its default, its help and the values that are allowed. The command
 line (`dsearch train`), the HTTP schema (`POST …/train`) and the Python clients take theirs from here; a new
-option of training is a field of `TrainingJob`, and a use of it in training/run.py.
+option of training is a field of `TrainingJob`, a line of `TrainOptions` for type checkers, and its use in
+training/.
 
 This module is light: it imports neither torch nor the engine.
 """
@@ -13,7 +14,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from dsearch.declared import Spell, allowed_values, has_type, in_python, option, options_of
 from dsearch.errors import InvalidRequest
@@ -52,6 +53,51 @@ OBJECTIVE_NAMES = (
 )
 
 Grades = Mapping[str, Mapping[str, float]]
+
+
+class LearningOptions(TypedDict, total=False):
+    """The options of `LearningJob` as keyword arguments; a test compares the two."""
+
+    exclude: Mapping[str, Sequence[str]] | None
+    seed: int
+    promote: bool
+    accept: bool
+    risk: Literal["cautious", "balanced", "bold"]
+    alpha: float | None
+    margin: float
+
+
+class TuneOptions(LearningOptions, total=False):
+    """The options of `TuningJob` as keyword arguments."""
+
+
+class SaveOptions(LearningOptions, total=False):
+    """The options of `SavingJob`, beside its evidence."""
+
+
+class TrainOptions(LearningOptions, total=False):
+    """The options of `TrainingJob` as keyword arguments; a test compares the two."""
+
+    teacher: Mapping[str, Mapping[str, float]] | None
+    trusted_keys: Sequence[str] | None
+    self_supervised: bool
+    source: Literal["feedback"] | None
+    scope: Literal["head", "query", "full"]
+    encoder_training: Literal["lora", "all"] | None
+    encoder_learning_rate: float | None
+    objective: str | None
+    field: str | None
+    null_slot: bool
+    heads: int
+    query_side: Literal["linear", "low-rank", "mlp"] | None
+    epochs: int | None
+    learning_rate: float | None
+    batch_size: int | None
+    negatives: int | None
+    precision: Literal["float32", "bfloat16"] | None
+    compiled: bool
+    tune: bool
+    memory: bool
 
 
 def request_of(job: LearningJob) -> dict[str, Any]:

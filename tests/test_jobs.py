@@ -11,7 +11,6 @@ import typer
 from dsearch.attention.retrieval.head import QUERY_SIDES as OF_HEADS
 from dsearch.cli.app import app
 from dsearch.cli.declared_options import as_flag
-from dsearch.client.options import TrainOptions, TuneOptions
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import (
     OBJECTIVE_NAMES,
@@ -19,6 +18,8 @@ from dsearch.jobs import (
     RISKS,
     LearningJob,
     TrainingJob,
+    TrainOptions,
+    TuneOptions,
     TuningJob,
     in_python,
     options_of,

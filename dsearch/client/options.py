@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias
 
 from dsearch.attention_options import AttentionKeywords, SelectionKeywords
 from dsearch.search_options import SearchKeywords
@@ -47,51 +47,6 @@ class DifferentiableOptions(AttendOptions, total=False):
     dtype: Literal["float32", "float64"]
     stamp: Stamp | None
     ids: Sequence[str] | None
-
-
-class LearningOptions(TypedDict, total=False):
-    """The options that training and tuning share; each is described in `dsearch.jobs`."""
-
-    exclude: Mapping[str, Sequence[str]] | None
-    seed: int
-    promote: bool
-    accept: bool
-    risk: Literal["cautious", "balanced", "bold"]
-    alpha: float | None
-    margin: float
-
-
-class TuneOptions(LearningOptions, total=False):
-    """The options of `dsearch.jobs.TuningJob`. The server has the defaults."""
-
-
-class SaveOptions(LearningOptions, total=False):
-    """The options of `dsearch.jobs.SavingJob`, beside its evidence. The server has the defaults."""
-
-
-class TrainOptions(LearningOptions, total=False):
-    """The options of `dsearch.jobs.TrainingJob`, where each is described. The server has the defaults."""
-
-    teacher: Mapping[str, Mapping[str, float]] | None
-    trusted_keys: Sequence[str] | None
-    self_supervised: bool
-    source: Literal["feedback"] | None
-    scope: Literal["head", "query", "full"]
-    encoder_training: Literal["lora", "all"] | None
-    encoder_learning_rate: float | None
-    objective: str | None
-    field: str | None
-    null_slot: bool
-    heads: int
-    query_side: Literal["linear", "low-rank", "mlp"] | None
-    epochs: int | None
-    learning_rate: float | None
-    batch_size: int | None
-    negatives: int | None
-    precision: Literal["float32", "bfloat16"] | None
-    compiled: bool
-    tune: bool
-    memory: bool
 
 
 Part = Literal["keys", "values", "parts", "slopes"]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dsearch.declared import options_of
 from dsearch.engine import UNTRAINED, Collection
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import LearningJob, TrainingJob, TuningJob
@@ -279,28 +280,15 @@ class _TrainingRun:
     def _chosen(self) -> dict[str, Any]:
         """The options that were chosen, by the names of `TrainingOptions` and `FullOptions`."""
         job = self.job
+        named = {*TrainingOptions.__dataclass_fields__, *FullOptions.__dataclass_fields__}
         chosen = {
-            "scope": None if job.scope == "full" else job.scope,
-            "objective": job.objective,
-            "heads": job.heads,
-            "query_side": job.query_side,
-            "epochs": job.epochs,
-            "learning_rate": job.learning_rate,
-            "batch_size": job.batch_size,
-            "seed": job.seed,
-            "tune": None if job.tune else False,
-            "memory": None if job.memory else False,
+            name: getattr(job, name)
+            for name, (declared, _) in options_of(TrainingJob).items()
+            if name in named and getattr(job, name) != declared.default
         }
-        if job.scope != "head":
+        if job.encoder_training is not None:
             chosen["encoder_method"] = job.encoder_training
-            chosen["encoder_learning_rate"] = job.encoder_learning_rate
-        if job.scope == "full":
-            chosen |= {
-                "negatives": job.negatives,
-                "precision": job.precision,
-                "compiled": job.compiled or None,
-            }
-        return {name: value for name, value in chosen.items() if value is not None}
+        return chosen
 
     def _run(
         self, examples: Examples | ValueExamples, options: TrainingOptions | ValueOptions | FullOptions

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from dsearch import results
-from dsearch.client.options import SaveOptions, TrainOptions, TuneOptions
 from dsearch.client.uploads import (
     AnyEvidence,
     TrainedEncoder,
@@ -23,7 +22,7 @@ from dsearch.engine import Collection, SearchEngine, calls, head_tensors
 from dsearch.engine.maintenance.compact import compact
 from dsearch.engine.options import KeyOptions
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, NotFound
-from dsearch.jobs import EvaluationJob, TrainingJob, TuningJob
+from dsearch.jobs import EvaluationJob, SaveOptions, TrainingJob, TrainOptions, TuneOptions, TuningJob
 from dsearch.results import Task, TaskPage
 from dsearch.types import TaskState
 

@@ -8,7 +8,6 @@ from typing import Any, Unpack
 
 from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Pause, Request, operation
-from dsearch.client.options import SaveOptions, TrainOptions, TuneOptions
 from dsearch.client.uploads import (
     AnyEvidence,
     TrainedEncoder,
@@ -20,6 +19,7 @@ from dsearch.client.uploads import (
 )
 from dsearch.client.wire import path_of, question, quoted
 from dsearch.errors import Unavailable
+from dsearch.jobs import SaveOptions, TrainOptions, TuneOptions
 from dsearch.results import Models, Task, TaskPage
 
 

@@ -1,0 +1,201 @@
+"""One toy of each kind that the architecture guide says how to add, as edits of a copy of the package.
+
+`EXTENSIONS` maps a kind to its edits; extended_use.py uses all of them, by command line, HTTP and Python.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import dsearch
+
+PACKAGE = Path(dsearch.__file__).parent
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Text to insert into a file of the package, before or after a line that is there once.
+
+    Attributes:
+        file: path relative to the package; a new file if there is no anchor.
+        anchor: the line.
+        text: the text.
+        before: True to insert before the anchor.
+    """
+
+    file: str
+    anchor: str
+    text: str
+    before: bool = False
+
+    def apply(self, package: Path) -> None:
+        path = package / self.file
+        if not self.anchor:
+            assert not path.exists(), path
+            path.write_text(self.text)
+            return
+        lines = path.read_text().splitlines(keepends=True)
+        at = [number for number, line in enumerate(lines) if line.strip() == self.anchor]
+        assert len(at) == 1, f"{self.file}: {self.anchor!r} stands {len(at)} times"
+        where = at[0] if self.before else at[0] + 1
+        path.write_text("".join([*lines[:where], self.text, *lines[where:]]))
+
+
+EXTENSIONS: dict[str, list[Edit]] = {
+    "objective": [
+        Edit(
+            "training/losses/objectives.py",
+            '"reinforce": by_rewards,',
+            '        "toy-objective": _over(Batch.whole, losses.marginal_likelihood),\n',
+        ),
+        Edit("jobs.py", '"approx-ndcg",', '    "toy-objective",\n'),
+    ],
+    "score": [
+        Edit(
+            "attention/scores.py",
+            '"exact_match": exact_match,',
+            '    "toy_score": lambda q, k: -dot(q, k),\n',
+        ),
+        Edit("attention_options.py", '"boxcar",', '    "toy_score",\n'),
+    ],
+    "index kind": [
+        Edit(
+            "index/dense/kinds.py",
+            '"Flat": DenseKind(lambda n, d: "Flat", "exact; 4 bytes a number"),',
+            '    "Toy": DenseKind(lambda n, d: "HNSW8,Flat", "a toy", lambda d: 4 * d, {"ef_search": 64}),\n',
+        ),
+    ],
+    "filter operator": [
+        Edit(
+            "store/filters/parse.py",
+            '"in": lambda keys, operand, where: Equals(keys, self._scalars(operand, where)),',
+            '            "glob": lambda keys, *of: Compares(keys, "glob", self._ordered(*of)),\n',
+        ),
+        Edit(
+            "store/filters/sql.py",
+            '_SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}',
+            '_SIGNS["glob"] = "GLOB"\n',
+        ),
+        Edit(
+            "engine/snapshot/filters.py",
+            '"lte": operator.le,',
+            '    "glob": __import__("fnmatch").fnmatchcase,\n',
+        ),
+    ],
+    "training option": [
+        Edit("jobs.py", "class TrainOptions(LearningOptions, total=False):", "    toy_remark: str | None\n"),
+        Edit(
+            "jobs.py",
+            'self_supervised: bool = option(False, "learn from the corpus alone, without judgements")',
+            '    toy_remark: str | None = option(None, "a remark to begin with", longest=100)\n',
+            before=True,
+        ),
+        Edit(
+            "training/run.py",
+            "if job.field is not None:",
+            "    run.observer.remark(job.toy_remark or '')\n",
+            before=True,
+        ),
+    ],
+    "search option": [
+        Edit("search_options.py", "class SearchKeywords(TypedDict, total=False):", "    toy_cap: int\n"),
+        Edit(
+            "search_options.py",
+            'offset: int = option(0, "number of hits to skip", low=0, high=MAX_OFFSET, ranks=False)',
+            '    toy_cap: int = option(1000, "largest number of hits", low=1, high=1000)\n',
+            before=True,
+        ),
+        Edit(
+            "engine/search/search.py",
+            "page = HitPage(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)",
+            "    chosen = replace(chosen, limit=min(chosen.limit, chosen.toy_cap))\n",
+            before=True,
+        ),
+    ],
+    "route": [
+        Edit(
+            "service/routes/toy.py",
+            "",
+            '''\
+"""The toy route."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from dsearch.errors import CollectionNotFound
+from dsearch.results import Toy
+from dsearch.service.middleware.strict_route import StrictRoute
+from dsearch.service.state import TheService
+from dsearch.service.wire.json import json_answer
+from dsearch.service.wire.problems import documented
+
+router = APIRouter(prefix="/v1/collections/{collection}/toy", tags=["documents"], route_class=StrictRoute)
+
+
+@router.get("", response_model=Toy, responses=documented(CollectionNotFound))
+async def count_toys(collection: str, service: TheService) -> Response:
+    """Count the documents."""
+    count = service.catalogue.call(lambda opened: Toy(opened.describe().documents), collection)
+    return json_answer(await service.read(count))
+''',
+        ),
+        Edit("service/app.py", "from dsearch.service.routes import (", "    toy,\n"),
+        Edit(
+            "service/app.py",
+            "declared = (  # matched in this order: the most frequent routes first",
+            "        toy,\n",
+        ),
+        Edit(
+            "results.py",
+            "class Promoted:",
+            "class Toy:\n    documents: int\n\n\n@dataclass(frozen=True, slots=True)\n",
+            before=True,
+        ),
+        Edit(
+            "client/operations/models.py",
+            '"""The versions of a collection, and their heads."""',
+            '''
+    @operation
+    def toys(self, collection: str) -> Flow[Any]:
+        """Count the documents. `GET …/toy`"""
+        from dsearch.results import Toy
+
+        answer = yield Request("GET", path_of(collection, "toy"))
+        return wire.made(Toy, wire.content_of(answer))
+''',
+        ),
+        Edit(
+            "client/local/models.py",
+            "_tasks: dict[str, Task]",
+            '''
+    def toys(self, collection: str) -> results.Toy:
+        """Count the documents."""
+        return results.Toy(self.engine.collection(collection).describe().documents)
+''',
+        ),
+    ],
+}
+MOST_FILES = {  # that one addition may change
+    "objective": 2,
+    "score": 2,
+    "index kind": 2,
+    "filter operator": 3,
+    "training option": 2,
+    "search option": 3,
+    "route": 5,
+}
+
+
+def extended_package(folder: Path) -> Path:
+    """Copy the package into `folder` and apply all edits; returns the folder to import it from."""
+    shutil.copytree(PACKAGE, folder / "dsearch", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        PACKAGE.parent / "index", folder / "index", ignore=shutil.ignore_patterns("example", "retired")
+    )
+    for edits in EXTENSIONS.values():
+        for edit in edits:
+            edit.apply(folder / "dsearch")
+    return folder
