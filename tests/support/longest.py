@@ -2,7 +2,8 @@
 
 Two processes take file after file, so they end together if the last files are short. `long_files.txt` names
 the longest, with their seconds in a whole run; the others follow by marker. The summary of a run prints its
-longest files: what `long_files.txt` should say.
+longest files: what `long_files.txt` should say. The tests of tests/cluster/ run in one process, one after the
+other: they share a Ray cluster, which takes long to start and more than a core to run.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.paths import TESTS
 
 LONG_FILES = Path(__file__).with_name("long_files.txt")
 LONG_MARKERS = ("ray", "browser", "slow", "crash")  # of files that are not listed, the longest first
+CLUSTER = "tests/cluster/"
 PRINTED = 20
 PRINTED_ABOVE_S = 5.0
 
@@ -27,6 +30,17 @@ def long_files() -> dict[str, float]:
     """Seconds of the longest files, by path relative to tests/."""
     lines = [line.split() for line in LONG_FILES.read_text().splitlines() if line and line[0] != "#"]
     return {name: float(seconds) for seconds, name in lines}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class WholeFiles(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return CLUSTER if nodeid.startswith(CLUSTER) else super()._split_scope(nodeid)
+
+    return WholeFiles(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)
