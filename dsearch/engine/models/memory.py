@@ -1,7 +1,9 @@
 """A query memory as a file of a model's folder, or of a training's on its way to the serving process.
 
-Safetensors: the buffers of the memory, embeddings in half precision, `setting` (γ, τ, c); the texts of the
-queries as JSON in the metadata, if they may be kept.
+Safetensors: past queries (`keys`) and judged documents (`codes`) in 8 bits with a scale for each row, the
+documents' rows in the store, grades with the numbers of their query and document, `setting` (γ, τ, c); the
+texts of the queries as JSON in the metadata, if they may be kept. Format 9 of a model has embeddings in half
+precision.
 """
 
 from __future__ import annotations
@@ -10,11 +12,10 @@ import json
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.numpy import load, save
 
-from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.attention.retrieval.memory import QueryMemory, by_query
 from dsearch.engine.models.tensors import metadata_of
 from dsearch.errors import CorruptData, InvalidRequest
 
@@ -24,32 +25,52 @@ _HALVES = ("states", "embeddings")
 
 def memory_bytes(memory: QueryMemory) -> bytes:
     """A memory as the content of its file."""
-    tensors = {name: buffer.detach().cpu().contiguous() for name, buffer in memory.named_buffers()}
-    tensors |= {name: tensors[name].half() for name in _HALVES}
-    setting = [memory.strength.item(), memory.log_temperature.exp().item(), memory.null_level.item()]
-    tensors["setting"] = torch.tensor(setting, dtype=torch.float64)
-    return save(tensors, None if memory.texts is None else {"texts": json.dumps(memory.texts)})
+    parts = memory.parts()
+    del parts["starts"]  # follows from the others
+    narrow = {name: parts[name].astype(np.int32) for name in ("of_query", "of_document")}
+    setting = {"setting": np.array(memory.setting)}
+    arrays = {name: np.ascontiguousarray(part) for name, part in {**parts, **narrow, **setting}.items()}
+    return save(arrays, None if memory.texts is None else {"texts": json.dumps(memory.texts)})
 
 
 def memory_from_bytes(content: bytes) -> QueryMemory:
-    """Read the output of `memory_bytes`.
+    """Read the output of `memory_bytes`, or a memory in half precision (format 9).
 
     Raises:
         CorruptData: `content` is not such an output.
     """
     try:
         texts = metadata_of(content).get("texts")
-        arrays = {name: tensor.numpy() for name, tensor in load(content).items()}
+        texts = None if texts is None else json.loads(texts)
+        arrays = load(content)
         strength, temperature, null_level = arrays.pop("setting").tolist()
+        if "keys" in arrays:
+            return QueryMemory.of_parts(_checked(arrays, texts), texts, (strength, temperature, null_level))
         return QueryMemory(
             **{**arrays, **{name: arrays[name].astype(np.float32) for name in _HALVES}},
-            texts=None if texts is None else json.loads(texts),
+            texts=texts,
             strength=strength,
             temperature=temperature,
             null_level=null_level,
         )
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, InvalidRequest) as error:
         raise CorruptData(f"{MEMORY_NAME} cannot be read ({error}); train again") from error
+
+
+def _checked(arrays: dict[str, np.ndarray], texts: list[str] | None) -> dict[str, np.ndarray]:
+    queries, documents = len(arrays["keys"]), len(arrays["codes"])
+    for name, size in (("of_query", queries), ("of_document", documents)):
+        at = arrays[name]
+        if len(at) != len(arrays["grades"]) or (len(at) and not 0 <= at.min() <= at.max() < size):
+            raise InvalidRequest(f"{name} has an index outside 0 to {size - 1}")
+    sizes = {"key_scales": queries, "scales": documents, "rows": documents, "inserted": len(arrays["grades"])}
+    if any(len(arrays[name]) != size for name, size in sizes.items()):
+        raise InvalidRequest("its parts are of different lengths")
+    if texts is not None and len(texts) != queries:
+        raise InvalidRequest(f"{len(texts)} texts for {queries} queries")
+    of_query, of_document = (arrays[name].astype(np.int64) for name in ("of_query", "of_document"))
+    grades = by_query(of_query, of_document, arrays["grades"], arrays["inserted"], queries)
+    return {**arrays, **grades}
 
 
 def memory_record(memory: QueryMemory) -> dict[str, Any]:

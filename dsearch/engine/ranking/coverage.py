@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,11 +12,14 @@ from torch import Tensor
 
 from dsearch.attention import log_partition
 from dsearch.attention.scores import keyword_part
-from dsearch.engine.ranking.candidates import SCORES_AT_ONCE
+from dsearch.engine.ranking.candidates import SCORES_AT_ONCE, Legs
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.scoring import Scoring
+from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.passages import SnapshotPassages, best_of_documents
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.search_options import COVERAGE_DOCUMENTS
 from dsearch.types import Mode
 
 
@@ -24,12 +28,19 @@ def covered_mass(
 ) -> Float[Tensor, " batch"]:
     """Σ_h m_h Σ_candidates p_h(d): the share of the exact softmax over the corpus that the candidates hold.
 
-    Compares every document: its cost is that of an exact search.
+    Compares every document: its cost is that of an exact search. With a query memory it is an estimate from
+    a sample in a collection of more than `COVERAGE_DOCUMENTS`: what every document borrows takes minutes.
     """
     snapshot, head = layer.snapshot, layer.head
     width = found.positions.shape[1]
     if width and width >= snapshot.documents == (found.positions != NONE).sum(1).min():
         return torch.ones(len(found.positions))
+    if found.recalled is not None and snapshot.documents > COVERAGE_DOCUMENTS:
+        legs = Legs(snapshot, texts, mode=layer.mode, candidates=layer.candidates)
+        scoring = Scoring(snapshot, head, layer.score)
+        remembered = partial(layer.memory.scores, found.recalled)
+        every = Whole(scoring, layer.weighing, legs, found.folded, found.folded, remembered)
+        return every.share(found.raw, found.positions)
     temperature = head.temperature
     whole = whole_log_partition(
         snapshot,

@@ -95,14 +95,14 @@ def _past_queries(found: SearchOutput, layer: SearchLayer) -> Callable[[int, int
     """Return a function that names the past queries behind a candidate's memory part, the largest first."""
     if found.recalled is None:
         return None
-    recalled = _numbers(found.recalled)
+    recalled = found.recalled
 
     def past(query: int, column: int) -> list[PastQuery]:
-        parts = layer.memory.sources(recalled[query], int(found.positions[query, column]))
+        rows, parts = layer.memory.sources(recalled, query, int(found.positions[query, column]))
         largest: list[int] = np.argsort(-np.abs(parts), kind="stable")[:SHOWN].tolist()
         texts = layer.memory.memory.texts
         return [
-            PastQuery(query=None if texts is None else texts[at], part=float(parts[at]))
+            PastQuery(query=None if texts is None else texts[int(rows[at])], part=float(parts[at]))
             for at in largest
             if parts[at]
         ]

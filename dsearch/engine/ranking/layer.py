@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dsearch.attention import Score, pool, refine
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import Recalled
 from dsearch.attention.scores import keyword_part
 from dsearch.attention_options import CANDIDATES, OVER, Over
 from dsearch.engine.ranking.candidates import Legs
@@ -212,15 +213,13 @@ class SearchLayer(nn.Module):
             bound = self._memory = SnapshotMemory(memory, self._snapshot)
         return bound
 
-    def _recalled(
-        self, query_states: Float[Tensor, "batch encoder_dim"]
-    ) -> Float[Tensor, "batch past"] | None:
-        """γ a of each past query; None without a memory, and where it has no part in the score.
+    def _recalled(self, query_states: Float[Tensor, "batch encoder_dim"]) -> Recalled | None:
+        """Past queries that these attend to; None without any, and where they have no part in the score.
 
         It was trained beside inner products: a kernel has another scale, and keywords alone have no state.
         """
         memory = self.head.memory
-        if memory is None or self.mode == "keyword" or not self._ranks_by_inner_product:
+        if not memory or self.mode == "keyword" or not self._ranks_by_inner_product:
             return None
         return memory(query_states)
 
@@ -293,7 +292,7 @@ class SearchLayer(nn.Module):
         folded: Float[Tensor, "batch heads encoder_dim"],
         legs: Legs,
         scoring: Scoring,
-        recalled: Float[Tensor, "batch past"] | None,
+        recalled: Recalled | None,
     ) -> Whole:
         """Every document as a candidate."""
         remembered = None if recalled is None else partial(self.memory.scores, recalled)
@@ -315,7 +314,7 @@ class SearchLayer(nn.Module):
         queries: Float[Tensor, "batch heads key_dim"],
         legs: Legs,
         scoring: Scoring,
-        recalled: Float[Tensor, "batch past"] | None,
+        recalled: Recalled | None,
     ) -> Float[Tensor, "batch heads key_dim"]:
         found = self._attend(queries, legs, scoring, recalled, least=HOP_CANDIDATES)
         best = found.positions[:, :HOP_CANDIDATES]
@@ -332,7 +331,7 @@ class SearchLayer(nn.Module):
         queries: Float[Tensor, "batch heads key_dim"],
         legs: Legs,
         scoring: Scoring,
-        recalled: Float[Tensor, "batch past"] | None,
+        recalled: Recalled | None,
         values: Float[Tensor, "positions value_dim"] | None = None,
         among: Int64[np.ndarray, "batch candidates"] | None = None,
         *,

@@ -8,16 +8,17 @@ are few; each snapshot computes its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
 
-from dsearch.attention.retrieval.memory import LENDING, LENDING_LEVEL, NEIGHBOURS, QueryMemory
+from dsearch.attention.retrieval.memory import LENDING, LENDING_LEVEL, NEIGHBOURS, QueryMemory, Recalled
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.index import Generation
 from dsearch.products import product
@@ -39,101 +40,122 @@ class SnapshotMemory:
         self.memory, self.snapshot = memory, snapshot
         positions = snapshot.positions_of(memory.rows.cpu().numpy())
         self._judged_at: Int64[np.ndarray, " documents"] = positions
-        self._judged = np.full(snapshot.positions, NONE, np.int64)
+        self._judged = np.full(snapshot.positions, NONE, np.int32)
         present = positions != NONE
         self._judged[positions[present]] = np.flatnonzero(present)
         self._built = _built_lending(memory, snapshot.generation)
         self._fresh = _Lending.empty(snapshot.positions - snapshot.built)
+        self._whole: tuple[Recalled, Tensor] | None = None
+        self._matrix: Tensor | None = None
+
+    @property
+    def lending_known(self) -> bool:
+        """True if it was computed for every document what it borrows."""
+        return bool(self._built.computed.all() and self._fresh.computed.all())
 
     def same_rows(self, memory: QueryMemory) -> bool:
         """True if `memory` has these past queries and grades, whatever its γ, τ and c are."""
         return memory.rows is self.memory.rows and memory.of_query is self.memory.of_query
 
     def scores(
-        self,
-        recalled: Float[Tensor, "batch queries"],
-        positions: Int64[np.ndarray, "batch candidates"],
+        self, recalled: Recalled, positions: Int64[np.ndarray, "batch candidates"]
     ) -> Float[Tensor, "batch candidates"]:
         """γ M of each candidate, 0 at −1.
 
         Args:
-            recalled: γ a of each past query, as `QueryMemory` gives it.
+            recalled: past queries, as `QueryMemory` gives them.
             positions: of the candidates; −1 = none.
         """
-        relevance, present = self.memory.relevance(recalled), positions != NONE
-        at = np.where(present, positions, 0)
-        neighbours, weights = self._lent(at)
-        judged = self._judged[at]
-        own = relevance.gather(1, torch.as_tensor(np.maximum(judged, 0)).to(relevance.device))
-        flat = torch.as_tensor(neighbours.reshape(len(at), -1)).to(relevance.device)
-        lent = relevance.gather(1, flat).reshape(neighbours.shape) * torch.as_tensor(weights).to(relevance)
-        scores = torch.where(torch.as_tensor(judged >= 0).to(relevance.device), own, lent.sum(-1))
-        return scores * torch.as_tensor(present).to(scores)
+        relevance, present = recalled.relevance, positions != NONE
+        neighbours, weights = self._lent(np.where(present, positions, 0))
+        weights = weights * present[..., None]
+        flat = torch.as_tensor(neighbours.reshape(len(positions), -1)).long().to(relevance.device)
+        lent = relevance.gather(1, flat).view(neighbours.shape)
+        return (lent * torch.as_tensor(weights).to(relevance)).sum(-1)
 
-    def of_all(self, recalled: Float[Tensor, "batch queries"]) -> Float[Tensor, "batch positions"]:
+    def of_all(self, recalled: Recalled) -> Float[Tensor, "batch positions"]:
         """γ M of every position, deleted ones included."""
-        relevance = self.memory.relevance(recalled)
-        every = np.arange(self.snapshot.positions)
-        neighbours, weights = self._lent(every[None])
-        judged = self._judged
-        own = relevance[:, torch.as_tensor(np.maximum(judged, 0)).to(relevance.device)]
-        lent = torch.zeros_like(own)
-        for column in range(NEIGHBOURS):
-            borrowed = relevance[:, torch.as_tensor(neighbours[0, :, column]).to(relevance.device)]
-            lent = lent + borrowed * torch.as_tensor(weights[0, :, column]).to(relevance)
-        return torch.where(torch.as_tensor(judged >= 0).to(relevance.device), own, lent)
+        kept = self._whole
+        if kept is not None and kept[0] is recalled:
+            return kept[1]
+        relevance = recalled.relevance
+        total = (self._lending_like(relevance) @ relevance.mT).mT
+        if not relevance.requires_grad and len(relevance) == 1:  # covered mass wants it again
+            self._whole = recalled, total
+        return total
 
-    def most(self, recalled: Float[Tensor, "batch queries"]) -> Float[Tensor, " batch"]:
+    def most(self, recalled: Recalled) -> Float[Tensor, " batch"]:
         """A bound on γ M of any document: none has more than the judged document with the most."""
-        return self.memory.relevance(recalled).amax(1).clamp_min(0.0)
+        return recalled.relevance.amax(1).clamp_min(0.0)
 
-    def best(self, recalled: Float[Tensor, "batch queries"], count: int) -> Int64[np.ndarray, "batch found"]:
+    def best(self, recalled: Recalled, count: int) -> Int64[np.ndarray, "batch found"]:
         """Positions of the visible documents with the largest M above 0, −1 behind.
 
         In a large collection these are judged documents alone: who borrows from them is like them, and is
         proposed by the dense leg.
         """
-        numbers = recalled.detach()
-        if self._few(len(numbers)):
-            scores = self.of_all(numbers).cpu().numpy()
-            if self.snapshot.excluded is not None:
-                scores[:, self.snapshot.excluded] = 0.0
-            return _largest(scores, np.arange(scores.shape[1], dtype=np.int64), count)
-        visible = self._judged_at != NONE
-        if self.snapshot.excluded is not None:
-            visible &= ~self.snapshot.excluded[np.maximum(self._judged_at, 0)]
-        scores = self.memory.relevance(numbers).cpu().numpy()[:, visible]
-        return _largest(scores, self._judged_at[visible], count)
+        relevance, excluded = recalled.relevance.detach(), self.snapshot.excluded
+        if self._few(len(relevance)):
+            scores, positions = self.of_all(recalled).detach(), None
+            if excluded is not None:
+                scores = scores.masked_fill(torch.as_tensor(excluded).to(scores.device), 0.0)
+        else:
+            positions = self._judged_at
+            hidden = positions == NONE
+            if excluded is not None:
+                hidden = hidden | excluded[np.maximum(positions, 0)]
+            scores = relevance
+            if hidden.any():
+                scores = scores.masked_fill(torch.as_tensor(hidden).to(scores.device), 0.0)
+        best = scores.topk(min(count, scores.shape[1]), dim=1)
+        at = best.indices.cpu().numpy()
+        return np.where(best.values.cpu().numpy() > 0, at if positions is None else positions[at], NONE)
 
     def sources(
-        self, recalled: Float32[np.ndarray, " queries"], position: int
-    ) -> Float32[np.ndarray, " queries"]:
-        """The part of γ M(q, d) that comes from each past query; they sum to it.
+        self, recalled: Recalled, query: int, position: int
+    ) -> tuple[Int64[np.ndarray, " near"], Float32[np.ndarray, " near"]]:
+        """Past queries, and the part of γ M(q, d) that comes from each; the parts sum to it.
 
         Args:
-            recalled: γ a of one query.
+            recalled: past queries that the queries attend to.
+            query: number of the query.
             position: of the document.
         """
         memory = self.memory
         neighbours, weights = self._lent(np.array([[position]], np.int64))
-        shares = np.zeros(memory.documents, np.float32)
-        judged = int(self._judged[position])
-        if judged >= 0:
-            shares[judged] = 1.0
-        else:
-            np.add.at(shares, neighbours[0, 0], weights[0, 0])
-        of_grades = shares[memory.of_document.cpu().numpy()] * memory.grades.cpu().numpy()
-        parts = np.zeros(len(memory), np.float32)
-        np.add.at(parts, memory.of_query.cpu().numpy(), of_grades)
-        return parts * recalled
+        of_documents = np.zeros(memory.documents, np.float32)
+        np.add.at(of_documents, neighbours[0, 0], weights[0, 0])
+        rows = recalled.rows[query].cpu().numpy()
+        attention = recalled.weights[query].detach().float().cpu().numpy()
+        of_pairs = of_documents[memory.of_document.cpu().numpy()] * memory.grades.float().cpu().numpy()
+        of_rows = np.zeros(len(memory), np.float32)
+        np.add.at(of_rows, memory.of_query.cpu().numpy(), of_pairs)
+        return rows, attention * of_rows[rows]
+
+    def _lending_like(self, like: Tensor) -> Float[Tensor, "positions documents"]:
+        """What each position has of each judged document, sparse by rows."""
+        matrix = self._matrix
+        if matrix is None or matrix.dtype != like.dtype or matrix.device != like.device:
+            positions = self.snapshot.positions
+            neighbours, weights = self._lent(np.arange(positions)[None])
+            with torch.inference_mode(False), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sparse")
+                sparse = torch.sparse_csr_tensor(  # pyright: ignore[reportUnknownMemberType]
+                    torch.arange(0, positions * NEIGHBOURS + 1, NEIGHBOURS, dtype=torch.int32),
+                    torch.as_tensor(neighbours.reshape(-1)),
+                    torch.as_tensor(weights.reshape(-1)),
+                    (positions, self.memory.documents),
+                )
+                matrix = self._matrix = sparse.to(like)
+        return matrix
 
     def _few(self, batch: int) -> bool:
         return self.snapshot.positions <= COVERAGE_DOCUMENTS and batch * self.snapshot.positions <= _AT_ONCE
 
     def _lent(
         self, positions: Int64[np.ndarray, "batch candidates"]
-    ) -> tuple[Int64[np.ndarray, "batch candidates near"], Float32[np.ndarray, "batch candidates near"]]:
-        """Judged neighbours of documents and the weights of borrowing from them."""
+    ) -> tuple[Int32[np.ndarray, "batch candidates near"], Float32[np.ndarray, "batch candidates near"]]:
+        """Judged neighbours of documents and the weights of borrowing; a judged one has its own alone."""
         built = self.snapshot.built
         fresh = positions >= built
         if not fresh.any():
@@ -146,28 +168,61 @@ class SnapshotMemory:
 
     def _compute(
         self, positions: Int64[np.ndarray, " documents"]
-    ) -> tuple[Int64[np.ndarray, "documents near"], Float32[np.ndarray, "documents near"]]:
-        judged = self.memory.embeddings.float().cpu()
-        neighbours = np.zeros((len(positions), NEIGHBOURS), np.int64)
+    ) -> tuple[Int32[np.ndarray, "documents near"], Float32[np.ndarray, "documents near"]]:
+        neighbours = np.zeros((len(positions), NEIGHBOURS), np.int32)
         weights = np.zeros((len(positions), NEIGHBOURS), np.float32)
-        most = min(NEIGHBOURS, len(judged))
-        step = max(1, _AT_ONCE // len(judged))
-        for start in range(0, len(positions), step):
-            part = positions[start : start + step]
-            stored = torch.as_tensor(self.snapshot.embeddings(part[None])[0])
-            similar = product(stored, judged)
-            best = similar.topk(most, dim=1)
-            null = best.values.new_full((len(part), 1), LENDING_LEVEL)
-            shares = (torch.cat([best.values, null], dim=1) / LENDING).softmax(-1)[:, :-1]
-            neighbours[start : start + len(part), :most] = best.indices.numpy()
-            weights[start : start + len(part), :most] = shares.numpy()
+        judged = self._judged[positions]
+        own = judged != NONE
+        neighbours[own, 0], weights[own, 0] = judged[own], 1.0
+        others = np.flatnonzero(~own)
+        if len(others) and self.memory.documents:
+            stored = self.snapshot.embeddings(positions[others][None])[0]
+            near, shares = borrowed(self.memory, torch.as_tensor(stored))
+            neighbours[others, : near.shape[1]], weights[others, : near.shape[1]] = near, shares
         return neighbours, weights
+
+
+def borrowed(
+    memory: QueryMemory, embeddings: Float[Tensor, "documents encoder_dim"]
+) -> tuple[Int64[np.ndarray, "documents near"], Float32[np.ndarray, "documents near"]]:
+    """The nearest judged documents of others, and the weights of borrowing from them."""
+    numbers, similar = _nearest_lenders(memory, embeddings.float())
+    best = similar.topk(min(NEIGHBOURS, similar.shape[1]), dim=1)
+    null = best.values.new_full((len(similar), 1), LENDING_LEVEL)
+    shares = (torch.cat([best.values, null], dim=1) / LENDING).softmax(-1)[:, :-1]
+    return numbers.gather(1, best.indices).numpy(), shares.numpy()
+
+
+def _nearest_lenders(
+    memory: QueryMemory, embeddings: Float[Tensor, "documents encoder_dim"]
+) -> tuple[Int64[Tensor, "documents some"], Float[Tensor, "documents some"]]:
+    """Numbers of judged documents, the nearest among them, and their products."""
+    start = 0 if memory.lenders is None else len(memory.lenders)
+    numbers: list[Tensor] = []
+    similar: list[Tensor] = []
+    if memory.lenders is not None:
+        near = torch.as_tensor(memory.lenders.nearest(embeddings.numpy(), 4 * NEIGHBOURS))
+        at = near.clamp_min(0)
+        keys = memory.codes[at].float() * memory.scales[at].float()[..., None]
+        numbers.append(at)
+        similar.append(torch.einsum("bd,bnd->bn", embeddings, keys).masked_fill(near < 0, -torch.inf))
+    if start < memory.documents:
+        lenders = memory.codes[start:].float() * memory.scales[start:].float()[:, None]
+        most, step = min(NEIGHBOURS, len(lenders)), max(1, _AT_ONCE // len(lenders))
+        best = [product(part, lenders).topk(most, dim=1) for part in _split(embeddings, step)]
+        numbers.append(torch.cat([part.indices for part in best]) + start)
+        similar.append(torch.cat([part.values for part in best]))
+    return torch.cat(numbers, dim=1), torch.cat(similar, dim=1)
+
+
+def _split(rows: Tensor, step: int) -> Iterator[Tensor]:
+    return (rows[start : start + step] for start in range(0, len(rows), step))
 
 
 class _Lending(NamedTuple):
     """Neighbours and weights of the documents that were asked for so far."""
 
-    neighbours: Int64[np.ndarray, "documents near"]
+    neighbours: Int32[np.ndarray, "documents near"]
     weights: Float32[np.ndarray, "documents near"]
     computed: Bool[np.ndarray, " documents"]
     lock: threading.Lock
@@ -176,7 +231,7 @@ class _Lending(NamedTuple):
     def empty(cls, documents: int) -> _Lending:
         shape = documents, NEIGHBOURS
         return cls(
-            np.zeros(shape, np.int64),
+            np.zeros(shape, np.int32),
             np.zeros(shape, np.float32),
             np.zeros(documents, bool),
             threading.Lock(),
@@ -204,14 +259,3 @@ def _built_lending(memory: QueryMemory, generation: Generation) -> _Lending:
         if memory not in of_generation:
             of_generation[memory] = _Lending.empty(len(generation))
         return of_generation[memory]
-
-
-def _largest(
-    scores: Float[np.ndarray, "batch documents"], positions: Int64[np.ndarray, " documents"], count: int
-) -> Int64[np.ndarray, "batch found"]:
-    most = min(count, scores.shape[1])
-    if most == 0:
-        return np.empty((len(scores), 0), np.int64)
-    columns = np.argpartition(-scores, most - 1, axis=1)[:, :most]
-    positive = np.take_along_axis(scores, columns, 1) > 0
-    return np.where(positive, positions[columns], NONE)

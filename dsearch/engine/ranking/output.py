@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from dsearch.attention.retrieval.memory import Recalled
+
 
 class SearchOutput(NamedTuple):
     """Result of attention over the candidates, sorted by weight, best first, padding last.
@@ -25,7 +27,7 @@ class SearchOutput(NamedTuple):
         keys: the key of each candidate that each head chose, the best of its passages, numbered as in
             `Snapshot.key_embeddings`; None if every candidate has only one key, or `embed` gave it.
         memory: γ M(q, d), the same for all heads; None without a memory.
-        recalled: γ a of each past query of the memory.
+        recalled: the past queries of the memory that each query attends to.
         null_weight: the weight of "nothing fits", which reduces those of the documents; None without a slot.
         documents: number of documents that share the attention: candidates, or all in reach.
         covered_mass: share of the attention over all documents that is theirs; 1 over all. In a collection of
@@ -43,7 +45,7 @@ class SearchOutput(NamedTuple):
     head_weights: Float[Tensor, "batch heads candidates"]
     folded: Float[Tensor, "batch heads encoder_dim"]
     memory: Float[Tensor, "batch candidates"] | None = None
-    recalled: Float[Tensor, "batch past"] | None = None
+    recalled: Recalled | None = None
     keys: Int64[np.ndarray, "batch heads candidates"] | None = None
     null_weight: Float[Tensor, " batch"] | None = None
     dense_of_all: Float32[np.ndarray, "batch heads positions"] | None = None

@@ -30,6 +30,7 @@ from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
+from dsearch.engine.models.nearest import index_keys
 from dsearch.engine.models.retired import live_problem, served_version
 from dsearch.engine.models.training_record import Lessons, QueryDrift
 from dsearch.engine.options import LayerOptions, language_of
@@ -347,7 +348,10 @@ class CollectionState:
         """
         if version not in self._heads:
             with torch.inference_mode(False):  # inference tensors would never get gradients
-                self._heads[version] = load_head(self.store, version).settle()
+                head = load_head(self.store, version).settle()
+                if head.memory is not None:
+                    index_keys(head.memory)
+                self._heads[version] = head
         return self._heads[version]
 
     def has_documents_of(self, version: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,14 @@ import torch
 from support.fakes import HashingEncoder
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.memory import LENDING, LENDING_LEVEL, NEIGHBOURS, QueryMemory
+from dsearch.attention.retrieval.memory import LENDING, LENDING_LEVEL, NEIGHBOURS, QueryMemory, Recalled
 from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine.models import nearest
 from dsearch.engine.models.memory import memory_bytes, memory_from_bytes
 from dsearch.engine.models.tensors import head_from_tensors, head_tensors, require_head_alone
 from dsearch.engine.options import LayerOptions
+from dsearch.engine.ranking import coverage, whole
+from dsearch.engine.ranking import memory as memory_module
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.search.gradients import GradientQuery, vjp
@@ -112,7 +116,7 @@ def test_all_positions_are_as_candidates_are(papers: Collection) -> None:
     every = np.tile(np.arange(papers.snapshot.positions), (2, 1))
     assert torch.allclose(bound.of_all(recalled), bound.scores(recalled, every), atol=1e-7)
     assert (bound.of_all(recalled) <= bound.most(recalled)[:, None] + 1e-6).all()
-    parts = bound.sources(recalled[0].detach().numpy(), 3)
+    _, parts = bound.sources(recalled, 0, 3)
     assert parts.sum() == pytest.approx(bound.of_all(recalled)[0, 3].item(), abs=1e-6)
 
 
@@ -162,6 +166,46 @@ def test_covered_mass_counts_the_memory(papers: Collection) -> None:
     assert mass[0].item() == pytest.approx(expected, abs=1e-5)
 
 
+def test_covered_mass_of_a_large_collection_does_not_wait_for_lending(
+    papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is estimated from a sample: what every document borrows would take minutes."""
+    head = remembering(papers)
+    layer = SearchLayer(papers.snapshot, head, candidates=5)
+    with torch.inference_mode():
+        found = layer.ranked(papers.query_states(["apple"], "hybrid"), ["apple"])
+        exact = covered_mass(found, layer, ["apple"])[0].item()
+    monkeypatch.setattr(coverage, "COVERAGE_DOCUMENTS", 10)
+    monkeypatch.setattr(memory_module, "COVERAGE_DOCUMENTS", 10)
+    monkeypatch.setattr(whole, "COVERAGE_DOCUMENTS", 10)
+    monkeypatch.setattr(whole, "SAMPLE", 20)
+    other = SearchLayer(papers.snapshot, remembering(papers), candidates=5)
+    with torch.inference_mode():
+        found = other.ranked(papers.query_states(["apple"], "hybrid"), ["apple"])
+        estimated = covered_mass(found, other, ["apple"])[0].item()
+    assert estimated == pytest.approx(exact, abs=0.15)
+    assert not other.memory.lending_known
+
+
+def test_many_rows_are_found_by_an_index_and_later_ones_beside_it(
+    papers: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nearest, "INDEXED_FROM", 2)
+    head = remembering(papers)
+    assert head.memory is not None
+    indexed = nearest.index_keys(head.memory.with_setting(*head.memory.setting))
+    assert indexed.index is not None
+    assert indexed.lenders is not None
+    more = memory_over(papers)
+    states = papers.query_states(["bread apple", "jam"], "hybrid")
+    every = papers.snapshot.visible()
+    for one, other in ((head.memory, indexed), (head.memory.extended(more), indexed.extended(more))):
+        plain = SnapshotMemory(one, papers.snapshot).of_all(one(states))
+        by_index = SnapshotMemory(other, papers.snapshot).of_all(other(states))
+        assert torch.allclose(plain[:, every], by_index[:, every], atol=1e-6)
+    assert copy.deepcopy(indexed).index is indexed.index
+
+
 def test_what_is_certified_is_what_a_full_search_gives(papers: Collection) -> None:
     version = papers.add_model(remembering(papers), {})
     whole = papers.attend(["bread apple"], model=version)
@@ -192,7 +236,7 @@ def test_it_is_stored_with_its_rows_and_answers_alike_when_opened_again(tmp_path
         before = [(hit.id, hit.score) for hit in papers.search("bread apple").hits]
         record = papers.store.model(version).record
         assert record["memory"]["queries"] == 3
-        assert record["format"] == 9
+        assert record["format"] == 10
     with SearchEngine(tmp_path, encoder=lambda: HashingEncoder(16)) as engine:
         papers = engine.collection("papers")
         assert [(hit.id, hit.score) for hit in papers.search("bread apple").hits] == before
@@ -221,7 +265,7 @@ def test_a_changed_document_loses_its_grades_and_borrows_from_its_former_self(pa
     assert after != pytest.approx(before)
 
 
-def _part(papers: Collection, head: Head, recalled: torch.Tensor, id: str) -> float:
+def _part(papers: Collection, head: Head, recalled: Recalled, id: str) -> float:
     assert head.memory is not None
     at = papers.snapshot.positions_of(np.array([papers.store.rows_of([id])[id]]))
     return SnapshotMemory(head.memory, papers.snapshot).scores(recalled, at[None])[0, 0].item()

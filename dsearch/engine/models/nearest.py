@@ -1,0 +1,52 @@
+"""`IndexedKeys`: FAISS over the many keys of a query memory, in 8 bits and in lists.
+
+A memory of fewer than `INDEXED_FROM` rows compares all of them. The index is built when a version is loaded,
+in a second for 20,000 rows, and never changed: rows that are inserted later are compared beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int8, Int64
+
+from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.index import DenseIndex
+
+INDEXED_FROM = 4096
+LISTS_READ = 32  # of about √n
+
+
+class IndexedKeys:
+    """The nearest of many keys; the candidates of a search are compared exactly afterwards.
+
+    Args:
+        codes: keys as whole numbers.
+        scales: the unit of each.
+    """
+
+    def __init__(self, codes: Int8[np.ndarray, "keys dim"], scales: Float32[np.ndarray, " keys"]):
+        self._index = DenseIndex.build(codes * scales[:, None], "IVF")
+
+    def __len__(self) -> int:
+        """Number of keys."""
+        return len(self._index)
+
+    def __deepcopy__(self, _: Any) -> IndexedKeys:
+        return self  # immutable
+
+    def nearest(
+        self, queries: Float32[np.ndarray, "batch encoder_dim"], count: int
+    ) -> Int64[np.ndarray, "batch near"]:
+        """Numbers of the keys with the largest products, −1 behind."""
+        return self._index.search(queries, count, parameters={"nprobe": LISTS_READ})[1]
+
+
+def index_keys(memory: QueryMemory) -> QueryMemory:
+    """Give a memory of many rows its indexes; return it."""
+    if len(memory) >= INDEXED_FROM:
+        memory.index = IndexedKeys(memory.keys.numpy(), memory.key_scales.numpy())
+    if memory.documents >= INDEXED_FROM:
+        memory.lenders = IndexedKeys(memory.codes.numpy(), memory.scales.numpy())
+    return memory
