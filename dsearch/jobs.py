@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, get_args
 
 from dsearch.declared import Spell, allowed_values, has_type, in_python, option, options_of
 from dsearch.errors import InvalidRequest
-from dsearch.types import Mode
+from dsearch.types import PURPOSES, Mode, Purpose
 
 
 class Risk(NamedTuple):
@@ -323,6 +323,9 @@ class SavingJob(LearningJob):
     before: Sequence[float] | None = None
     after: Sequence[float] | None = None
     measure: str = option("score", "name of the score of an example, for the report", longest=100)
+    purpose: Purpose = option(  # noqa: RUF009
+        "search", "what the version answers: searches, or predictions and attention alone", choices=PURPOSES
+    )
 
     def check(self, spell: Spell = in_python) -> None:
         """Refuse evidence of two kinds, and scores that are no pairs; see `LearningJob.check`."""
