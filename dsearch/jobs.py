@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from dsearch.declared import Spell, allowed_values, has_type, in_python, option, options_of
 from dsearch.errors import InvalidRequest
-from dsearch.types import Mode
+from dsearch.types import PURPOSES, Mode, Purpose
 
 
 class Risk(NamedTuple):
@@ -73,6 +73,8 @@ class TuneOptions(LearningOptions, total=False):
 
 class SaveOptions(LearningOptions, total=False):
     """The options of `SavingJob`, beside its evidence."""
+
+    purpose: Purpose
 
 
 class TrainOptions(LearningOptions, total=False):
@@ -369,6 +371,9 @@ class SavingJob(LearningJob):
     before: Sequence[float] | None = None
     after: Sequence[float] | None = None
     measure: str = option("score", "name of the score of an example, for the report", longest=100)
+    purpose: Purpose = option(  # noqa: RUF009
+        "search", "what the version answers: searches, or predictions and attention alone", choices=PURPOSES
+    )
 
     def check(self, spell: Spell = in_python) -> None:
         """Refuse evidence of two kinds, and scores that are no pairs; see `LearningJob.check`."""

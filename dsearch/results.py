@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsearch.errors import DsearchError
-from dsearch.types import Document, Stamp
+from dsearch.types import Document, Purpose, Stamp
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,8 @@ class CollectionInfo:
             with the one before; null: documents are not cut.
         keys: how the index stores its keys, what was requested, and recall, speed and size as measured when
             it was built; null for an index of an older release.
+        model: version that answers searches.
+        predict_model: version that answers predictions.
         model_problem: why the promoted version does not answer, and which one does; or null.
     """
 
@@ -43,6 +45,7 @@ class CollectionInfo:
     passages: dict[str, Any] | None = None
     keys: dict[str, Any] | None = None
     model_problem: str | None = None
+    predict_model: str = "v0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +281,11 @@ class Model:
 
     Attributes:
         parent: version that it was trained from.
-        live: whether it answers when no version is requested.
+        live: whether it answers when no version is requested: searches, or for predict predictions.
         record: scores on the gate, training data, seed.
         problem: the part of it that this release no longer serves, so that it cannot be used; or null.
+        purpose: search, or predict: it learned to predict a field, or was made from one that did, and
+            answers no search.
     """
 
     version: str
@@ -288,14 +293,21 @@ class Model:
     live: bool
     record: dict[str, Any]
     problem: str | None = None
+    purpose: Purpose = "search"
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The versions of a collection; v0 is the untrained one."""
+    """The versions of a collection; v0 is the untrained one.
+
+    Attributes:
+        live: version that answers searches.
+        predict: version that answers predictions: that of searches until one of its own is promoted.
+    """
 
     live: str
     models: list[Model]
+    predict: str = "v0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,8 +397,9 @@ class AliasSet:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """The version that answers from now on, and the one that did."""
+    """The version that answers from now on for a purpose, and the one that did."""
 
     model: str
     previous: str
     sequence: int
+    purpose: Purpose = "search"

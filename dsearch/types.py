@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dsearch.hints import Command
 
 Mode = Literal["hybrid", "dense", "keyword"]
+Purpose = Literal["search", "predict"]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 TaskState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 
 

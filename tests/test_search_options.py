@@ -71,12 +71,12 @@ def test_attention_has_every_option_at_every_door() -> None:
             assert model.model_fields[name].description == about.help, name
     hints = get_type_hints(AttentionOptions)
     assert get_type_hints(AttentionKeywords) == {
-        name: kind for name, kind in hints.items() if name not in ("model", "score")
+        name: kind for name, kind in hints.items() if name not in ("model", "purpose", "score")
     }
-    assert {*get_type_hints(LayerOptions)} == {*declared, "among", "exclude"} - {"model"}
+    assert {*get_type_hints(LayerOptions)} == {*declared, "among", "exclude"} - {"model", "purpose"}
     assert {*get_type_hints(AttendOptions)} == {*declared, "among", "exclude", "filter"}
     defaults = inspect.signature(SearchLayer).parameters
-    of_collections = ("model", "match_field", "ignore_case")
+    of_collections = ("model", "purpose", "match_field", "ignore_case")
     for name, (field, _) in declared.items():
         assert name in of_collections or defaults[name].default == field.default, name
     commands: Any = typer.main.get_command(app)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from dsearch.engine.collection import Collection
 from dsearch.engine.models.files import UNTRAINED
-from dsearch.engine.models.retired import retired_part
+from dsearch.engine.models.retired import retired_part, served_version
 from dsearch.engine.models.tensors import head_from_bytes, require_head_alone
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest
 from dsearch.results import Changed, Deleted, DocumentPage, Facets, Model, ModelAdded, Models, Promoted
-from dsearch.types import Document
+from dsearch.types import Document, Purpose
 
 MAX_MODELS = 10_000
 PAGE_CHARACTERS = 8 * 1024 * 1024
@@ -111,26 +111,31 @@ def count_facets(
 
 def list_models(collection: Searchable) -> Models:
     """List every version with its record; v0 is the untrained one."""
-    live = collection.live_model
-    versions = [collection.store.model(UNTRAINED), *collection.store.models()]
-    models = [
-        Model(one.version, one.parent, one.version == live, one.record, retired_part(one.record))
-        for one in versions
-    ]
-    return Models(live, models)
+    store = collection.store
+    live: dict[Purpose, str] = {
+        "search": collection.live_model,
+        "predict": served_version(store, store.live_model("predict")),
+    }
+    models: list[Model] = []
+    for one in [store.model(UNTRAINED), *store.models()]:
+        purpose = store.purpose_of(one.version)
+        answers = one.version == live[purpose]
+        models.append(Model(one.version, one.parent, answers, one.record, retired_part(one.record), purpose))
+    return Models(live["search"], models, live["predict"])
 
 
-def promote(collection: Collection, version: str) -> Promoted:
-    """Make a version live; see `Collection.promote`."""
-    previous = collection.live_model
-    collection.promote(version)
-    return Promoted(version, previous, collection.store.sequence)
+def promote(collection: Collection, version: str, purpose: Purpose | None = None) -> Promoted:
+    """Make a version live for a purpose, its own when None; see `Collection.promote`."""
+    purpose = purpose or collection.store.purpose_of(version)
+    previous = collection.answering(purpose)
+    collection.promote(version, purpose)
+    return Promoted(version, previous, collection.store.sequence, purpose)
 
 
-def rollback(collection: Collection) -> Promoted:
-    """Make the previously live version live again; see `Collection.rollback`."""
-    previous = collection.live_model
-    return Promoted(collection.rollback(), previous, collection.store.sequence)
+def rollback(collection: Collection, purpose: Purpose = "search") -> Promoted:
+    """Make the previously live version of a purpose live again; see `Collection.rollback`."""
+    previous = collection.answering(purpose)
+    return Promoted(collection.rollback(purpose), previous, collection.store.sequence, purpose)
 
 
 def add_head(collection: Collection, content: bytes, parent: str | None = None) -> ModelAdded:

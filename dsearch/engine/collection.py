@@ -1,14 +1,13 @@
 """`Collection`: a named set of documents that can be searched, written and, by its models, improved.
 
-It is the facade over `CollectionState`, which holds the data: each search method calls one function of
-`search/`. A write is durable on return, and every later search sees it.
+It is the facade over `CollectionState`, which holds the data, and `CollectionModels`, the versions: each
+search method calls one function of `search/`. A write is durable on return, and every later search sees it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Unpack
 
@@ -16,8 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention.retrieval.head import Head
-from dsearch.encoder import EncoderChange, QueryCache, TextEncoder
+from dsearch.encoder import QueryCache, TextEncoder
 from dsearch.engine.indexing.chunking import Cutting, encode
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.disk_errors import disk_errors
@@ -29,27 +27,22 @@ from dsearch.engine.indexing.ingest import (
     store_documents,
 )
 from dsearch.engine.indexing.retention import retire_one, strike_missing
-from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
-from dsearch.engine.models.documents import EncodedDocuments
-from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
-from dsearch.engine.models.training_record import Lessons
 from dsearch.engine.options import KeyOptions, LayerOptions, SearchArguments
-from dsearch.engine.rebuild import MINIMUM, Rebuilder, measured_live, tuning_queries
+from dsearch.engine.rebuild import MINIMUM, Rebuilder, tuning_queries
 from dsearch.engine.search.attend import AttendResult, attend
 from dsearch.engine.search.predict import EVIDENCE, predict
 from dsearch.engine.search.search import search
 from dsearch.engine.search.similar import similar
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.fields import fields_of
-from dsearch.engine.state.state import CollectionState
-from dsearch.errors import Conflict, DsearchError
+from dsearch.engine.versions import CollectionModels
 from dsearch.results import Predictions
 from dsearch.search_options import SearchOptions
 from dsearch.store import Store, WriteReceipt
-from dsearch.types import Document, SearchResult
+from dsearch.types import Document, Purpose, SearchResult
 
 
-class Collection(CollectionState):
+class Collection(CollectionModels):
     """One collection of a home; created by `SearchEngine`.
 
     Args:
@@ -134,6 +127,7 @@ class Collection(CollectionState):
         queries: Sequence[str] | Float[Tensor, "batch encoder_dim"],
         *,
         model: str | None = None,
+        purpose: Purpose | None = None,
         certify: int | None = None,
         filter: object | None = None,
         **options: Unpack[LayerOptions],
@@ -142,7 +136,8 @@ class Collection(CollectionState):
 
         Args:
             queries: texts (with quotes and signs as ordinary characters), or query states.
-            model: version; the live one when None.
+            model: version; the live one of the purpose when None.
+            purpose: search, as by default, or predict.
             certify: number of first places to certify as those of scoring every document; None for none.
             filter: condition on metadata; see `dsearch.store.filters`.
             options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
@@ -150,7 +145,15 @@ class Collection(CollectionState):
         Raises:
             InvalidRequest, DimensionMismatch, ModelNotFound.
         """
-        result = attend(self, queries, model=model, certify=certify, filter=filter, options=options)
+        result = attend(
+            self,
+            queries,
+            model=model,
+            purpose=purpose or "search",
+            certify=certify,
+            filter=filter,
+            options=options,
+        )
         self._live.require_sound()
         return result
 
@@ -161,6 +164,7 @@ class Collection(CollectionState):
         field: str,
         evidence: int = EVIDENCE,
         model: str | None = None,
+        purpose: Purpose | None = None,
         filter: object | None = None,
         **options: Unpack[LayerOptions],
     ) -> Predictions:
@@ -173,7 +177,8 @@ class Collection(CollectionState):
             field: dotted path of a number, string or boolean of the metadata; or "value", the documents' own
                 number or vector.
             evidence: number of documents of largest weight to return with each prediction.
-            model: version; the live one when None.
+            model: version; the live one of the purpose when None.
+            purpose: predict, as by default, or search.
             filter: condition on metadata.
             options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
 
@@ -183,7 +188,14 @@ class Collection(CollectionState):
             DimensionMismatch, ModelNotFound.
         """
         return predict(
-            self, queries, field=field, evidence=evidence, model=model, filter=filter, options=options
+            self,
+            queries,
+            field=field,
+            evidence=evidence,
+            model=model,
+            purpose=purpose or "predict",
+            filter=filter,
+            options=options,
         )
 
     def field_values(self, snapshot: Snapshot, field: str) -> list[Any]:
@@ -333,18 +345,6 @@ class Collection(CollectionState):
                 retire_one(self.store, damaged.number)
         return number
 
-    def retune(self) -> TunedKeys | None:
-        """Measure the recall of an approximate index for the live head, and tune it below its target.
-
-        Runs after each promotion. Returns None for a kind that compares every key.
-        """
-        tuned = measured_live(self, spawned=self.rebuilder.by_itself)
-        if tuned is not None:
-            keep_tuned(self.store, tuned)
-            with self._writing:
-                self._live.use_parameters(tuned.generation, tuned.parameters)
-        return tuned
-
     def rebuild_status(self) -> dict[str, Any]:
         """State of automatic rebuilds, as JSON: progress, and why the last one failed."""
         return self.rebuilder.status()
@@ -359,86 +359,6 @@ class Collection(CollectionState):
             return False
         self.refresh(on_progress)
         return True
-
-    # ---- models
-
-    def add_model(
-        self,
-        head: Head,
-        record: dict[str, Any],
-        *,
-        parent: str = UNTRAINED,
-        encoder: EncoderChange | None = None,
-        documents: EncodedDocuments | None = None,
-        lessons: Lessons | None = None,
-    ) -> str:
-        """Store a trained model as a version that is not live yet.
-
-        Args:
-            head: trained head.
-            record: training metadata, stored as JSON.
-            parent: version that training started from.
-            encoder: change of the query encoder.
-            documents: re-encoded documents; required if the document encoder was trained.
-            lessons: influence of training queries on documents, for `explain`.
-        """
-        with self._writing:
-            return save_model(
-                self.store,
-                head,
-                record,
-                parent=parent,
-                encoder=encoder,
-                documents=documents,
-                lessons=lessons,
-            )
-
-    def promote(self, version: str, *, after: str | None = None) -> None:
-        """Make a version live by one committed row, with `after` only in place of that one; no rebuild.
-
-        Raises:
-            ModelNotFound, CorruptData: it cannot be loaded; the live one stays.
-            Conflict: another one than `after` is live; it stays.
-        """
-        self.head(version)
-        self._encoders.check(version)
-        own_documents = self._documents.has(version)
-        if own_documents:
-            self._documents.snapshot(version)  # loaded before it goes live
-        with self._writing:
-            if after is not None and (live := self.live_model) != after:
-                raise Conflict(f"{live} is live and not {after}, which {version} was made from; begin anew")
-            self.store.promote(version)
-            self._live.catch_up()
-        if own_documents:
-            return  # it uses an index of its own
-        if self.rebuilder.by_itself:
-            self.rebuilder.in_background(self.retune, wait=True)
-        else:
-            # The model is live already. Without its encoder here, the previous index parameters stay.
-            with suppress(DsearchError):
-                self.retune()
-
-    def rollback(self) -> str:
-        """Make the previously live version live again, and return it.
-
-        Raises:
-            Conflict: there is no previous version.
-            CorruptData: it cannot be loaded; the live one stays.
-        """
-        version = before_live(self.store)
-        self.promote(version)
-        return version
-
-    def delete_model(self, version: str) -> None:
-        """Delete a version and its files.
-
-        Raises:
-            ModelNotFound, InvalidRequest (v0), Conflict (it is live, or another's parent).
-        """
-        with self._writing:
-            delete_version(self.store, version)
-        self._forget_model(version)
 
     def close(self) -> None:
         """Cancel a running build and close the store; searches in other threads must have ended."""

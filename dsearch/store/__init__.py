@@ -18,6 +18,7 @@ from dsearch.store.feedback.store import FeedbackFull, FeedbackStore, Page, Stor
 from dsearch.store.filters.parse import Filter, parse_filter
 from dsearch.store.folders import collection_names, delete_collection
 from dsearch.store.records import (
+    AS_SEARCH,
     BackupReport,
     Changes,
     Counts,
@@ -33,6 +34,7 @@ from dsearch.store.records import (
 from dsearch.store.store import Store
 
 __all__ = [
+    "AS_SEARCH",
     "BackupReport",
     "Changes",
     "Checked",

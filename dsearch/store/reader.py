@@ -20,12 +20,13 @@ from jaxtyping import Float32, Int64
 
 from dsearch.errors import DocumentNotFound, InvalidRequest
 from dsearch.results import FacetValue
-from dsearch.store.documents import passages, read, registry
+from dsearch.store.documents import passages, purposes, read, registry
 from dsearch.store.documents.read import Rows
 from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter
 from dsearch.store.filters.sql import compile_filter, json_path
 from dsearch.store.proof import StoreProof
 from dsearch.store.records import (
+    AS_SEARCH,
     Changes,
     Counts,
     GenerationRecord,
@@ -38,7 +39,7 @@ from dsearch.store.records import (
 from dsearch.store.sqlite.connection import ReaderPool
 from dsearch.store.sqlite.schema import Meta, read_state
 from dsearch.store.verify import verify
-from dsearch.types import Document
+from dsearch.types import Document, Purpose
 
 MAX_PAGE = 10_000
 MAX_FACETS = 1000
@@ -52,6 +53,7 @@ class Reader:
         self._meta = meta
         self._readers = readers
         self._matches = RowMatches()
+        self._purposes: dict[int, Purpose] = {}
         self.proof: StoreProof | None = None
 
     # ---- properties
@@ -281,15 +283,37 @@ class Reader:
         with self._readers.reading() as connection:
             return f"v{registry.next_number(connection, 'model', self.path)}"
 
-    def live_model(self) -> str:
-        """Return the version of the live model; "v0" before any promotion."""
-        with self._readers.reading() as connection:
-            return f"v{registry.live(connection, 'model') or 0}"
+    def live_models(self) -> dict[Purpose, str]:
+        """Return the promoted version of each purpose; "v0" before any promotion.
 
-    def model_history(self) -> list[str]:
-        """Return the versions that were live, newest first; a rollback promotes an earlier one."""
+        Predictions are answered by the version for searches until one of their own is promoted.
+        """
+        search, predict = self._histories().values()
+        live = search[-1] if search else 0
+        own = predict[-1] if predict else purposes.FOLLOW
+        return {"search": f"v{live}", "predict": f"v{live if own == purposes.FOLLOW else own}"}
+
+    def live_model(self, purpose: Purpose = "search") -> str:
+        """Return the promoted version of a purpose; see `live_models`."""
+        return self.live_models()[purposes.checked_purpose(purpose)]
+
+    def model_history(self, purpose: Purpose = "search") -> list[str]:
+        """Return the versions that answered, newest first; a rollback promotes an earlier one.
+
+        Among those for predictions is AS_SEARCH for the version that answers searches.
+        """
+        history = reversed(self._histories()[purposes.checked_purpose(purpose)])
+        return [AS_SEARCH if number == purposes.FOLLOW else f"v{number}" for number in history]
+
+    def purpose_of(self, version: str) -> Purpose:
+        """Return the purpose of a version: v0 is for searches."""
+        number = registry.version_number(version)
         with self._readers.reading() as connection:
-            return [f"v{number}" for number in registry.live_history(connection, "model")]
+            return purposes.purpose_of(connection, number, self._purposes)
+
+    def _histories(self) -> dict[Purpose, list[int]]:
+        with self._readers.reading() as connection:
+            return purposes.histories(connection, self._purposes)
 
     def model(self, version: str) -> ModelRecord:
         """One model, v0 too; raises ModelNotFound."""

@@ -24,18 +24,25 @@ from jaxtyping import Shaped
 
 from dsearch.errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest
 from dsearch.store import backup, reader
-from dsearch.store.documents import passages, patch, registry, write
+from dsearch.store.documents import passages, patch, purposes, registry, write
 from dsearch.store.documents.read import Rows
 from dsearch.store.documents.validate import embedding_bytes, prepare, prepare_embeddings
 from dsearch.store.filters.parse import parse_filter
 from dsearch.store.folders import create_collection, require_local_disk
 from dsearch.store.reader import Reader
-from dsearch.store.records import BackupReport, GenerationRecord, Passages, PurgeReport, WriteReceipt
+from dsearch.store.records import (
+    AS_SEARCH,
+    BackupReport,
+    GenerationRecord,
+    Passages,
+    PurgeReport,
+    WriteReceipt,
+)
 from dsearch.store.sqlite.connection import ReaderPool, readable_errors
 from dsearch.store.sqlite.journal import Journal, Operation
 from dsearch.store.sqlite.schema import FILE_NAME, Meta, read_meta, read_state
 from dsearch.store.sqlite.watermark import DOCUMENTS, check_database, read_watermark
-from dsearch.types import Document
+from dsearch.types import Document, Purpose
 
 
 class Store(Reader):
@@ -47,7 +54,7 @@ class Store(Reader):
     def __init__(self, path: Path, meta: Meta, readers: ReaderPool, journal: Journal | None) -> None:
         super().__init__(path, meta, readers)
         self._journal = journal
-        self._live_model = (-1, "")  # operation and version
+        self._live: tuple[int, dict[Purpose, str]] = (-1, {})  # operation, and versions
 
     @classmethod
     def create(
@@ -109,14 +116,14 @@ class Store(Reader):
         """True if the disk failed a write; further writes are rejected."""
         return self._journal is not None and self._journal.failed
 
-    def live_model(self) -> str:
-        """Return the live model, as `Reader`; the writer caches it, since every search reads it."""
+    def live_models(self) -> dict[Purpose, str]:
+        """Return the promoted versions, as `Reader`; the writer caches them for searches."""
         if self._journal is None or self.closed:
-            return super().live_model()
+            return super().live_models()
         acknowledged = self._journal.acknowledged
-        if self._live_model[0] != acknowledged:
-            self._live_model = acknowledged, super().live_model()
-        return self._live_model[1]
+        if self._live[0] != acknowledged:
+            self._live = acknowledged, super().live_models()
+        return self._live[1]
 
     def require_writable(self) -> None:
         """Raise Conflict if the collection was opened readonly."""
@@ -213,20 +220,35 @@ class Store(Reader):
         with self._operation() as operation:
             return registry.add_model(operation, version, parent, record)
 
-    def promote(self, version: str) -> int:
-        """Make a registered model (or v0, the untrained one) live; returns the operation's number."""
+    def promote(self, version: str, purpose: Purpose = "search") -> int:
+        """Let a registered model (or v0, the untrained one) answer for a purpose.
+
+        Args:
+            version: the model; AS_SEARCH lets the one that answers searches answer predictions.
+            purpose: search or predict.
+
+        Returns the operation's number. Raises ModelNotFound, Conflict for a model for predictions that is to
+        answer searches.
+        """
         with self._operation() as operation:
-            registry.model(operation.connection, version)
-            return registry.make_live(operation, "model", registry.version_number(version))
+            if (version, purpose) != (AS_SEARCH, "predict"):
+                registry.model(operation.connection, version)
+                number = registry.version_number(version)
+                if purpose == "search" and purposes.purpose_of(operation.connection, number) == "predict":
+                    raise Conflict(
+                        f"model {version} learned to predict a field, or was made from one that did, so it "
+                        "answers predictions and no searches; promote it for predict, or another one"
+                    )
+            return purposes.make_current(operation, purpose, version)
 
     def delete_model(self, version: str) -> int:
         """Unregister a model; afterwards its files may be deleted.
 
-        Returns the operation's number. Raises ModelNotFound, InvalidRequest (v0), Conflict for the live model
-        and for the parent of another.
+        Returns the operation's number. Raises ModelNotFound, InvalidRequest (v0), Conflict for one that
+        answers.
         """
         with self._operation() as operation:
-            return registry.delete_model(operation, version)
+            return purposes.delete_model(operation, version)
 
     def retirable_generations(self, keep: int = 3) -> Sequence[int]:
         """Return registered generations, ascending, except the live one and the `keep` newest."""

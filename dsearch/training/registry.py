@@ -122,7 +122,8 @@ def register(
         tuned_head: head of the tuned search, whose record is under `tuned`; None if there is none.
     """
     record = {**record, "verdict": reason, "accepted": accept}
-    if encoder is None:  # else past queries are of another encoder
+    searches = record.get("purpose") != "predict"
+    if encoder is None and searches:  # else past queries are of another encoder
         live_memory = collection.head(collection.live_model).memory
         head = with_inserted(head, live_memory)
         tuned_head = None if tuned_head is None else with_inserted(tuned_head, live_memory)

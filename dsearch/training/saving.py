@@ -28,6 +28,7 @@ from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canar
 from dsearch.training.gate.held_out import Answers, HeldOut
 from dsearch.training.registry import Registered, register
 from dsearch.training.run import judged_examples
+from dsearch.types import Purpose
 
 SCOPE = "layer"  # of its record
 
@@ -77,7 +78,7 @@ def save_model(
         encoder: query encoder that learned with it; that of the layer when None.
         parent: version that it was trained from; that of the layer, else the live one, when None.
         record: what should be known of it later, as JSON.
-        options: promote, accept, risk, alpha, margin, exclude: see `dsearch.jobs.SavingJob`.
+        options: purpose, promote, accept, risk, alpha, margin, exclude: see `dsearch.jobs.SavingJob`.
 
     Raises:
         InvalidRequest: evidence that is none, scores that are no pairs, a head that is no head of this
@@ -93,7 +94,7 @@ def save_model(
     if callable(evidence):
         if isinstance(layer, Head):
             raise InvalidRequest("a function as evidence scores layers, and this is a head; give the layer")
-        before = _live_layer(collection, layer)
+        before = _live_layer(collection, layer, options.get("purpose", "search"))
         evidence = ExampleScores(scores_by(evidence, before), scores_by(evidence, layer), measure or "score")
     elif measure is not None:
         raise InvalidRequest("measure names the score of a function; leave it out with other evidence")
@@ -158,6 +159,11 @@ def judge_layer(
         As `save_model`.
     """
     job.check()
+    if job.purpose == "search" and collection.store.purpose_of(parent) == "predict":
+        raise InvalidRequest(
+            f"purpose='search' of what was trained from {parent}, which answers predictions and no searches; "
+            "give purpose='predict', or another parent"
+        )
     _require_whole(collection, parent, head, encoder)
     _require_fitting(head, collection.store.dimension)
     gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
@@ -172,6 +178,7 @@ def judge_layer(
         report = judge(None, None, gate)
     known = {
         "scope": SCOPE,
+        "purpose": job.purpose,
         "uploaded": dict(record or {}),
         "examples": report.slice("all").queries,
         "left_out": left_out,
@@ -183,7 +190,7 @@ def judge_layer(
 def _by_judgements(
     collection: Collection, head: Head, encoder: TextEncoder | None, job: SavingJob, gate: Gate
 ) -> tuple[GateReport, dict[str, int]]:
-    live = collection.live_model
+    live = collection.answering(job.purpose)
     if collection.has_documents_of(live):
         raise Conflict(
             f"{live}, which is live, has documents of its own, so that judgements cannot compare the two by "
@@ -236,9 +243,9 @@ def _answers_of(scores: Sequence[float]) -> Answers:
     return Answers(numbers, np.zeros(len(numbers), bool), numbers)
 
 
-def _live_layer(collection: Collection, layer: SearchLayer) -> SearchLayer:
-    """The same search by the version that answers now."""
-    live = collection.live_model
+def _live_layer(collection: Collection, layer: SearchLayer, purpose: Purpose) -> SearchLayer:
+    """The same attention by the version that answers now."""
+    live = collection.answering(purpose)
     if isinstance(layer, CollectionLayer):
         return layer.with_model(live)
     return SearchLayer(

@@ -9,5 +9,6 @@ TESTS = SUPPORT.parent
 ROOT = TESTS.parent
 SCRIPTS = ROOT / "scripts"
 EXAMPLE = ROOT / "index" / "example"
+PURPOSES = ROOT / "index" / "purposes"  # a model for predictions where searches and they had one log
 RETIRED = ROOT / "index" / "retired"  # models with parts that are not served any more
 REAL_DATA = ROOT.parent / "shared" / "data"  # real collections, where they lie beside the repository

@@ -70,12 +70,13 @@ def attend(
     with opened_engine(home, readonly=True, **own) as (engine, _):
         from dsearch.engine import GradientQuery, LayerOptions, attention_parts
 
-        model = chosen.pop("model")
+        model, purpose = chosen.pop("model"), chosen.pop("purpose")
         selected: Any = {"among": among, "exclude": exclude or []}
         query = GradientQuery(
             texts=None if ids else queries,
             ids=ids or None,
             model=model,
+            purpose=purpose or "search",
             filter=options.filter_of(filter),
             options=LayerOptions(**chosen, **selected),
         )

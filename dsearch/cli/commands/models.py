@@ -13,9 +13,10 @@ from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.remote import refresh_by_server, server_of
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
-from dsearch.cli.training.output import answers_now
+from dsearch.cli.training.output import ANSWERS, answers_now
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.results import Model
+from dsearch.types import PURPOSES, Purpose
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -35,21 +36,23 @@ def models(
 
     with opened_engine(home, readonly=True) as (engine, _):
         target = engine.collection(collection)
-        records = list_models(target).models
-        history = target.store.model_history()
+        listed = list_models(target)
+        histories = {purpose: target.store.model_history(purpose) for purpose in PURPOSES}
     if json:
-        print_json(records)
+        print_json(listed.models)
         return
-    for one in records:
+    for one in listed.models:
         typer.echo(f"{'*' if one.live else ' '} {one.version:<4} {_described(one)}")
-    if history:
-        typer.echo(f"answered, the latest first: {', '.join([*history, 'v0'])}")
+    if histories["search"]:
+        typer.echo(f"answered, the latest first: {', '.join([*histories['search'], 'v0'])}")
+    if histories["predict"]:
+        typer.echo(f"predicted, the latest first: {', '.join([*histories['predict'], 'as search'])}")
 
 
 @models_app.command()
 def delete(
     context: typer.Context,
-    version: Annotated[str, typer.Argument(help="A version that is neither live nor a parent.")],
+    version: Annotated[str, typer.Argument(help="A version that is not live.")],
     collection: Annotated[
         str | None, typer.Option("--collection", "-c", help="The collection's name.")
     ] = None,
@@ -70,33 +73,40 @@ def delete(
 def rollback(
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
+    purpose: Annotated[
+        Purpose, typer.Option(help="What it answers again: searches or predictions.")
+    ] = "search",
 ) -> None:
     """Let the version answer that did before the present one."""
     try:
         with opened_engine(home, readonly=False) as (engine, _):
             target = engine.collection(collection)
-            before = target.live_model
-            version = target.rollback()
+            before = target.answering(purpose)
+            version = target.rollback(purpose)
     except HomeLocked as locked:
         with server_of(locked) as client:
-            answer = client.rollback(collection)
+            answer = client.rollback(collection, purpose)
         version, before = answer.model, answer.previous
-    typer.echo(f"{collection}: {version} answers now, in place of {before}")
+    typer.echo(f"{collection}: {version} {ANSWERS[purpose]}, in place of {before}")
 
 
 def promote(
     version: Annotated[str, typer.Argument(help="Version; v0 is the untrained model.")],
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
+    purpose: Annotated[
+        Purpose | None,
+        typer.Option(help="What it answers: searches or predictions [default: its own purpose]."),
+    ] = None,
 ) -> None:
-    """Let a version answer from now on."""
+    """Let a version answer from now on. One that learned to predict a field answers no searches."""
     try:
         with opened_engine(home, readonly=False) as (engine, _):
-            engine.collection(collection).promote(version)
+            answers = engine.collection(collection).promote(version, purpose)
     except HomeLocked as locked:
         with server_of(locked) as client:
-            client.promote(collection, version)
-    typer.echo(f"{collection}: {version} answers now")
+            answers = client.promote(collection, version, purpose).purpose
+    typer.echo(f"{collection}: {version} {ANSWERS[answers]}")
 
 
 def remember(
@@ -200,6 +210,10 @@ def _described(model: Model) -> str:
     record = model.record
     if not record:
         return "untrained"
+    if model.purpose == "predict" and record.get("objective") == "value":
+        verdict = f"{record.get('gate', {}).get('verdict', 'none')}, {record.get('verdict', '')}"
+        learned = f"predicts {record.get('field')!r}, from {model.parent}"
+        return f"{learned}, {record.get('examples', '?')} documents; gate: {verdict}"
     if record.get("scope") == "uploaded":
         problem = "" if model.problem is None else f"; no longer served: {model.problem}"
         return f"uploaded, from {model.parent}; gate: none{problem}"

@@ -10,6 +10,7 @@ import typer
 
 from dsearch.cli.session import print_json, typed
 from dsearch.cli.training.session import stop_unless
+from dsearch.types import Purpose
 
 if TYPE_CHECKING:
     from dsearch.jobs import TrainingJob
@@ -39,9 +40,16 @@ class Outcome:
         stop_unless(self.live or not promote)
 
 
-def answers_now(collection: str, version: str, parent: str) -> str:
+ANSWERS: dict[Purpose, str] = {"search": "answers now", "predict": "answers predictions now"}
+
+
+def answers_now(collection: str, version: str, parent: str, purpose: Purpose = "search") -> str:
     """A line about a version that answers, with the way back."""
-    return f"{version} answers now; back with: {typed('promote', parent, '-c', collection)}"
+    if purpose == "predict":
+        back = typed("rollback", "--purpose", purpose, "-c", collection)
+    else:
+        back = typed("promote", parent, "-c", collection)
+    return f"{version} {ANSWERS[purpose]}; back with: {back}"
 
 
 def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
@@ -124,7 +132,7 @@ def _lines_of_values(collection: str, field: str, learned: JobResult, registered
             f"{learned.examples} documents in {trained.seconds:.1f} s ({trained.epochs} epochs)"
         ),
         trained.to_text(),
-        answers_now(collection, version, registered.parent)
+        answers_now(collection, version, registered.parent, "predict")
         if registered.live is not None
         else is_kept(collection, version, f"predict with model={version!r}"),
     ]

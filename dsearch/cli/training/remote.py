@@ -52,7 +52,7 @@ def train_by_server(
         task = client.train(collection, **request_of(job))
         result = ended_task(client, task, f"training of {collection}", unit="steps")
     live, version, trained = result["live"], result.pop("model"), result["trained"]
-    unit = "queries" if job.field is None else "documents"
+    unit, purpose = ("queries", "search") if job.field is None else ("documents", "predict")
     lines = [
         (
             f"{collection}: {trained} trained on {result['examples']} {unit} in {result['seconds']:.1f} s "
@@ -60,7 +60,7 @@ def train_by_server(
         ),
         f"gate: {result['reason']}",
         *decision_lines(result),
-        answers_now(collection, version, result["parent"]) if live else is_kept(collection, trained),
+        answers_now(collection, version, result["parent"], purpose) if live else is_kept(collection, trained),
     ]
     return Outcome(live, {"version": version, **result}, lines)
 

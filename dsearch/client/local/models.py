@@ -24,7 +24,7 @@ from dsearch.engine.options import KeyOptions
 from dsearch.errors import Cancelled, Conflict, DsearchError, InvalidRequest, NotFound
 from dsearch.jobs import EvaluationJob, SaveOptions, TrainingJob, TrainOptions, TuneOptions, TuningJob
 from dsearch.results import Task, TaskPage
-from dsearch.types import TaskState
+from dsearch.types import Purpose, TaskState
 
 if TYPE_CHECKING:
     from dsearch.training import Observer
@@ -95,7 +95,8 @@ class LocalUpkeep:
 
         opened = self.engine.collection(collection)
         upload = upload_of(layer, encoder, parent)
-        shown = evidence_by(layer, evidence, measure, lambda: opened.live_model)
+        purpose = options.get("purpose", "search")
+        shown = evidence_by(layer, evidence, measure, lambda: opened.answering(purpose))
         head = layer_head(layer, upload.head)
 
         def work(opened: Collection) -> dict[str, Any]:
@@ -251,13 +252,13 @@ class LocalModels:
         """Every version with what is known of it; v0 is the untrained one."""
         return calls.list_models(self.engine.collection(collection))
 
-    def promote(self, collection: str, version: str) -> results.Promoted:
+    def promote(self, collection: str, version: str, purpose: Purpose | None = None) -> results.Promoted:
         """Let a version answer from now on; to undo it promote `previous`."""
-        return calls.promote(self.engine.collection(collection), version)
+        return calls.promote(self.engine.collection(collection), version, purpose)
 
-    def rollback(self, collection: str) -> results.Promoted:
-        """Let the version answer again that did before the live one."""
-        return calls.rollback(self.engine.collection(collection))
+    def rollback(self, collection: str, purpose: Purpose = "search") -> results.Promoted:
+        """Let the version answer again for a purpose that did before the live one."""
+        return calls.rollback(self.engine.collection(collection), purpose)
 
     def remember(
         self,
@@ -273,7 +274,7 @@ class LocalModels:
         return remember(self.engine.collection(collection), queries, judgements, accept=accept)
 
     def delete_model(self, collection: str, version: str) -> None:
-        """Delete a version that neither answers nor is another's parent."""
+        """Delete a version that does not answer; what was trained from it goes on."""
         self.engine.collection(collection).delete_model(version)
 
     def head(self, collection: str, version: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.wire import head_file, path_of, question
 from dsearch.results import ModelAdded, Models, Promoted, Remembered
+from dsearch.types import Purpose
 
 
 class ModelOperations:
@@ -22,17 +23,24 @@ class ModelOperations:
         return wire.made(Models, wire.content_of(answer))
 
     @operation
-    def promote(self, collection: str, version: str) -> Flow[Promoted]:
-        """Make a version live; to undo it promote `previous`. `POST …/promote`"""
-        answer = yield Request("POST", path_of(collection, "models", version, "promote"), writes=True)
+    def promote(self, collection: str, version: str, purpose: Purpose | None = None) -> Flow[Promoted]:
+        """Make a version live; to undo it promote `previous`. `POST …/promote`
+
+        Args:
+            collection: its name.
+            version: a version; v0 is the untrained one.
+            purpose: search or predict, for which it answers from now on; its own when None.
+        """
+        chosen = {} if purpose is None else {"purpose": purpose}
+        path = path_of(collection, "models", version, "promote")
+        answer = yield Request("POST", path, chosen, writes=True)
         return wire.made(Promoted, wire.content_of(answer))
 
     @operation
-    def rollback(self, collection: str) -> Flow[Promoted]:
-        """Make the previously live version live again. `POST …/models/rollback`"""
-        answer = yield Request(
-            "POST", path_of(collection, "models", "rollback"), writes=True, repeatable=False
-        )
+    def rollback(self, collection: str, purpose: Purpose = "search") -> Flow[Promoted]:
+        """Make the version live again that answered before for a purpose. `POST …/models/rollback`"""
+        path = path_of(collection, "models", "rollback")
+        answer = yield Request("POST", path, {"purpose": purpose}, writes=True, repeatable=False)
         return wire.made(Promoted, wire.content_of(answer))
 
     @operation
@@ -59,7 +67,7 @@ class ModelOperations:
 
     @operation
     def delete_model(self, collection: str, version: str) -> Flow[None]:
-        """Delete a version that is neither live nor another's parent. `DELETE …/models/{version}`"""
+        """Delete a version that is not live; what was trained from it goes on. `DELETE …/models/{version}`"""
         yield Request("DELETE", path_of(collection, "models", version), writes=True)
 
     @operation

@@ -187,7 +187,8 @@ class TaskOperations:
         upload, live = upload_of(layer, encoder, parent), ""
         if callable(evidence):
             answer = yield Request("GET", path_of(collection, "models"))
-            live = wire.made(Models, wire.content_of(answer)).live
+            models = wire.made(Models, wire.content_of(answer))
+            live = models.predict if options.get("purpose") == "predict" else models.live
         shown = evidence_by(layer, evidence, measure, lambda: live)
         answer = yield Request(
             "POST",

@@ -30,7 +30,9 @@ from dsearch.errors import Conflict, InvalidRequest, UnsupportedFormat
 from dsearch.hints import Command
 from dsearch.index import Manifest
 from dsearch.index.durable import file_digest, publish_folder, sync_folder
-from dsearch.store import Store
+from dsearch.store import AS_SEARCH, Store
+from dsearch.store.documents.purposes import checked_purpose
+from dsearch.types import Purpose
 
 UNTRAINED = "v0"
 FORMAT = 1
@@ -109,6 +111,7 @@ def save_model(
         "format": format,
         "version": version,
         "parent": parent,
+        "purpose": _purpose(store, record, parent),
         "encoder": store.encoder,
         "head": head.config(),
         "files": files,
@@ -117,6 +120,16 @@ def save_model(
     publish_folder(unfinished, folder)
     store.add_model(version, parent, record)
     return version
+
+
+def _purpose(store: Store, record: dict[str, Any], parent: str) -> Purpose:
+    """The purpose of a new version: what was made from one for predictions is one itself.
+
+    Raises:
+        InvalidRequest: a record that states no purpose that there is.
+    """
+    own = checked_purpose(record.get("purpose", "search"))
+    return "predict" if "predict" in (own, store.purpose_of(parent)) else "search"
 
 
 def load_head(store: Store, version: str) -> Head:
@@ -161,17 +174,22 @@ def load_lessons(store: Store, version: str) -> Lessons | None:
     return Lessons.from_bytes(verified(store, version, LESSONS_NAME, files[LESSONS_NAME]["sha256"]))
 
 
-def way_back(store: Store) -> list[str]:
+def way_back(store: Store, purpose: Purpose = "search") -> list[str]:
     """List the versions to roll back to, in order of promotion; the first is the untrained one.
 
-    Versions that this release does not serve are left out.
+    Of predictions the first is AS_SEARCH. Versions that this release does not serve are left out.
 
     Like the pages that a browser goes back to: a version that was promoted lies on top of the one that
     answered before; going back to one, by rollback or by promoting it again, takes away what lies above.
     """
-    served = {UNTRAINED, *(one.version for one in store.models() if retired_part(one.record) is None)}
-    pile = [UNTRAINED]
-    for version in reversed(store.model_history()):
+    first = UNTRAINED if purpose == "search" else AS_SEARCH
+    served = {
+        first,
+        UNTRAINED,
+        *(one.version for one in store.models() if retired_part(one.record) is None),
+    }
+    pile = [first]
+    for version in reversed(store.model_history(purpose)):
         if version in pile:
             del pile[pile.index(version) + 1 :]
         else:
@@ -179,18 +197,22 @@ def way_back(store: Store) -> list[str]:
     return [version for version in pile if version in served]
 
 
-def before_live(store: Store) -> str:
-    """Return the version that a rollback promotes.
+def before_live(store: Store, purpose: Purpose = "search") -> str:
+    """Return the version that a rollback promotes; AS_SEARCH for predictions without one of their own.
 
     Raises:
-        Conflict: the untrained one is live, and nothing lies before it.
+        Conflict: the first is live, and nothing lies before it.
     """
-    pile, answers = way_back(store), served_version(store)
+    pile = way_back(store, purpose)
+    latest = [*store.model_history(purpose), pile[0]][0]
+    answers = latest if latest == AS_SEARCH else served_version(store, latest)
     if pile[-1] == answers:
         pile.pop()
     if not pile:
+        nothing = "nothing answered before it" if purpose == "search" else "nothing predicted before it"
+        named = "the version for searches" if answers == AS_SEARCH else answers
         raise Conflict(
-            f"{answers} answers, and nothing answered before it; promote a version",
+            f"{named} answers, and {nothing}; promote a version",
             hint=Command("promote", ("VERSION", "-c", store.name)),
         )
     return pile[-1]
@@ -203,7 +225,7 @@ def delete_version(store: Store, version: str) -> None:
 
     Raises:
         ModelNotFound, InvalidRequest (v0).
-        Conflict: it answers, or another was trained from it.
+        Conflict: it answers.
     """
     store.delete_model(version)
     folder = store.path / "models" / version

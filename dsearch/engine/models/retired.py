@@ -35,7 +35,7 @@ def served_version(store: Store, version: str | None = None) -> str:
 
     Args:
         store: the collection's.
-        version: the live one when None.
+        version: the live one for searches when None.
 
     Raises:
         ModelNotFound: no such version.

@@ -18,7 +18,7 @@ from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import COVERAGE_DOCUMENTS
-from dsearch.types import Stamp
+from dsearch.types import Purpose, Stamp
 
 Queries = Sequence[str] | Float[Tensor, "batch encoder_dim"]
 
@@ -43,6 +43,7 @@ def attend(
     queries: Queries,
     *,
     model: str | None,
+    purpose: Purpose,
     certify: int | None,
     filter: object | None,
     options: LayerOptions,
@@ -51,7 +52,7 @@ def attend(
     if certify is not None and certify < 1:
         raise InvalidRequest(f"certify={certify}; use 1 or more places, or leave it out")
     with torch.inference_mode():
-        layer, stamp, states, texts = asked(collection, queries, model, filter, options)
+        layer, stamp, states, texts = asked(collection, queries, model, purpose, filter, options)
         output = layer(states, texts)
         certificate = None if certify is None else certificate_of(layer, output, states, texts, certify)
     ids = collection.ids_at(layer.snapshot, output.positions)
@@ -77,6 +78,7 @@ def asked(
     collection: CollectionState,
     queries: Queries,
     model: str | None,
+    purpose: Purpose,
     filter: object | None,
     options: LayerOptions,
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
@@ -86,7 +88,9 @@ def asked(
         mode = "dense" if mode == "hybrid" else mode
     else:
         require_field(options)
-    layer, stamp = collection.layer_and_stamp(model=model, filter=filter, **{**options, "mode": mode})
+    layer, stamp = collection.layer_and_stamp(
+        model=model, purpose=purpose, filter=filter, **{**options, "mode": mode}
+    )
     if isinstance(queries, Tensor):
         return layer, stamp, queries, None
     mode = mode if layer.match is None else "keyword"  # texts are compared, not embeddings

@@ -34,7 +34,7 @@ from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import DimensionMismatch, Gone, InvalidRequest, ModelNotFound
 from dsearch.results import Attention, Gradients, Proof
-from dsearch.types import Stamp
+from dsearch.types import Purpose, Stamp
 
 Precision = Literal["float32", "float64"]
 Part = Literal["keys", "values", "parts", "slopes"]
@@ -50,7 +50,8 @@ class GradientQuery:
         states: query states; of texts alone the encoder gives them.
         ids: documents whose embeddings are the states, in place of both.
         texts: the words of each query, for the keyword leg; dense search without them.
-        model: a version; the stamp's, or the live one, when None.
+        model: a version; the stamp's, or the live one of the purpose, when None.
+        purpose: search or predict.
         stamp: the state to be asked; the present one when None.
         filter: a condition on metadata that documents must meet.
         dtype: what everything is computed in.
@@ -60,6 +61,7 @@ class GradientQuery:
     states: Float[Tensor, "batch encoder_dim"] | None = None
     texts: Sequence[str] | None = None
     model: str | None = None
+    purpose: Purpose = "search"
     stamp: Stamp | None = None
     filter: object | None = None
     dtype: Precision = "float32"
@@ -203,7 +205,7 @@ def _layer(
     model, stamp = asked.model, asked.stamp
     if stamp is not None and model not in (None, stamp.model):
         raise InvalidRequest(f"model={model!r} with a stamp of {stamp.model!r}; leave the model out")
-    version = model or (collection.live_model if stamp is None else stamp.model)
+    version = model or (collection.answering(asked.purpose) if stamp is None else stamp.model)
     snapshot = collection.snapshot_for(version) if stamp is None else collection.snapshot_at(stamp)
     head = _head(collection, version, stamped=stamp is not None)
     if asked.dtype == "float64":

@@ -32,6 +32,7 @@ from dsearch.engine.state.fields import fields_of
 from dsearch.engine.state.state import CollectionState
 from dsearch.errors import InvalidRequest
 from dsearch.results import Evidence, FieldPrediction, Predictions
+from dsearch.types import Purpose
 
 EVIDENCE = 10
 
@@ -43,6 +44,7 @@ def predict(
     field: str,
     evidence: int,
     model: str | None,
+    purpose: Purpose,
     filter: object | None,
     options: LayerOptions,
 ) -> Predictions:
@@ -50,7 +52,7 @@ def predict(
     if evidence < 0:
         raise InvalidRequest(f"evidence={evidence}; use 0 or more documents")
     with torch.inference_mode():
-        layer, stamp, states, texts = asked(collection, queries, model, filter, options)
+        layer, stamp, states, texts = asked(collection, queries, model, purpose, filter, options)
         if layer.over == "all":
             return Predictions(stamp, _from_all(collection, layer, states, texts, field, evidence))
         found = layer(states, texts)

@@ -45,7 +45,7 @@ from dsearch.errors import Conflict, CorruptData, DocumentNotFound, Gone, Invali
 from dsearch.hints import Command
 from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
-from dsearch.types import Mode, Stamp, Waiting
+from dsearch.types import Mode, Purpose, Stamp, Waiting
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class CollectionState:
         self._live = LiveState(store, closed)
         self._heads: dict[str, Head] = {}
         self._lessons: tuple[str, Lessons | None] | None = None
-        self._served = ("", "")  # promoted version, and version that answers
+        self._served = dict[Purpose, tuple[str, str]]()  # promoted version, and version that answers
         self._narrowed = NarrowedStates(store)
         self.kept_documents = KeptDocuments(store)
         self.kept_fields = KeptFields(store)
@@ -132,10 +132,17 @@ class CollectionState:
 
     @property
     def live_model(self) -> str:
-        """Version that answers by default; see models/retired.py for one that cannot be served."""
-        live, served = self.store.live_model(), self._served
+        """Version that answers searches by default; see models/retired.py for one that cannot be served."""
+        return self.answering("search")
+
+    def answering(self, purpose: Purpose) -> str:
+        """Return the version that answers for a purpose by default.
+
+        Predictions without a version of their own are answered by that of searches.
+        """
+        live, served = self.store.live_model(purpose), self._served.get(purpose, ("", ""))
         if live != served[0]:
-            served = self._served = live, served_version(self.store, live)
+            served = self._served[purpose] = live, served_version(self.store, live)
             if served[1] != live:
                 _log.warning("%s", live_problem(self.store))
         return served[1]
@@ -179,6 +186,7 @@ class CollectionState:
             pending=counts.pending,
             generation=generation.number if generation else 0,
             model=self.live_model,
+            predict_model=self.answering("predict"),
             model_problem=live_problem(self.store),
             sequence=self.store.sequence,
             encoder=self.store.encoder,
@@ -190,10 +198,18 @@ class CollectionState:
     # ---- one request
 
     def layer_and_stamp(
-        self, *, model: str | None = None, filter: object | None = None, **options: Unpack[LayerOptions]
+        self,
+        *,
+        model: str | None = None,
+        purpose: Purpose = "search",
+        filter: object | None = None,
+        **options: Unpack[LayerOptions],
     ) -> tuple[SearchLayer, Stamp]:
-        """Return a layer over the present state (after a filter) with a model's head, and its stamp."""
-        version = self.live_model if model is None else model
+        """Return a layer over the present state (after a filter) with a model's head, and its stamp.
+
+        Without a model it is the one that answers for the purpose.
+        """
+        version = self.answering(purpose) if model is None else model
         snapshot = self.snapshot_for(version)
         layer = self.layer_over(self.narrowed(snapshot, filter), self.head(version), options)
         return layer, Stamp(snapshot.generation.number, version, snapshot.sequence)

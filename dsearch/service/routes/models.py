@@ -27,9 +27,10 @@ from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRout
 from dsearch.service.schemas.search import Version
 from dsearch.service.schemas.tasks import RememberRequest, SaveRequest
 from dsearch.service.state import TheService
-from dsearch.service.wire.fields import Given
+from dsearch.service.wire.fields import Given, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
 from dsearch.service.wire.problems import documented, in_body
+from dsearch.types import Purpose
 
 router = APIRouter(prefix="/v1/collections/{collection}/models", tags=["models"], route_class=StrictRoute)
 
@@ -41,6 +42,23 @@ async def list_models(collection: str, service: TheService) -> Response:
     return json_answer(await service.read(service.catalogue.call(calls.list_models, collection)))
 
 
+_Purpose = Annotated[Purpose, allowed("search or predict")]
+
+
+class PromoteParameters(Given):
+    """Purpose of a promotion."""
+
+    purpose: _Purpose | None = Field(
+        None, description="what it answers from now on, search or predict; its own purpose if not given"
+    )
+
+
+class RollbackParameters(Given):
+    """Purpose of a rollback."""
+
+    purpose: _Purpose = Field("search", description="search or predict")
+
+
 @router.post(
     "/{version}/promote",
     response_model=Promoted,
@@ -48,10 +66,15 @@ async def list_models(collection: str, service: TheService) -> Response:
         CollectionNotFound, ModelNotFound, Gone, InvalidRequest, Conflict, CorruptData, Overloaded
     ),
 )
-async def promote_model(collection: str, version: str, service: TheService) -> Response:
-    """Make a version live. Nothing is rebuilt; to undo it, promote `previous`."""
+async def promote_model(
+    collection: str, version: str, service: TheService, asked: Annotated[PromoteParameters, Query()]
+) -> Response:
+    """Make a version live. Nothing is rebuilt; to undo it, promote `previous` for the same purpose.
 
-    return json_answer(await service.writing.run(service.catalogue.write(calls.promote, collection, version)))
+    A version that learned to predict a field answers predictions, and no searches.
+    """
+    change = service.catalogue.write(calls.promote, collection, version, asked.purpose)
+    return json_answer(await service.writing.run(change))
 
 
 @router.post(
@@ -59,10 +82,12 @@ async def promote_model(collection: str, version: str, service: TheService) -> R
     response_model=Promoted,
     responses=documented(CollectionNotFound, InvalidRequest, Conflict, CorruptData, Overloaded),
 )
-async def rollback_model(collection: str, service: TheService) -> Response:
-    """Make the previously live version live again."""
-
-    return json_answer(await service.writing.run(service.catalogue.write(calls.rollback, collection)))
+async def rollback_model(
+    collection: str, service: TheService, asked: Annotated[RollbackParameters, Query()]
+) -> Response:
+    """Make the previously live version of a purpose live again."""
+    change = service.catalogue.write(calls.rollback, collection, asked.purpose)
+    return json_answer(await service.writing.run(change))
 
 
 @router.post(
@@ -100,7 +125,7 @@ def _remember(
     responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, Conflict, Overloaded),
 )
 async def delete_model(collection: str, version: str, service: TheService) -> Response:
-    """Delete a version that is neither live nor another's parent."""
+    """Delete a version that is not live. What was trained from it goes on with its parent."""
 
     await service.writing.run(service.catalogue.write(Collection.delete_model, collection, version))
     return Response(status_code=204)

@@ -345,6 +345,7 @@ _COLLECTION = {
     "documents": 5183,
     "pending": 0,
     **_STAMP,
+    "predict_model": "v2",
     "model_problem": None,
     "encoder": {"name": "all-MiniLM-L6-v2", "dimension": 384},
     "language": "english",
@@ -397,9 +398,10 @@ EXAMPLES: dict[str, Any] = {
     "Models": {
         "live": "v1",
         "models": [{"version": "v0", "parent": None, "live": False, "problem": None, "record": {}}],
+        "predict": "v2",
     },
     "ModelAdded": {"model": "v3", "parent": "v2", "sequence": 131},
-    "Promoted": {"model": "v2", "previous": "v1", "sequence": 130},
+    "Promoted": {"model": "v2", "previous": "v1", "sequence": 130, "purpose": "search"},
     "Remembered": {
         "model": "v3",
         "previous": "v2",

@@ -12,7 +12,7 @@ from dsearch.engine import GradientQuery, LayerOptions
 from dsearch.errors import DimensionMismatch
 from dsearch.service.schemas.search import AttendFields, Limit, Number, Vector
 from dsearch.service.wire.fields import Given, allowed
-from dsearch.types import Stamp
+from dsearch.types import Purpose, Stamp
 
 # A gradient has a number for each candidate: up to 1000 of a leg and head.
 Row = Annotated[list[Number], Field(max_length=65_536)]
@@ -63,11 +63,13 @@ class Differentiable(AttendFields):
         states = None if self.vectors is None else torch.as_tensor(matrix("vectors", self.vectors, dimension))
         options = self.attention_options()
         model: str | None = options.pop("model")
+        purpose: Purpose | None = options.pop("purpose")
         stamp = None if self.stamp is None else Stamp(**self.stamp.model_dump())
         return GradientQuery(
             states=states,
             texts=self.queries,
             model=model,
+            purpose=purpose or "search",
             stamp=stamp,
             filter=self.tree(),
             dtype=self.dtype,

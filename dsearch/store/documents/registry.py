@@ -31,8 +31,8 @@ from dsearch.store.sqlite.digest import (
 )
 from dsearch.store.sqlite.journal import Operation
 
-# The last two: see retention.py, and `delete_model`.
-Kind = Literal["generation", "model", "horizon", "deleted model"]
+# "predict model": see purposes.py; the last two: retention.py, and `delete_model` there.
+Kind = Literal["generation", "model", "predict model", "horizon", "deleted model"]
 UNTRAINED = "v0"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -84,27 +84,15 @@ def add_model(operation: Operation, version: str, parent: str, record: dict[str,
     return operation.sequence
 
 
-def delete_model(operation: Operation, version: str) -> int:
-    """Unregister a model; its number is not reused. Returns the operation's number."""
-    connection, number = operation.connection, version_number(version)
-    if number == 0:
-        raise InvalidRequest(f"{UNTRAINED} is the untrained model and is always there; delete a trained one")
-    gone = model(connection, version)
-    if (live(connection, "model") or 0) == number:
-        raise Conflict(f"model {version} answers now; promote another one first, or roll back")
-    children = [candidate.version for candidate in models(connection) if candidate.parent == version]
-    if children:
-        raise Conflict(f"model {version} is the parent of {', '.join(children)}; delete those first")
-    fields = (number, version_number(gone.parent or UNTRAINED), canonical_json(gone.record))
-    connection.execute("DELETE FROM model WHERE number = ?", (number,))
-    operation.take_fact(record_fact(b"model", *fields, gone.written))
-    return make_live(operation, "deleted model", number)
-
-
 def make_live(operation: Operation, kind: Kind, number: int) -> int:
     """Make a registered generation or model live, unless it is. Returns the operation's number."""
     if live(operation.connection, kind) == number:
         return operation.reached
+    return add_live(operation, kind, number)
+
+
+def add_live(operation: Operation, kind: Kind, number: int) -> int:
+    """Make a number the newest entry of its kind. Returns the operation's number."""
     operation.connection.execute("INSERT INTO live VALUES (?, ?, ?)", (operation.sequence, kind, number))
     operation.add_fact(record_fact(b"live", operation.sequence, kind, number))
     return operation.sequence
@@ -127,7 +115,7 @@ def generations(connection: sqlite3.Connection) -> list[GenerationRecord]:
         "SELECT number, manifest_digest, rows, snapshot, record, written FROM generation ORDER BY number"
     )
     return [
-        GenerationRecord(number, digest, rows, snapshot, _record(record), written)
+        GenerationRecord(number, digest, rows, snapshot, parsed_record(record), written)
         for number, digest, rows, snapshot, record, written in records
     ]
 
@@ -144,7 +132,7 @@ def models(connection: sqlite3.Connection) -> list[ModelRecord]:
     """All trained models, by version."""
     records = connection.execute("SELECT number, parent, record, written FROM model ORDER BY number")
     return [
-        ModelRecord(f"v{number}", f"v{parent}", _record(record), written)
+        ModelRecord(f"v{number}", f"v{parent}", parsed_record(record), written)
         for number, parent, record, written in records
     ]
 
@@ -183,7 +171,7 @@ def version_number(version: str) -> int:
     return int(match[1])
 
 
-def _record(stored: object) -> dict[str, Any]:
+def parsed_record(stored: object) -> dict[str, Any]:
     """Parse a stored record; a flipped bit may invalidate it."""
     try:
         return json.loads(str(stored))

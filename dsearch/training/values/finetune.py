@@ -8,9 +8,8 @@ accuracy must not fall by more than the margin. The head must also beat the cons
 mean of all values or the frequencies of the labels: with too low a temperature an untrained head is worse
 than that, and a head that has only learned the constant would look like a gain.
 
-A metric trained for a field may rank a search worse. So it is compared on judgements too, if there are any:
-nDCG@10 must not fall by more than the margin. If there are none, and stored documents keep less than half of
-their ten nearest, the gate cannot decide. Such a version is still useful: `predict(…, model="v3")`.
+A metric trained for a field may rank a search worse. So the version answers predictions and no searches.
+Judgements, if there are any, only show what it would do to search.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ from dsearch.training.values.task import (
 )
 
 _CHECKPOINTS = 10
-_LEAST_OVERLAP = 0.5  # of canaries: below, somebody has to look before search changes as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,6 @@ def finetune_values(
         ValueScores(first, last, nothing) if folds else None,
         gate,
         measures=None if before is None or after is None else (before, after),
-        searched=searched,
         canary_overlap=overlap,
         measure=measure,
         seed=options.seed,
@@ -155,6 +152,7 @@ def finetune_values(
     seconds = time.monotonic() - started
     record = {
         "scope": "head",
+        "purpose": "predict",
         "objective": "value",
         "options": asdict(options),
         "epochs": epochs,
@@ -286,7 +284,6 @@ def judge_values(
     gate: Gate,
     *,
     measures: tuple[dict[str, float], dict[str, float]] | None,
-    searched: tuple[float, float] | None,
     canary_overlap: float | None,
     measure: str,
     seed: int,
@@ -297,7 +294,6 @@ def judge_values(
         scores: None when nothing was held out.
         gate: requirements of the gate.
         measures: accuracy and log loss, or R² and root mean squared error, before and after.
-        searched: nDCG@10 before and after; None without judgements.
         canary_overlap: see `overlap_of_canaries`.
         measure: name of the measure, for the report.
         seed: random seed of the resampling.
@@ -306,7 +302,7 @@ def judge_values(
     report = judge(before, after, gate, canary_overlap=canary_overlap, measure=measure, seed=seed)
     if scores is not None:
         report = _also_over_nothing(report, scores.nothing, scores.after, seed)
-    return _also_search(_also_accuracy(report, measures), searched)
+    return _also_accuracy(report, measures)
 
 
 def search_by(judged: Examples, before: Head, after: Head) -> tuple[float, float]:
@@ -356,26 +352,3 @@ def _also_accuracy(
         return report
     reason = f"accuracy falls by {fall:.4f} (allowed {report.gate.margin:g})"
     return replace(report, verdict="refused", reason=reason)
-
-
-def _also_search(report: GateReport, searched: tuple[float, float] | None) -> GateReport:
-    """Refused where judged queries are ranked worse; undecided where there are none and much has moved."""
-    if not report.passed:
-        return report
-    if searched is not None:
-        fall = searched[0] - searched[1]
-        if fall > report.gate.margin:
-            reason = (
-                f"{report.reason}; but search falls from nDCG@10 {searched[0]:.4f} to {searched[1]:.4f} "
-                f"(allowed {report.gate.margin:g}): predict with this version, and let it not answer searches"
-            )
-            return replace(report, verdict="refused", reason=reason)
-        return report
-    if report.canary_overlap is not None and report.canary_overlap < _LEAST_OVERLAP:
-        reason = (
-            f"{report.reason}; but stored documents keep only {report.canary_overlap:.0%} of their nearest "
-            "ten, and nobody can tell whether searches get worse; give judgements (--data), predict with "
-            "this version alone, or --accept"
-        )
-        return replace(report, verdict="cannot tell", reason=reason)
-    return report

@@ -6,7 +6,7 @@ import pytest
 
 from dsearch.errors import Conflict, InvalidRequest, ModelNotFound, NotFound, Unavailable
 from dsearch.store import GenerationRecord, ModelRecord, Store
-from dsearch.store.documents import registry
+from dsearch.store.documents import purposes
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -78,8 +78,8 @@ def test_v0_is_live_until_another_is_promoted_and_can_be_again(store):
 
 def test_what_is_live_is_read_once_for_each_operation(store, folder, monkeypatch):
     read = []
-    look = registry.live
-    monkeypatch.setattr(registry, "live", lambda *asked: read.append(asked) or look(*asked))
+    look = purposes.histories
+    monkeypatch.setattr(purposes, "histories", lambda *asked: read.append(asked) or look(*asked))
     store.add_model("v1", parent="v0", record={})
     store.promote("v1")
     read.clear()

@@ -1,0 +1,134 @@
+"""`CollectionModels`: the versions of a collection are added, promoted, rolled back and deleted.
+
+A version answers for one of two purposes, search and predict; see store/documents/purposes.py.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.encoder import EncoderChange
+from dsearch.engine.indexing.tuning import TunedKeys, keep_tuned
+from dsearch.engine.models.documents import EncodedDocuments
+from dsearch.engine.models.files import UNTRAINED, before_live, delete_version, save_model
+from dsearch.engine.models.training_record import Lessons
+from dsearch.engine.rebuild import Rebuilder, measured_live
+from dsearch.engine.state.state import CollectionState
+from dsearch.errors import Conflict, DsearchError
+from dsearch.store import AS_SEARCH
+from dsearch.types import Purpose
+
+
+class CollectionModels(CollectionState):
+    """The versions of a collection."""
+
+    rebuilder: Rebuilder
+
+    def add_model(
+        self,
+        head: Head,
+        record: dict[str, Any],
+        *,
+        parent: str = UNTRAINED,
+        encoder: EncoderChange | None = None,
+        documents: EncodedDocuments | None = None,
+        lessons: Lessons | None = None,
+    ) -> str:
+        """Store a trained model as a version that is not live yet.
+
+        Args:
+            head: trained head.
+            record: training metadata, stored as JSON.
+            parent: version that training started from.
+            encoder: change of the query encoder.
+            documents: re-encoded documents; required if the document encoder was trained.
+            lessons: influence of training queries on documents, for `explain`.
+        """
+        with self._writing:
+            return save_model(
+                self.store,
+                head,
+                record,
+                parent=parent,
+                encoder=encoder,
+                documents=documents,
+                lessons=lessons,
+            )
+
+    def promote(self, version: str, purpose: Purpose | None = None, *, after: str | None = None) -> Purpose:
+        """Make a version live by one committed row, with `after` only in place of that one; no rebuild.
+
+        Args:
+            version: the version.
+            purpose: search or predict, for which it answers from now on; its own when None. A version for
+                predictions answers no searches.
+            after: version for searches that it was made from.
+
+        Returns its purpose.
+
+        Raises:
+            ModelNotFound, CorruptData: it cannot be loaded; the live one stays.
+            Conflict: another one than `after` is live; a version for predictions is to answer searches.
+        """
+        purpose = purpose or self.store.purpose_of(version)
+        if purpose == "predict":
+            if version != AS_SEARCH:
+                self.head(version)
+                self._encoders.check(version)
+            with self._writing:
+                self.store.promote(version, purpose)
+                self._live.catch_up()
+            return purpose
+        self.head(version)
+        self._encoders.check(version)
+        own_documents = self._documents.has(version)
+        if own_documents:
+            self._documents.snapshot(version)  # loaded before it goes live
+        with self._writing:
+            if after is not None and (live := self.live_model) != after:
+                raise Conflict(f"{live} is live and not {after}, which {version} was made from; begin anew")
+            self.store.promote(version)
+            self._live.catch_up()
+        if own_documents:
+            return purpose  # it uses an index of its own
+        if self.rebuilder.by_itself:
+            self.rebuilder.in_background(self.retune, wait=True)
+        else:
+            # The model is live already. Without its encoder here, the previous index parameters stay.
+            with suppress(DsearchError):
+                self.retune()
+        return purpose
+
+    def rollback(self, purpose: Purpose = "search") -> str:
+        """Make the version live again that answered before for a purpose, and return the one that answers.
+
+        Raises:
+            Conflict: there is no previous version.
+            CorruptData: it cannot be loaded; the live one stays.
+        """
+        self.promote(before_live(self.store, purpose), purpose)
+        return self.answering(purpose)
+
+    def delete_model(self, version: str) -> None:
+        """Delete a version and its files; what was trained from it goes on with its parent.
+
+        Raises:
+            ModelNotFound, InvalidRequest (v0), Conflict (it is live).
+        """
+        with self._writing:
+            delete_version(self.store, version)
+        self._forget_model(version)
+
+    def retune(self) -> TunedKeys | None:
+        """Measure the recall of an approximate index for the live head, and tune it below its target.
+
+        Runs after each promotion. Returns None for a kind that compares every key.
+        """
+        tuned = measured_live(self, spawned=self.rebuilder.by_itself)
+        if tuned is not None:
+            keep_tuned(self.store, tuned)
+            with self._writing:
+                self._live.use_parameters(tuned.generation, tuned.parameters)
+        return tuned
