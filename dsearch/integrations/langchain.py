@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from dsearch.errors import DocumentNotFound, InvalidRequest, MissingExtra
+from dsearch.errors import InvalidRequest, MissingExtra
+from dsearch.integrations.stored import documents_of, write_documents
 from dsearch.types import Document as Stored
 from dsearch.types import Hit
 
@@ -78,13 +79,7 @@ class DSearchVectorStore(VectorStore):
             Stored(name, text, metadata=metadata)
             for name, text, metadata in zip(names, contents, metadatas or [{}] * len(contents), strict=True)
         ]
-        if stored:
-            written = self.engine.upsert(self.collection, stored)
-            if written.problems:
-                problem = written.problems[0]
-                raise InvalidRequest(
-                    f"{written.refused} documents were not stored; the first: {problem.detail}"
-                )
+        write_documents(self.engine, self.collection, stored)
         return names
 
     def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
@@ -100,13 +95,7 @@ class DSearchVectorStore(VectorStore):
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Documents of these ids, without those that are missing."""
-        documents: list[Document] = []
-        for id in ids:
-            try:
-                documents.append(_document(self.engine.get(self.collection, id)))
-            except DocumentNotFound:
-                continue
-        return documents
+        return [_document(stored) for stored in documents_of(self.engine, self.collection, ids)]
 
     def similarity_search(self, query: str, k: int = DEFAULT_K, **kwargs: Any) -> list[Document]:
         """Documents that the query attends to most.

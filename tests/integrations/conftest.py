@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import dsearch
 from dsearch.client import Client, LocalEngine
 
 _numbers = itertools.count()
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when it is imported
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,9 +36,15 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
 
 
 @pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home: Path = tmp_path_factory.mktemp("remote") / "home"
-    with serving(home) as (origin, _), Client(origin) as client:
+    with serving(home) as (origin, _):
+        yield origin
+
+
+@pytest.fixture(scope="module")
+def remote(address: str) -> Iterator[Client]:
+    with Client(address) as client:
         yield client
 
 
@@ -50,4 +58,11 @@ def empty(engine: Client | LocalEngine) -> str:
     """Name of a new, empty collection."""
     name = f"empty{next(_numbers)}"
     engine.create_collection(name)
+    return name
+
+
+@pytest.fixture
+def empty_local(local: LocalEngine) -> str:
+    name = f"local{next(_numbers)}"
+    local.create_collection(name)
     return name

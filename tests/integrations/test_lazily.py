@@ -10,7 +10,7 @@ import pytest
 
 from dsearch.errors import MissingExtra
 
-FRAMEWORKS = ("langchain_core", "llama_index", "haystack", "mcp", "openai", "cohere")
+FRAMEWORKS = ("langchain_core", "llama_index", "haystack", "mteb", "dspy", "mcp", "openai", "cohere")
 
 
 def test_the_library_and_the_service_import_no_framework() -> None:
@@ -22,8 +22,21 @@ def test_the_library_and_the_service_import_no_framework() -> None:
     assert ran.stdout.strip() == "[]"
 
 
-def test_without_the_framework_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "langchain_core.documents", None)
-    monkeypatch.delitem(sys.modules, "dsearch.integrations.langchain", raising=False)
-    with pytest.raises(MissingExtra, match=r"pip install 'dsearch\[langchain\]'"):
-        import_module("dsearch.integrations.langchain")
+@pytest.mark.parametrize(
+    ("adapter", "module", "extra"),
+    [
+        ("langchain", "langchain_core", "langchain"),
+        ("llama_index", "llama_index", "llama-index"),
+        ("haystack", "haystack", "haystack"),
+        ("mteb", "mteb", "mteb"),
+    ],
+)
+def test_without_the_framework_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, adapter: str, module: str, extra: str
+) -> None:
+    for name in [name for name in sys.modules if name == module or name.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, f"dsearch.integrations.{adapter}", raising=False)
+    with pytest.raises(MissingExtra, match=rf"pip install 'dsearch\[{extra}\]'"):
+        import_module(f"dsearch.integrations.{adapter}")

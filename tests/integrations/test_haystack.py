@@ -1,0 +1,95 @@
+"""Haystack: its official suite for document stores, and the retriever in a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.service.service_fakes import documents
+
+from dsearch.client import Client, LocalEngine
+from dsearch.errors import InvalidRequest
+
+pytest.importorskip("haystack", reason="haystack-ai is not installed (extra haystack)")
+
+from haystack import Document, Pipeline
+from haystack.dataclasses import ByteStream
+from haystack.document_stores.errors import DuplicateDocumentError
+from haystack.document_stores.types import DuplicatePolicy
+from haystack.errors import FilterError
+from haystack.testing.document_store import (
+    DeleteAllTest,
+    DeleteByFilterTest,
+    DocumentStoreBaseTests,
+    UpdateByFilterTest,
+)
+
+from dsearch.integrations.haystack import DSearchDocumentStore, DSearchRetriever, filter_of
+
+pytestmark = pytest.mark.server
+
+Engine = Client | LocalEngine
+
+
+class TestDocumentStore(DocumentStoreBaseTests, DeleteAllTest, DeleteByFilterTest, UpdateByFilterTest):
+    """Embeddings are not stored (the collection has its own), and documents come by id, in any order."""
+
+    @pytest.fixture
+    def document_store(self, local: LocalEngine, empty_local: str) -> DSearchDocumentStore:
+        return DSearchDocumentStore(engine=local, collection=empty_local)
+
+    @staticmethod
+    def assert_documents_are_equal(received: list[Document], expected: list[Document]) -> None:
+        def comparable(items: list[Document]) -> list[tuple[Any, ...]]:
+            return sorted((item.id, item.content, sorted(item.meta.items())) for item in items)
+
+        assert comparable(received) == comparable(expected)
+
+    def test_write_documents(self, document_store: DSearchDocumentStore) -> None:
+        doc = Document(content="test doc")
+        assert document_store.write_documents([doc]) == 1
+        with pytest.raises(DuplicateDocumentError, match=r"exists; use DuplicatePolicy\.OVERWRITE"):
+            document_store.write_documents([doc])
+
+
+def test_a_pipeline_finds_what_the_engine_finds(engine: Engine, empty: str) -> None:
+    engine.upsert(empty, documents(20))
+    pipeline = Pipeline()
+    store = DSearchDocumentStore(engine=engine, collection=empty)
+    pipeline.add_component("retriever", DSearchRetriever(store, top_k=3, options={"mode": "dense"}))
+    below = {"field": "meta.i", "operator": "<", "value": 10}
+    ran = pipeline.run({"retriever": {"query": "river music", "filters": below}})
+    hits = engine.search(empty, "river music", limit=3, filter={"i": {"lt": 10}}, mode="dense").hits
+    found = ran["retriever"]["documents"]
+    assert [(item.id, item.score) for item in found] == [
+        (hit.id, pytest.approx(hit.score, abs=1e-6)) for hit in hits
+    ]
+    assert found[0].content == hits[0].text
+    assert found[0].meta == {"title": hits[0].title, **hits[0].metadata}
+
+
+def test_a_pipeline_is_serialized_by_address(address: str, remote: Client) -> None:
+    store = DSearchDocumentStore(address, "kept")
+    store.write_documents([Document(content="river")], policy=DuplicatePolicy.OVERWRITE)
+    retriever = DSearchRetriever(store, filters={"field": "x", "operator": "==", "value": None}, top_k=2)
+    again = DSearchRetriever.from_dict(retriever.to_dict())
+    assert again.to_dict() == retriever.to_dict()
+    assert [item.content for item in again.run("river")["documents"]] == ["river"]
+    with pytest.raises(InvalidRequest, match="give an address to serialize it"):
+        DSearchDocumentStore(engine=remote, collection="kept").to_dict()
+    with pytest.raises(InvalidRequest, match="give an address or an engine, and not both"):
+        DSearchDocumentStore(address, engine=remote)
+
+
+def test_what_cannot_be_stored_or_asked_for_is_named(engine: Engine, empty: str) -> None:
+    store = DSearchDocumentStore(engine=engine, collection=empty)
+    with pytest.raises(ValueError, match="has no text; only texts are stored"):
+        store.write_documents([Document(blob=ByteStream(b"x"))])
+    for filters, told in (
+        ({"field": "meta.a", "operator": "~", "value": 1}, "operator='~'; use ==, !="),
+        ({"operator": "XOR", "conditions": []}, "operator='XOR'; use"),
+        ({"field": "meta.a", "operator": "==", "value": [1]}, "use a text, a number or a boolean"),
+        ({"field": "meta.a", "operator": ">", "value": True}, "use a number or a time such as"),
+    ):
+        with pytest.raises(FilterError, match=told):
+            filter_of(filters)

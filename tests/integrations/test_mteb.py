@@ -1,0 +1,104 @@
+"""MTEB 2: a local task's figures are those of `dsearch evaluate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.service.service_fakes import WORDS, documents
+
+from dsearch.client import LocalEngine
+from dsearch.engine import System, make_run
+from dsearch.errors import InvalidRequest
+from dsearch.evaluation import evaluate
+from dsearch.types import Query
+
+mteb = pytest.importorskip("mteb", reason="mteb is not installed (extra mteb)")
+
+from datasets import Dataset
+from mteb._evaluators import retrieval_evaluator
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.models.models_protocols import SearchProtocol
+
+from dsearch.integrations.mteb import DSearchModel
+
+CORPUS = documents(60)
+QUERIES = [Query(f"q{i}", " ".join(np.random.default_rng(100 + i).choice(WORDS, size=3))) for i in range(12)]
+QRELS = {
+    query.id: {
+        document.id: len(set(query.text.split()) & set(document.text.split())) for document in CORPUS[::3]
+    }
+    for query in QUERIES
+}
+
+
+class LocalTask(AbsTaskRetrieval):
+    metadata = TaskMetadata(
+        name="LocalWords",
+        description="documents of a few words",
+        reference=None,
+        dataset={"path": "none", "revision": "1"},
+        type="Retrieval",
+        category="t2t",
+        modalities=["text"],
+        eval_splits=["test"],
+        eval_langs=["eng-Latn"],
+        main_score="ndcg_at_10",
+        date=None,
+        domains=None,
+        task_subtypes=None,
+        license=None,
+        annotations_creators=None,
+        dialect=None,
+        sample_creation=None,
+        bibtex_citation=None,
+    )
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        corpus = [{"id": item.id, "title": item.title, "text": item.text} for item in CORPUS]
+        queries = [{"id": query.id, "text": query.text} for query in QUERIES]
+        split = {
+            "corpus": Dataset.from_list(corpus),
+            "queries": Dataset.from_list(queries),
+            "relevant_docs": QRELS,
+            "top_ranked": None,
+        }
+        self.dataset = {"default": {"test": split}}
+        self.data_loaded = True
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense"])
+def test_figures_agree_with_evaluate(local: LocalEngine, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """MTEB rounds what it returns to five digits, so its figures by query are looked at before."""
+    scored: list[Any] = []
+
+    def remembering(*args: Any) -> Any:
+        scored.append(calculate(*args))
+        return scored[-1]
+
+    calculate = retrieval_evaluator.calculate_retrieval_scores
+    monkeypatch.setattr(retrieval_evaluator, "calculate_retrieval_scores", remembering)
+    model = DSearchModel(local, name=f"words-{mode}", options={"mode": mode, "candidates": 100})
+    assert isinstance(model, SearchProtocol)
+    result = mteb.evaluate(model, LocalTask(), cache=None, show_progress_bar=False).task_results[0]
+    figures, by_query = result.scores["test"][0], scored[0].all_scores
+
+    collection = local.engine.collection(model.collection)
+    run = make_run(collection, QUERIES, System(mode))  # pyright: ignore
+    grades = {query: {id: float(grade) for id, grade in of.items()} for query, of in QRELS.items()}
+    judged = evaluate(run, grades, ["nDCG@10", "Recall@100", "AP@100"])
+    for theirs, cut, ours in (
+        ("ndcg_at_10", "ndcg_cut_10", "nDCG@10"),
+        ("recall_at_100", "recall_100", "Recall@100"),
+        ("map_at_100", "map_cut_100", "AP@100"),
+    ):
+        values = judged[ours]
+        assert figures[theirs] == pytest.approx(float(np.mean([*values.values()])), abs=1e-5)
+        assert {query: by_query[query][cut] for query in values} == pytest.approx(values, abs=1e-6), ours
+
+
+def test_a_reranking_task_is_refused(local: LocalEngine) -> None:
+    with pytest.raises(InvalidRequest, match="use retrieval tasks"):
+        DSearchModel(local).search([], top_k=10, top_ranked={"q": ["d"]})
