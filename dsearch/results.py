@@ -144,6 +144,50 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnJudgements:
+    """Opinions of one person on documents, as training takes them.
+
+    Attributes:
+        queries: query id → text.
+        judgements: query id → document id → grade.
+        answered: number of these queries with a document that fits.
+        missing: number of further ones until a training can be told from chance.
+    """
+
+    queries: dict[str, str]
+    judgements: dict[str, dict[str, float]]
+    answered: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryToJudge:
+    """A query, and how much two versions differ on it: from 0 to 1.
+
+    Attributes:
+        asked: true if somebody asked it; false if it was made from a document.
+    """
+
+    query: str
+    difference: float
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueriesToJudge:
+    """Queries whose judgement would tell two versions apart, the most telling first.
+
+    Attributes:
+        model: the live version.
+        against: the version that it is compared with; in words if there is no other.
+    """
+
+    model: str
+    against: str
+    queries: list[QueryToJudge]
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentPage:
     """Documents by id.
 
@@ -320,9 +364,10 @@ class Task:
         created, started, ended: ISO 8601.
         attempts: number of starts; several after the server was stopped.
         progress: `{stage, done, total, elapsed_s, eta_s}` while it runs.
-        result: when done; of train, tune and save `{model, live, reason, gate}`, of evaluate the report,
-            of refresh `{generation, model, keys}`, of compact `{complete, rows, bytes_before, bytes_after}`,
-            of migrate `{documents, encoded, encoder, models_left_behind}`.
+        result: when done; of train, tune and save `{model, live, reason, verdict, gate}`, of evaluate the
+            report, of refresh `{generation, model, keys}`, of compact
+            `{complete, rows, bytes_before, bytes_after}`, of migrate
+            `{documents, encoded, encoder, models_left_behind}`.
         problem: `{code, detail}`, and `hint` where a command helps, when it failed.
     """
 

@@ -10,6 +10,7 @@ from dsearch.hints import Command
 Mode = Literal["hybrid", "dense", "keyword"]
 Purpose = Literal["search", "predict"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
+Verdict = Literal["likely", "possible", "unlikely", "nothing fits"]
 TaskState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 
 
@@ -238,6 +239,26 @@ class AttentionSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Confidence:
+    """Estimate of whether the first hit is right. It is no share of attention, which divides among hits.
+
+    Attributes:
+        verdict: "likely", "possible" or "unlikely" to be right; "nothing fits" where the query is like those
+            that no document answers.
+        probability: of the first hit being right, calibrated on judgements; null: there were too few.
+        fitted_on: "judgements", or "documents" where queries were made from them.
+        queries: number of queries that the estimate was fitted on.
+        floor: hits of a lower score are less likely to be right.
+    """
+
+    verdict: Verdict
+    probability: float | None
+    fitted_on: Literal["judgements", "documents"]
+    queries: int
+    floor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Documents that no search finds yet, since indexing them was interrupted.
 
@@ -256,7 +277,8 @@ class SearchResult:
 
     `query_id` identifies the answer of a server in feedback. `missing` is the share of the collection's
     documents that were not searched because their shards were down and a partial answer was allowed.
-    `waiting` names documents that no search finds yet; None if there are none.
+    `waiting` names documents that no search finds yet; None if there are none. `confidence` estimates whether
+    the first hit is right; None for other than hybrid searches, and for a model without a calibration.
     """
 
     query: str
@@ -268,6 +290,7 @@ class SearchResult:
     query_id: str | None = None
     missing: float = 0.0
     waiting: Waiting | None = None
+    confidence: Confidence | None = None
 
 
 @dataclass(frozen=True, slots=True)

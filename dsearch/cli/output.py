@@ -15,7 +15,7 @@ import typer
 
 from dsearch.cli.session import say, typed
 from dsearch.errors import InvalidRequest, Unavailable
-from dsearch.types import Explanation, Hit, Learned, SearchResult
+from dsearch.types import Confidence, Explanation, Hit, Learned, SearchResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,13 @@ def show(result: SearchResult) -> None:
     bold = sys.stdout.isatty()
     if not result.hits:
         say("nothing was found; leave out a filter, quotes or signs, or try other words")
+    confidence, folded = result.confidence, False
+    if confidence is not None and result.hits and result.hits[0].rank == 1:
+        say(in_words(confidence))
     for hit in result.hits:
+        if confidence is not None and hit.score < confidence.floor and not folded:
+            typer.echo("less likely:")
+            folded = True
         typer.echo(_lines(hit, bold=bold))
     spread, stamp = result.attention, result.stamp
     covered = "" if spread.covered_mass is None else f", {spread.covered_mass:.1%} of the exact attention"
@@ -51,6 +57,19 @@ def show(result: SearchResult) -> None:
         say(f"more: --cursor {result.next_cursor}")
     if result.waiting is not None:
         tell_waiting(result.waiting.documents, result.waiting.hint.arguments[-1])
+
+
+def in_words(confidence: Confidence) -> str:
+    """Say whether the first hit is right, and on what evidence."""
+    source = f"{confidence.queries} judged queries"
+    if confidence.fitted_on == "documents":
+        source = f"{confidence.queries} queries made from the documents, not on judgements"
+    if confidence.verdict == "nothing fits":
+        return f"nothing fits this query well (estimated on {source}); these hits are the nearest there are"
+    if confidence.probability is not None:
+        return f"the first hit is right with a probability of {confidence.probability:.0%}, by {source}"
+    words = {"likely": "is likely to be", "possible": "may be", "unlikely": "is unlikely to be"}
+    return f"the first hit {words[confidence.verdict]} right (estimated on {source})"
 
 
 def tell_waiting(documents: int, collection: str) -> None:

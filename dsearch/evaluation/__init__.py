@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dsearch.evaluation.calibration import Answerability, answerability, auroc, expected_calibration_error
+from dsearch.evaluation.calibration import (
+    Answerability,
+    answerability,
+    auroc,
+    brier_score,
+    debiased_calibration_error,
+    expected_calibration_error,
+)
 from dsearch.evaluation.folds import Fold, cross_validation, read_folds
 from dsearch.evaluation.metrics import DEFAULT_MEASURES, Values, evaluate, mean_values
 from dsearch.evaluation.qrels import (
@@ -40,8 +47,10 @@ __all__ = [
     "auroc",
     "bootstrap_columns",
     "bootstrap_mean",
+    "brier_score",
     "build_report",
     "cross_validation",
+    "debiased_calibration_error",
     "evaluate",
     "expected_calibration_error",
     "mean_values",

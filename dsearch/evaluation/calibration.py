@@ -2,9 +2,13 @@
 
     expected calibration error   Σ_b |b| / N · |share of unanswerable in b − mean weight in b|     over bins b
     AUROC                        P(weight of an unanswerable query > weight of an answerable one), ties half
+    bias-corrected error         √ max(0, Σ_b |b| / N · ((ȳ_b − p̄_b)² − ȳ_b (1 − ȳ_b) / (|b| − 1)))
+    Brier score                  mean of (p − y)²
 
 (Guo et al. 2017, "On Calibration of Modern Neural Networks", eq. 3, with bins of equal numbers of queries,
-since most weights are near 0 or 1; Hanley and McNeil 1982: the area is the Mann–Whitney statistic.)
+since most weights are near 0 or 1; Hanley and McNeil 1982: the area is the Mann–Whitney statistic.
+The chance scatter of a bin's share makes even perfect probabilities look wrong; the third measure takes it
+out: Kumar, Liang and Ma 2019, "Verified Uncertainty Calibration", section 5. Brier 1950.)
 """
 
 from __future__ import annotations
@@ -96,3 +100,25 @@ def expected_calibration_error(
     parts = np.array_split(order, min(bins, len(order)))
     distances = [len(part) * abs(positive[part].mean() - weights[part].mean()) for part in parts]
     return float(sum(distances) / len(order))
+
+
+def debiased_calibration_error(
+    probabilities: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"], bins: int = BINS
+) -> float:
+    """Compute the root of the mean squared calibration error, less what chance adds; by equal bins."""
+    if len(probabilities) == 0:
+        return 0.0
+    order = np.argsort(probabilities, kind="stable")
+    total = 0.0
+    for part in np.array_split(order, max(1, min(bins, len(order) // 2))):
+        share = float(positive[part].mean())
+        chance = share * (1 - share) / max(1, len(part) - 1)
+        total += len(part) * ((share - float(probabilities[part].mean())) ** 2 - chance)
+    return float(np.sqrt(max(0.0, total / len(order))))
+
+
+def brier_score(
+    probabilities: Float[np.ndarray, " queries"], positive: Bool[np.ndarray, " queries"]
+) -> float:
+    """Compute the mean squared distance of probabilities from what happened."""
+    return float(((probabilities - positive) ** 2).mean())

@@ -37,6 +37,7 @@ WRITE_CHARACTERS_WAITING = 32 * 1024 * 1024
 FEEDBACK_WAITING = 64
 ENCODINGS_WAITING = 64
 ENCODING_CHARACTERS_WAITING = 16 * 1024 * 1024
+CALIBRATE_AFTER_S = 5.0  # of a write: an upload has many
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -112,6 +113,8 @@ class Service:
             )
         )
         self._warming: asyncio.Task[None] | None = None
+        self.calibrate_after_s = CALIBRATE_AFTER_S
+        self._calibrating: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
         """Start the workers, and load encoder and indexes before the first search."""
@@ -131,6 +134,8 @@ class Service:
     async def stop(self) -> None:
         """Finish waiting work and end the workers."""
         self.leave()
+        for calibrating in self._calibrating.values():
+            calibrating.cancel()
         await self.lag.stop()
         for worker in (self.searching, self.writing, self.feedback, self.encoding):
             await run_in_threadpool(worker.stop)
@@ -170,6 +175,27 @@ class Service:
         """
         async with in_time("read"):
             return await run_in_threadpool(compute)
+
+    def calibrate_soon(self, name: str) -> None:
+        """Calibrate the live version by its documents in a while, when the writes of an upload are over."""
+        if name not in self._calibrating and not self.leaving:
+            self._calibrating[name] = asyncio.get_running_loop().create_task(self._calibrate(name))
+
+    async def _calibrate(self, name: str) -> None:
+        def calibrate() -> None:
+            from dsearch.training.confidence import calibrate_by_documents
+
+            with self.catalogue.using(name) as collection:
+                if isinstance(collection, Collection):
+                    calibrate_by_documents(collection)
+
+        try:
+            await asyncio.sleep(self.calibrate_after_s)
+            await self.encoding.run(calibrate)
+        except (DsearchError, OSError) as error:  # answers lack their confidence, nothing else
+            _log.warning("collection %s could not be calibrated: %s", name, error)
+        finally:
+            del self._calibrating[name]
 
     def _warm(self) -> None:
         encodes: list[bool] = []

@@ -8,6 +8,7 @@ from typing import Any
 from dsearch.engine import UNTRAINED, Collection, QueryStates, System, make_run
 from dsearch.evaluation import Values, build_report, evaluate, split_seen, without_positives
 from dsearch.jobs import EvaluationJob
+from dsearch.training.confidence import calibrate_by_judgements
 from dsearch.training.gate.compare import compare_values
 from dsearch.training.loop.observer import Observer
 from dsearch.types import Progress, Query
@@ -46,6 +47,9 @@ def run_evaluation(
         scores[label] = evaluate(run, qrels)
     observer.progress(Progress("evaluate", len(systems), len(systems), 0.0))
     baseline = "hybrid" if job.systems is None else next(iter(systems))
+    version = job.model or collection.live_model
+    if job.training is None and version == collection.live_model:
+        calibrate_by_judgements(collection, version, texts, qrels)
     result = build_report(scores, baseline, groups, left_out=len(without_positives(qrels))).to_dict()
     if job.systems is not None and len(systems) > 1:
         result["comparison"] = _comparison(scores, groups, texts)

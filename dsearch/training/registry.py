@@ -10,6 +10,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange
 from dsearch.engine import UNTRAINED, Collection, EncodedDocuments
 from dsearch.engine.models.training_record import Lessons
+from dsearch.training.gate.sentence import Outcome, sentence_of
 from dsearch.training.remember import SCOPE as REMEMBER
 from dsearch.training.remember import with_inserted
 from dsearch.training.tune import SCOPE, TunedSearch
@@ -29,12 +30,14 @@ class Registered:
             version did not change.
         parent: version that training started from.
         reason: reason of the decision, in words.
+        sentence: the decision in one plain sentence.
     """
 
     version: str
     live: str | None
     parent: str
     reason: str
+    sentence: str = ""
 
     @property
     def model(self) -> str:
@@ -49,6 +52,7 @@ class Registered:
             "trained": self.version,
             "parent": self.parent,
             "reason": self.reason,
+            "verdict": self.sentence,
         }
 
 
@@ -123,6 +127,10 @@ def register(
     """
     record = {**record, "verdict": reason, "accepted": accept}
     searches = record.get("purpose") != "predict"
+
+    def said(outcome: Outcome) -> str:
+        return sentence_of(record["gate"], outcome) if record.get("gate") else reason
+
     if encoder is None and searches:  # else past queries are of another encoder
         live_memory = collection.head(collection.live_model).memory
         head = with_inserted(head, live_memory)
@@ -132,10 +140,10 @@ def register(
     )
     if accept or (promote and passed):
         collection.promote(version)
-        return Registered(version, version, parent, reason)
+        return Registered(version, version, parent, reason, said("live" if passed else "accepted"))
     tuned = record.get("tuned")
     if not promote or tuned_head is None or tuned is None or tuned["gate"]["verdict"] != "passed":
-        return Registered(version, None, parent, reason)
+        return Registered(version, None, parent, reason, said("kept"))
     why = f"the tuned search does: {tuned['gate']['reason']}"
     live = collection.add_model(
         tuned_head,
@@ -143,4 +151,5 @@ def register(
         parent=parent,
     )
     collection.promote(live)
-    return Registered(version, live, parent, f"{reason}; {why}")
+    sentence = sentence_of(tuned["gate"], "tuned")
+    return Registered(version, live, parent, f"{reason}; {why}", sentence)

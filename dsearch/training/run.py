@@ -16,6 +16,7 @@ from dsearch.declared import options_of
 from dsearch.engine import UNTRAINED, Collection
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import LearningJob, TrainingJob, TuningJob
+from dsearch.training.confidence import ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.finetune.feedback import examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
@@ -144,6 +145,8 @@ def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None
     job.check()
     examples = judged_examples(collection, job)
     tuned = tune(examples, gate=_gate(job), seed=job.seed, observer=observer)
+    judged = ranked_examples(examples, tuned.head)
+    tuned = replace(tuned, record=with_calibration(tuned.record, collection, tuned.head, judged))
     return JobResult(tuned, UNTRAINED, len(examples), examples.left_out)
 
 
@@ -213,7 +216,21 @@ class _TrainingRun:
                 device=self.device,
                 observer=self.observer,
             )
+        if self.make_task is None:
+            trained = self._calibrated(trained, examples)
         return JobResult(trained, self.parent, len(examples), examples.left_out, slot)
+
+    def _calibrated(self, trained: Trained, examples: Examples) -> Trained:
+        """Record with the head and with the tuned search how likely their first hits are right."""
+        judged = trained.held_out if examples.source == "judgements" else None
+        record = with_calibration(trained.record, self.collection, trained.head, judged, trained.encoder)
+        tuned = trained.tuned
+        if tuned is not None:
+            unlearned = None if tuned.head.memory is not None else ranked_examples(examples, tuned.head)
+            tuned = replace(
+                tuned, record=with_calibration(tuned.record, self.collection, tuned.head, unlearned)
+            )
+        return replace(trained, record=record, tuned=tuned)
 
     def feedback(self) -> JobResult:
         """Train a head on clicks, judged by keys that are trusted and not learned from, or by judgements."""

@@ -58,12 +58,23 @@ def evaluate(
         )
         texts = {query.id: query.text for query in judged.queries}
         told = judged_answerability(target, texts, judged.qrels, model=model)
+        calibration = None
+        if judged.training is None and folds is None and not judged.exclude:
+            from dsearch.training.confidence import calibrate_by_judgements
+
+            version = target.live_model if model is None else model
+            calibration = calibrate_by_judgements(target, version, texts, judged.qrels)
     if json:
         print_json({**report.to_dict(), "answerability": None if told is None else told.to_dict()})
         return
     typer.echo(report.to_text())
     if told is not None:
         typer.echo(told.to_text())
+    if calibration is not None:
+        say(
+            f"from now on answers say how likely their first hit is right, by {calibration.queries} of these "
+            "queries"
+        )
     if judged.training is None and folds is None:
         say("seen and unseen documents are not told apart: this data has no split named train")
 

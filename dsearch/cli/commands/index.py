@@ -20,7 +20,7 @@ from dsearch.results import CollectionDamaged, CollectionInfo, Written
 
 if TYPE_CHECKING:
     from dsearch.cli.folders import Folders
-    from dsearch.engine import SearchEngine
+    from dsearch.engine import Collection, SearchEngine
     from dsearch.engine.indexing.ingest import Ingested
 
 
@@ -122,6 +122,7 @@ def index(
                         tell_waiting(pending, collection)
                     raise
             described = target.describe()
+            _calibrate(target)
         if not sources and not report.encoded:
             say("no documents were waiting: every one can be found")
     except HomeLocked as locked:
@@ -145,6 +146,16 @@ def index(
         _show(info, written, deleted, folders, written.refused, json=json)
         return
     _show(described, report, report.deleted, folders, 0, json=json, resumed=not sources)
+
+
+def _calibrate(target: Collection) -> None:
+    """Estimate what answers look like that are right; without an estimate answers only lack a line."""
+    from dsearch.training.confidence import calibrate_by_documents
+
+    try:
+        calibrate_by_documents(target)
+    except (DsearchError, OSError) as error:
+        say(f"answers do not say how likely they are right: {error}")
 
 
 def _show(

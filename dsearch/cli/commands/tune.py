@@ -12,7 +12,7 @@ from dsearch.cli.declared_options import with_options_of
 from dsearch.cli.remote import ended_task, server_of
 from dsearch.cli.session import opened_engine, print_json
 from dsearch.cli.training.judgements import JudgedFolder, judged_job
-from dsearch.cli.training.output import decision_lines, is_kept, leg_lines
+from dsearch.cli.training.output import decision_lines, is_kept, leg_lines, verdict_line
 from dsearch.cli.training.remote import judged_beside
 from dsearch.cli.training.session import stop_unless, terminal_observer
 from dsearch.errors import HomeLocked
@@ -52,6 +52,7 @@ def tune(
     else:
         from dsearch.training.tune import setting_from
 
+        typer.echo(verdict_line(collection, record["verdict"], live=record["live"]))
         typer.echo(f"{collection}: {record['version']} has {setting_from(record)}")
         typer.echo(
             f"nDCG@10 on {record['examples']} queries: "
@@ -81,6 +82,7 @@ def _tune_here(
         "version": registered.model,
         "live": registered.live is not None,
         "reason": registered.reason,
+        "verdict": registered.sentence,
         **learned.result.record,
         "text": learned.result.gate.to_text(),
     }

@@ -52,6 +52,11 @@ def answers_now(collection: str, version: str, parent: str, purpose: Purpose = "
     return f"{version} {ANSWERS[purpose]}; back with: {back}"
 
 
+def verdict_line(collection: str, sentence: str, *, live: bool) -> str:
+    """The decision in one sentence, with the way back from a version that answers."""
+    return f"{sentence} Undo: {typed('rollback', '-c', collection)}" if live else sentence
+
+
 def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
     """A line about a version that is not live, with the ways to use it."""
     try_it = try_it or f"try it with --model {version}"
@@ -91,6 +96,7 @@ def outcome_of(collection: str, job: TrainingJob, learned: JobResult, registered
         "live": live,
         "trained": registered.version,
         "reason": registered.reason,
+        "verdict": registered.sentence,
     }
     return Outcome(live, {**about, **learned.result.record}, lines)
 
@@ -102,6 +108,7 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registere
     assert isinstance(trained, Trained)
     served = _served(trained.share, trained.keyword_factor)
     lines = [
+        verdict_line(collection, registered.sentence, live=registered.live is not None),
         (
             f"{collection}: {registered.version} trained on {learned.examples} queries in "
             f"{trained.seconds:.1f} s ({trained.epochs} epochs{served})"

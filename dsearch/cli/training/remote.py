@@ -9,7 +9,7 @@ from typing import TypeVar
 from dsearch.cli.remote import ended_task, server_of
 from dsearch.cli.session import opened_engine
 from dsearch.cli.training.judgements import JudgedFolder, judged_job
-from dsearch.cli.training.output import Outcome, answers_now, decision_lines, is_kept
+from dsearch.cli.training.output import Outcome, answers_now, decision_lines, is_kept, verdict_line
 from dsearch.errors import HomeLocked, InvalidRequest
 from dsearch.jobs import LearningJob, TrainingJob, request_of
 
@@ -54,6 +54,7 @@ def train_by_server(
     live, version, trained = result["live"], result.pop("model"), result["trained"]
     unit, purpose = ("queries", "search") if job.field is None else ("documents", "predict")
     lines = [
+        verdict_line(collection, result["verdict"], live=live),
         (
             f"{collection}: {trained} trained on {result['examples']} {unit} in {result['seconds']:.1f} s "
             f"({result['epochs']} epochs)"

@@ -71,6 +71,29 @@ class LocalSearch:
         """Tell what people clicked or judged, by `user_query`: pages are remembered by servers alone."""
         return record_feedback(self.engine.collection(collection), events)
 
+    def own_judgements(self, collection: str, *, client_id: str | None = None) -> results.OwnJudgements:
+        """Return the opinions sent with this `client_id`, or all of them, as judgements."""
+        from dsearch.training.judging import own_judgements
+
+        key = None if client_id is None else f"client:{client_id}"
+        return own_judgements(self.engine.collection(collection), key)
+
+    def queries_to_judge(
+        self,
+        collection: str,
+        *,
+        version: str | None = None,
+        limit: int = 10,
+        client_id: str | None = None,
+    ) -> results.QueriesToJudge:
+        """Return queries on which the live version and another one differ most."""
+        from dsearch.training.judging import queries_to_judge
+
+        own = self.own_judgements(collection, client_id=client_id)
+        opened = self.engine.collection(collection)
+        judged = list(own.queries.values())
+        return queries_to_judge(opened, version=version, judged=judged, limit=limit)
+
     # ---- attention
 
     def attend(

@@ -21,7 +21,15 @@ from dsearch.client.wire import (
     question,
     ragged,
 )
-from dsearch.results import Attention, Facets, Gradients, Predictions, Recorded
+from dsearch.results import (
+    Attention,
+    Facets,
+    Gradients,
+    OwnJudgements,
+    Predictions,
+    QueriesToJudge,
+    Recorded,
+)
 from dsearch.types import SearchResult, Stamp
 
 if TYPE_CHECKING:
@@ -80,6 +88,35 @@ class SearchOperations:
         body = json_of([dict(event) for event in events])
         answer = yield Request("POST", f"{path_of(collection)}/feedback", {}, body, writes=True)
         return wire.made(Recorded, wire.content_of(answer))
+
+    @operation
+    def own_judgements(self, collection: str, *, client_id: str | None = None) -> Flow[OwnJudgements]:
+        """Return the opinions sent with this key or `client_id` as judgements. `GET …/judgements`"""
+        query = {} if client_id is None else {"client_id": client_id}
+        answer = yield Request("GET", f"{path_of(collection)}/judgements", query)
+        return wire.made(OwnJudgements, wire.content_of(answer))
+
+    @operation
+    def queries_to_judge(
+        self,
+        collection: str,
+        *,
+        version: str | None = None,
+        limit: int = 10,
+        client_id: str | None = None,
+    ) -> Flow[QueriesToJudge]:
+        """Return queries on which two versions differ most. `GET …/judgements/next`
+
+        Args:
+            collection: its name.
+            version: version to compare with the live one; the latest other one when None.
+            limit: number of queries, at most 100.
+            client_id: whose judged queries are left out.
+        """
+        given = {"version": version, "limit": limit, "client_id": client_id}
+        query = {name: value for name, value in given.items() if value is not None}
+        answer = yield Request("GET", f"{path_of(collection)}/judgements/next", query)
+        return wire.made(QueriesToJudge, wire.content_of(answer))
 
     @operation
     def attend(

@@ -24,6 +24,7 @@ from dsearch.corpus.formats.beir import record_of
 from dsearch.engine.indexing.ingest import generation_folder
 from dsearch.engine.indexing.leases import lease_registered
 from dsearch.engine.maintenance.verify import damaged_model_files
+from dsearch.engine.models.confidence import FILE_NAME as CALIBRATIONS
 from dsearch.errors import CorruptData, DsearchError
 from dsearch.index import Manifest
 from dsearch.store import GenerationRecord, ModelRecord, Store
@@ -71,6 +72,8 @@ def back_up(store: Store, path: Path) -> Backup:
             versions.append(model.version)
         if live is not None and _copy_generation(store, live, folder):
             copied.append(live.number)
+        if (store.path / CALIBRATIONS).is_file():
+            shutil.copyfile(store.path / CALIBRATIONS, folder / CALIBRATIONS)
         copy_feedback(store.path, folder)  # it may have later events, which no document depends on
 
     report = store.backup(path, add_files)

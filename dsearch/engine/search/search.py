@@ -10,6 +10,7 @@ import torch
 
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.explain import explainer
+from dsearch.engine.search.confidence import confidences
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import Asked, asked, layer_options
@@ -84,4 +85,11 @@ def answered(
             highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight else None,
         )
         named = [(queries[number], places[number]) for number in group.numbers]
-        return results_of(named, found, hits, mass, page, stamp)
+        results = results_of(named, found, hits, mass, page, stamp)
+        calibration = None
+        if texts is not None and chosen.mode == "hybrid" and not turned:
+            calibration = collection.calibrations.of(stamp.model)
+        if calibration is None:
+            return results
+        estimated = confidences(found, layer, calibration)
+        return [replace(result, confidence=of) for result, of in zip(results, estimated, strict=True)]

@@ -27,6 +27,7 @@ from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
 from dsearch.engine.indexing.ingest import is_given, require_encoder
 from dsearch.engine.indexing.tuning import keys_report
+from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, load_head, load_lessons
@@ -84,6 +85,7 @@ class CollectionState:
         self.kept_fields = KeptFields(store)
         self.layers = KeptLayers()
         self._feedback = FeedbackStore(store.path)
+        self.calibrations = KeptCalibrations(store)
         self._encoders = ModelEncoders(store, lambda: self.encoder)
         self._documents = ModelDocuments(store, self._encoders, lambda: self.snapshot)
 

@@ -107,6 +107,7 @@ async def upsert_documents(collection: str, request: Request, service: TheServic
     written = await service.writing.run(
         partial(_upsert, service.catalogue, collection, documents), characters=characters
     )
+    service.calibrate_soon(collection)
     return json_answer(written)
 
 
@@ -126,6 +127,7 @@ async def _upsert_stream(collection: str, request: Request, service: Service) ->
     except DsearchError as error:
         # Earlier blocks are acknowledged here: without this the sender could not know of them.
         return problem_of(error, written=ingest.written())
+    service.calibrate_soon(collection)
     return json_answer(ingest.written())
 
 

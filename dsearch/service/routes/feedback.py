@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
 
-from dsearch.errors import CollectionNotFound, Conflict, CorruptData, InsufficientStorage, InvalidRequest
-from dsearch.results import Recorded
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from dsearch.errors import (
+    CollectionNotFound,
+    Conflict,
+    CorruptData,
+    InsufficientStorage,
+    InvalidRequest,
+    ModelNotFound,
+)
+from dsearch.results import OwnJudgements, QueriesToJudge, Recorded
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnknownQuery, UnsupportedMediaType
-from dsearch.service.feedback import Feedback, asker
+from dsearch.service.feedback import CLIENT, Feedback, asker
 from dsearch.service.middleware.strict_route import StrictRoute
-from dsearch.service.schemas.feedback import Events
+from dsearch.service.schemas.feedback import Events, Name
+from dsearch.service.schemas.search import Version
 from dsearch.service.state import TheService
+from dsearch.service.wire.fields import Given, allowed
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
 from dsearch.store import FeedbackFull
@@ -35,3 +47,81 @@ async def feedback(collection: str, events: Events, request: Request, service: T
     work = Feedback(service.catalogue, service.impressions, collection, asker(request), events)
     recorded = await service.feedback.run(work, characters=sum(len(one.object_id) for one in events))
     return json_answer(recorded)
+
+
+class JudgementsParameters(Given):
+    """Person whose opinions are read."""
+
+    client_id: Name | None = Field(
+        None,
+        description="client_id that the opinions were sent with; with a key, its own count",
+        examples=["browser-17"],
+    )
+
+
+class SuggestionsParameters(JudgementsParameters):
+    """Versions to compare, and the number of queries."""
+
+    version: Version | None = Field(
+        None, description="version to compare with the live one; the latest other one if not given"
+    )
+    limit: Annotated[int, Field(ge=1, le=100), allowed("an integer from 1 to 100")] = Field(
+        10, description="number of queries"
+    )
+
+
+@router.get(
+    "/judgements",
+    response_model=OwnJudgements,
+    responses=documented(CollectionNotFound, InvalidRequest, CorruptData),
+)
+async def own_judgements(
+    collection: str,
+    request: Request,
+    service: TheService,
+    parameters: Annotated[JudgementsParameters, Query()],
+) -> Response:
+    """Return the caller's opinions (thumbs) as judgements, as `POST …/train` takes them.
+
+    `missing` is the number of further judged queries until a training can be told from chance.
+    """
+    key = _person(request, parameters.client_id)
+
+    def read() -> OwnJudgements:
+        from dsearch.training import judging  # a server that only searches does not load training
+
+        with service.catalogue.whole(collection) as opened:
+            return judging.own_judgements(opened, key)
+
+    return json_answer(await service.read(read))
+
+
+@router.get(
+    "/judgements/next",
+    response_model=QueriesToJudge,
+    responses=documented(CollectionNotFound, ModelNotFound, InvalidRequest, CorruptData),
+)
+async def next_to_judge(
+    collection: str,
+    request: Request,
+    service: TheService,
+    parameters: Annotated[SuggestionsParameters, Query()],
+) -> Response:
+    """Return queries on which the live version and another one differ most: their judgements tell most."""
+    key = _person(request, parameters.client_id)
+
+    def read() -> QueriesToJudge:
+        from dsearch.training import judging
+
+        with service.catalogue.whole(collection, encoder=True) as opened:
+            own = judging.own_judgements(opened, key)
+            return judging.queries_to_judge(
+                opened, version=parameters.version, judged=list(own.queries.values()), limit=parameters.limit
+            )
+
+    return json_answer(await service.read(read))
+
+
+def _person(request: Request, client_id: str | None) -> str | None:
+    """Return the person: by key where keys are needed, else by client; None is everybody."""
+    return asker(request) or (CLIENT + client_id if client_id else None)

@@ -17,7 +17,7 @@ from dsearch import results, types
 from dsearch.engine.feedback import Drawn
 from dsearch.results import CollectionDamaged, CollectionInfo, FieldPrediction, Proof
 from dsearch.service.wire.json import new_id, stamped
-from dsearch.types import AttentionSummary, Hit, SearchResult, Stamp, Waiting
+from dsearch.types import AttentionSummary, Confidence, Hit, SearchResult, Stamp, Waiting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,8 @@ class SearchAnswer(Stamp):
         partial: true if shards of a cluster were down; left out otherwise.
         missing: the share of the documents that could not be searched then.
         waiting: documents that no search finds yet; left out if there are none.
+        confidence: whether the first hit is right; left out for a model without a calibration, and for other
+            than hybrid searches.
     """
 
     query_id: str
@@ -45,6 +47,7 @@ class SearchAnswer(Stamp):
     partial: bool = False
     missing: float = 0.0
     waiting: Waiting | None = None
+    confidence: Confidence | None = None
 
 
 def search_answer(
@@ -67,6 +70,7 @@ def search_answer(
         "explored": drawn,
         **({"partial": True, "missing": result.missing} if result.missing else {}),
         **({"waiting": result.waiting} if result.waiting else {}),
+        **({"confidence": result.confidence} if result.confidence else {}),
         "attention": result.attention,
     }
 

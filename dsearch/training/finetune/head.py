@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments
 from dsearch.engine.models.training_record import Lessons, query_statistics
 from dsearch.errors import InvalidRequest
+from dsearch.evaluation.confidence import Answered
 from dsearch.products import product
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.training import Trainings, checkpoints_of
@@ -27,6 +29,7 @@ from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates
 from dsearch.training.gate.held_out import Headroom, headroom
 from dsearch.training.gate.selection import (
     CrossFitted,
+    FoldAnswers,
     Served,
     cross_fitted,
     part_of_the_way,
@@ -62,6 +65,7 @@ class Trained:
         lessons: in scope head, the influence of each training query, for `explain`.
         share: share of the learned change that the head has (selection.py).
         keyword_factor: factor of the learned keyword weight that the head has.
+        held_out: rankings of held-out queries by heads like this one that had not learned from them.
     """
 
     head: Head
@@ -76,6 +80,7 @@ class Trained:
     lessons: Lessons | None = None
     share: float = 1.0
     keyword_factor: float = 1.0
+    held_out: Answered | None = None
 
     @property
     def goes_live(self) -> Literal["head", "tuned"] | None:
@@ -202,7 +207,16 @@ def finetune(
         lessons=lessons_of(examples, begin, options) if options.scope == "head" and epochs else None,
         share=share,
         keyword_factor=factor,
+        held_out=_held_out(folds, served),
     )
+
+
+def _held_out(folds: Sequence[FoldAnswers], served: Served | None) -> Answered | None:
+    """Rankings of all folds as the head is served; None if an earlier checkpoint of it is served."""
+    ways = [fold.rankings for fold in folds if fold.rankings is not None]
+    if served is None or not ways:
+        return None
+    return Answered(*(np.concatenate(parts) for parts in zip(*(of(served) for of in ways), strict=True)))
 
 
 def _as_served(head: Head, beginning: Head, served: Served) -> Head:

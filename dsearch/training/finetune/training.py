@@ -7,13 +7,17 @@ served (selection.py). `finetune` chooses from all those answers together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from jaxtyping import Float32
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import TextEncoder
+from dsearch.evaluation.confidence import Answered
+from dsearch.training.confidence import ranked_examples
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers, HeldOut, split_folds
 from dsearch.training.gate.selection import (
@@ -131,12 +135,26 @@ class Trainings:
             kept = stage.answers_in(_SERVED)
             served = {Served(*map(float, label.split())): answers for label, answers in kept.items()}
         beginning = new_head(examples.states.shape[1], options, start)
+        learned: list[Student] = []
+
+        def rankings(of: Served) -> Answered:
+            student = learned[0]
+            head = reweighed(part_of_the_way(beginning, student.head, of.share), of.keywords)
+            head = deepcopy(head)
+            with torch.no_grad():
+                head.hop_strength.fill_(of.hop)
+            if beside is not None and of.memory:
+                memory = memory_of(training, beside, states=student.states(training))
+                head = with_memory(head, memory, of.memory)
+            own = replace(held_out.examples, states=student.states(held_out.examples))
+            return ranked_examples(own, head.eval())
 
         def told(epoch: Epoch, student: Student) -> bool:
             if epoch.number not in checkpoints:
                 return self._tell("validate", stage, epoch, student)
             states = student.states(held_out.examples)
             if epoch.number == checkpoints[-1]:
+                learned.append(student)
                 memory = None
                 if beside is not None:
                     memory = memory_of(training, beside, states=student.states(training))
@@ -168,7 +186,13 @@ class Trainings:
 
         self._train(training, "validate", stage, None, start, told)
         return FoldAnswers(
-            now, before, [after[epoch] for epoch in checkpoints], served, tuned, np.array(ranked, np.int64)
+            now,
+            before,
+            [after[epoch] for epoch in checkpoints],
+            served,
+            tuned,
+            np.array(ranked, np.int64),
+            rankings if learned else None,
         )
 
     def _train(

@@ -128,6 +128,10 @@ class QueryChanges:
     values: Float[np.ndarray, " queries"]
     queries: Int64[np.ndarray, " queries"] | None = None
 
+    def counts(self) -> dict[str, int]:
+        """Number of queries that are answered better, and worse."""
+        return {"wins": int((self.values > 1e-9).sum()), "losses": int((self.values < -1e-9).sum())}
+
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
@@ -173,6 +177,7 @@ class GateReport:
             "p_value_alone": self.p_value if self.p_value_alone is None else self.p_value_alone,
             "decision": None if self.decision is None else self.decision.to_dict(),
             "canary_overlap": self.canary_overlap,
+            **({} if self.changes is None else self.changes.counts()),
             **asdict(self.gate),
             "slices": [asdict(one) for one in self.slices],
         }

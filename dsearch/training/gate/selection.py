@@ -14,6 +14,7 @@ costs rankings of them and no further training.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from jaxtyping import Bool, Float, Int64
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.evaluation.confidence import Answered
 from dsearch.training.gate.held_out import Answers, joined
 
 _HARM = 2.0  # how much more a loss on unseen documents counts: whoever judged none of them cannot see it
@@ -52,6 +54,7 @@ class FoldAnswers:
     `served`: after the last one, for each setting that may serve the head; empty if none is to be chosen.
     `tuned`: by the search that needs no training, with its memory if it has one; as `before` without one.
     `queries`: index of each among all examples; None if unknown.
+    `rankings`: ranks the fold as it would be served, for calibration; None if the head is not there any more.
     """
 
     now: Answers
@@ -60,6 +63,7 @@ class FoldAnswers:
     served: dict[Served, Answers]
     tuned: Answers | None = None
     queries: Int64[np.ndarray, " queries"] | None = None
+    rankings: Callable[[Served], Answered] | None = None
 
     def of(self, kept: Kept) -> Answers:
         """Answers of the selected checkpoint and settings."""

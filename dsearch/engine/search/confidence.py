@@ -1,0 +1,63 @@
+"""Evidence of rankings, and the confidence of their first hits by a version's calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.evaluation.confidence import (
+    LIKELY,
+    POSSIBLE,
+    Calibration,
+    Rows,
+    evidence_rows,
+)
+from dsearch.types import Confidence, Verdict
+
+CANDIDATES = 100  # a larger page has more of them: the evidence is that of a usual search
+
+
+def evidence_of_rankings(output: SearchOutput, layer: SearchLayer) -> Rows:
+    """Compute the evidence of each query of a hybrid search."""
+    with torch.inference_mode():
+        mixture = layer.head.mixture[:, None]
+        dense, keyword = (output.dense * mixture).sum(1), (output.keyword * mixture).sum(1)
+    null = output.null_weight
+    return evidence_rows(
+        _numbers(output.scores)[:, :CANDIDATES],
+        _numbers(dense)[:, :CANDIDATES],
+        _numbers(keyword)[:, :CANDIDATES],
+        _numbers(output.weights)[:, :CANDIDATES],
+        (output.positions != NONE)[:, :CANDIDATES],
+        None if null is None else _numbers(null),
+    )
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().double().numpy()
+
+
+def confidences(output: SearchOutput, layer: SearchLayer, calibration: Calibration) -> list[Confidence]:
+    """Estimate, for each query, whether its first hit is right."""
+    estimates = calibration.estimates(evidence_of_rankings(output, layer))
+    judged = calibration.source == "judgements"
+    return [
+        Confidence(
+            verdict=_verdict(estimate.fits, estimate.right),
+            probability=estimate.right if judged else None,
+            fitted_on=calibration.source,
+            queries=calibration.queries,
+            floor=calibration.floor,
+        )
+        for estimate in estimates
+    ]
+
+
+def _verdict(fits: bool, right: float) -> Verdict:
+    if not fits:
+        return "nothing fits"
+    return "likely" if right >= LIKELY else "possible" if right >= POSSIBLE else "unlikely"

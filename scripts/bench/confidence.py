@@ -1,0 +1,181 @@
+"""Calibration of "how likely is the first hit right", on queries that it was not fitted to.
+
+    python scripts/bench/confidence.py DATA/cranfield DATA/scifact DATA/nfcorpus DATA/squad-sentences
+
+Judgements: the folds of a collection with folds.json (its left-out pairs are taken out of rankings); train
+fitted, dev scored, where there is a dev; five random folds of train otherwise. No test judgements of a
+collection with training judgements are read. Of each collection at most --most queries are drawn. Search is
+the untrained hybrid one. Columns: share of first hits that are right, bias-corrected calibration error,
+AUROC, Brier score beside that of the base rate; shares that are refused ("nothing fits") of queries with an
+answer, of nonsense, of everyday questions that the fit does not have, and of the other collections' queries.
+The second table is fitted to queries made from the documents alone, which is why it shows words.
+The collections of the folders' names must be indexed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsearch.threads import set_threads
+
+set_threads()
+
+import numpy as np
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.cli.commands.evaluate import read_judgements
+from dsearch.corpus.made_queries import nonsense_queries
+from dsearch.engine import Collection, SearchEngine
+from dsearch.evaluation import auroc, brier_score, debiased_calibration_error, read_folds
+from dsearch.evaluation.confidence import Answered
+from dsearch.training.confidence import calibration_of, ranked
+
+FOLDS = 5
+ELSEWHERE = (
+    "what is the weather like in berlin tomorrow",
+    "how much does a new washing machine cost",
+    "funny costumes for carnival",
+    "where can i adopt a dog near me",
+    "tips for learning the guitar at home",
+    "opening hours of the swimming pool",
+    "new season of the cooking show",
+    "second hand bicycles under 200 euros",
+    "wo finde ich einen guten friseur",
+    "wie lange muss ein ei kochen",
+    "quel vin avec une raclette",
+    "où garer sa voiture à paris",
+    "qué película ver esta noche",
+    "cuánto cuesta alquilar un piso",
+    "dove comprare un divano usato",
+    "wat eten we vanavond met kip",
+    "где купить зимние ботинки",
+    "怎么做红烧肉",
+    "東京でおすすめのカフェ",
+    "en yakın eczane nerede",
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Ranked queries of a collection, and the fold of each (−1: only fitted to)."""
+
+    collection: Collection
+    texts: list[str]
+    answered: Answered
+    folds: np.ndarray
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--home", type=Path, default=Path("index"))
+    parser.add_argument("--most", type=int, default=1000, help="queries of a collection, drawn, at most")
+    arguments = parser.parse_args()
+    with SearchEngine(arguments.home, readonly=True) as engine:
+        every = {
+            folder.name: judged_queries(folder, engine.collection(folder.name), arguments.most)
+            for folder in arguments.folders
+        }
+        names = ["collection", "queries", "right", "calibration error", "AUROC", "Brier"]
+        names += ["of the base rate", "refused", "nonsense refused", "everyday refused", "others' refused"]
+        for made in (False, True):
+            print("fitted to queries made from the documents:" if made else "fitted to judgements:", "\n")
+            print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
+            pooled: list[np.ndarray] = []
+            for name, judged in every.items():
+                others = [text for other, of in every.items() if other != name for text in of.texts[:50]]
+                figures, pair = row_of(judged, others, made=made)
+                pooled.append(pair)
+                print(f"| {name} | " + " | ".join(figures) + " |", flush=True)
+            likely, right = np.concatenate(pooled, axis=1)
+            print("| all | " + " | ".join(measured(likely, right > 0)) + " | | | | |\n", flush=True)
+
+
+def judged_queries(folder: Path, collection: Collection, most: int) -> Judged:
+    splits = {path.stem for path in (folder / "qrels").glob("*.tsv")}
+    parts = (
+        [("train", -1), ("dev", 0)] if "dev" in splits else [("train" if "train" in splits else "test", 0)]
+    )
+    excluded = folder / "source_docs.tsv"
+    texts, relevant, hidden, folds = [], [], [], []
+    by_id = read_folds(folder / "folds.json") if (folder / "folds.json").exists() else None
+    draw = np.random.default_rng(0)
+    for split, fold in parts:
+        read = read_judgements(folder, split, excluded if excluded.exists() else None)
+        chosen = draw.permutation(len(read.queries))[:most]
+        for number, place in enumerate(chosen.tolist()):
+            query = read.queries[place]
+            out = set(read.exclude.get(query.id, ()))
+            ids = [id for id, grade in read.qrels[query.id].items() if grade > 0 and id not in out]
+            rows = collection.store.rows_of(ids)
+            if not rows:
+                continue
+            texts.append(query.text)
+            relevant.append(collection.snapshot.positions_of(np.array(sorted(rows.values()), np.int64)))
+            hidden.append(sorted(out))
+            folds.append(fold if "dev" in splits else number % FOLDS if by_id is None else by_id[query.id])
+    states = collection.encoder.encode_queries(texts)
+    head = Head(states.shape[1]).eval()
+    if any(hidden):
+        parts_of = [
+            ranked(
+                collection.selected(collection.snapshot, None, out), head, [text], states[at : at + 1], [of]
+            )
+            for at, (text, of, out) in enumerate(zip(texts, relevant, hidden, strict=True))
+        ]
+        answered = Answered(*(np.concatenate(column) for column in zip(*parts_of, strict=True)))
+    else:
+        answered = ranked(collection.snapshot, head, texts, states, relevant)
+    return Judged(collection, texts, answered, np.array(folds))
+
+
+def row_of(judged: Judged, others: Sequence[str], *, made: bool) -> tuple[list[str], np.ndarray]:
+    collection, answered = judged.collection, judged.answered
+    head = Head(collection.store.dimension).eval()
+    outside = [*nonsense_queries(100, seed=1), *ELSEWHERE, *others]
+    ends = np.cumsum([100, len(ELSEWHERE), len(others)])
+    none = [np.empty(0, np.int64)] * len(outside)
+    states = collection.encoder.encode_queries(outside)
+    far = ranked(collection.snapshot, head, outside, states, none).rows
+    likely, refused, refused_far = [], [], []
+    right = []
+    scored = sorted({int(fold) for fold in judged.folds if fold >= 0})
+    for fold in scored:
+        at = judged.folds == fold
+        given = None if made else Answered(answered.rows[~at], answered.right[~at], answered.right_scores)
+        fitted = calibration_of(collection, head, given)
+        assert fitted is not None
+        likely.append(fitted.right(answered.rows[at]))
+        right.append(answered.right[at])
+        refused.append(fitted.fits(answered.rows[at]) < fitted.threshold)
+        refused_far.append(fitted.fits(far) < fitted.threshold)
+        if made:
+            likely[0], right[0] = fitted.right(answered.rows), answered.right
+            refused[0] = fitted.fits(answered.rows) < fitted.threshold
+            break
+    far_shares = np.mean(refused_far, axis=0)
+    beyond = [float(part.mean()) for part in np.split(far_shares, ends[:-1])]
+    probability, truth = np.concatenate(likely), np.concatenate(right)
+    figures = [*measured(probability, truth), f"{np.concatenate(refused).mean():.3f}"]
+    return [*figures, *(f"{share:.3f}" for share in beyond)], np.stack([probability, truth])
+
+
+def measured(likely: np.ndarray, right: np.ndarray) -> list[str]:
+    base = float(right.mean())
+    return [
+        str(len(right)),
+        f"{base:.3f}",
+        f"{debiased_calibration_error(likely, right):.3f}",
+        f"{auroc(likely, right):.3f}",
+        f"{brier_score(likely, right):.4f}",
+        f"{base * (1 - base):.4f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()

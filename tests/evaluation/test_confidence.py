@@ -1,0 +1,109 @@
+"""The estimate of whether a first hit is right: its evidence by hand, its fit where the truth is known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dsearch.errors import CorruptData, InvalidRequest
+from dsearch.evaluation import auroc, brier_score, debiased_calibration_error, expected_calibration_error
+from dsearch.evaluation.confidence import (
+    EVIDENCE,
+    FEWEST_JUDGED,
+    Answered,
+    Calibration,
+    calibrate,
+    evidence_rows,
+    fit_logistic,
+)
+
+
+def test_the_evidence_by_hand() -> None:
+    scores = np.array([[0.9, 0.5, 0.4], [0.7, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    keyword = np.array([[0.3, 0.4, 0.0], [0.2, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    weights = np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    present = np.array([[True, True, True], [True, False, False], [False, False, False]])
+    rows = evidence_rows(scores, scores - keyword, keyword, weights, present, np.array([0.1, 0.0, 0.9]))
+    first = dict(zip(EVIDENCE, rows[0], strict=True))
+    assert first["score"] == pytest.approx(0.9)
+    assert first["gap"] == pytest.approx(0.4)
+    assert first["lead"] == pytest.approx(0.9 - 0.45)
+    assert first["share"] == 0.5
+    assert first["entropy"] == pytest.approx(1.5 * np.log(2) / np.log(3))
+    assert first["dense_behind"] == pytest.approx(0.0)
+    assert first["keyword_behind"] == pytest.approx(0.1)
+    assert first["agreement"] == pytest.approx(2 / 3)  # the third has no word of the query
+    assert first["null"] == 0.1
+    alone = dict(zip(EVIDENCE, rows[1], strict=True))
+    assert (alone["gap"], alone["entropy"], alone["keyword_behind"]) == (0.7, 0.0, 0.0)
+    assert not rows[2].any()
+    none = np.zeros((2, 0))
+    assert evidence_rows(none, none, none, none, none.astype(bool)).shape == (2, len(EVIDENCE))
+
+
+def test_a_fit_finds_the_probabilities_that_made_the_data() -> None:
+    draw = np.random.default_rng(0)
+    rows = np.column_stack([draw.normal(size=(4000, 2)), np.ones(4000)])
+    truth = 1 / (1 + np.exp(-(1.5 * rows[:, 0] - rows[:, 1] + 0.5)))
+    right = draw.uniform(size=4000) < truth
+    fitted = fit_logistic(rows[:2000], right[:2000])
+    likely = fitted(rows[2000:])
+    assert np.abs(likely - truth[2000:]).mean() < 0.02
+    assert debiased_calibration_error(likely, right[2000:]) < 0.04
+    assert auroc(likely, right[2000:]) > 0.8
+    base = right[2000:].mean()
+    assert brier_score(likely, right[2000:]) < base * (1 - base)
+    with pytest.raises(InvalidRequest, match="give some of both kinds"):
+        fit_logistic(rows, np.ones(4000, bool))
+
+
+def test_chance_is_taken_out_of_the_calibration_error() -> None:
+    draw = np.random.default_rng(1)
+    plain, corrected = [], []
+    for _ in range(200):
+        likely = draw.uniform(size=100)
+        right = draw.uniform(size=100) < likely
+        plain.append(expected_calibration_error(likely, right))
+        corrected.append(debiased_calibration_error(likely, right))
+    assert np.mean(plain) > 0.09  # ten queries a bin: perfect probabilities look wrong
+    assert np.mean(corrected) < 0.06
+    assert debiased_calibration_error(likely**3, right) > 0.1
+    assert debiased_calibration_error(np.zeros(0), np.zeros(0, bool)) == 0
+
+
+def _answered(count: int, *, seed: int = 0, level: float = 1.0) -> Answered:
+    draw = np.random.default_rng(seed)
+    rows = draw.normal(size=(count, len(EVIDENCE))) * 0.1
+    rows[:, 0] += level
+    right = draw.uniform(size=count) < 1 / (1 + np.exp(-20 * (rows[:, 1])))
+    return Answered(rows, right, rows[right, 0])
+
+
+def test_judgements_give_the_probability_where_they_are_enough() -> None:
+    made, judged = _answered(100), _answered(FEWEST_JUDGED, seed=1)
+    unanswered = _answered(40, seed=2, level=0.1).rows
+    known = calibrate(made, unanswered, judged, documents=100)
+    assert (known.source, known.queries, known.documents) == ("judgements", FEWEST_JUDGED, 100)
+    few = Answered(judged.rows[1:], judged.right[1:], judged.right_scores)
+    assert calibrate(made, unanswered, few, documents=100).source == "documents"
+    alike = Answered(judged.rows, np.ones(FEWEST_JUDGED, bool), judged.right_scores)
+    assert calibrate(made, unanswered, alike, documents=100).source == "documents"
+
+
+def test_what_nothing_answers_is_refused_and_what_is_answered_seldom() -> None:
+    known = calibrate(_answered(200), _answered(60, seed=2, level=0.1).rows, documents=200)
+    other, beyond = _answered(200, seed=3).rows, _answered(200, seed=4, level=0.1).rows
+    assert np.mean([one.fits for one in known.estimates(other)]) > 0.95
+    assert np.mean([one.fits for one in known.estimates(beyond)]) < 0.1
+    assert 0.1 < known.floor < 1.0
+
+
+def test_it_is_kept_as_json_and_others_are_refused() -> None:
+    known = calibrate(_answered(100), _answered(40, seed=2, level=0.1).rows, documents=100)
+    content = json.loads(json.dumps(known.to_dict()))
+    assert Calibration.from_dict(content) == known
+    for broken in ({**content, "format": 2}, {**content, "evidence": []}, {"format": 1}, {}):
+        with pytest.raises(CorruptData):
+            Calibration.from_dict(broken)

@@ -1,0 +1,161 @@
+"""Answers say whether their first hit is right: by judgements in per cent, by made queries in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+from support.fakes import HashingEncoder
+
+from dsearch.client import wire
+from dsearch.corpus.made_queries import known_item_query, nonsense_queries
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.models.confidence import FILE_NAME, RECORDED
+from dsearch.jobs import EvaluationJob, TrainingJob
+from dsearch.service import create_app
+from dsearch.training import run_evaluation, run_training
+from dsearch.training.confidence import calibrate_by_documents
+from dsearch.types import Confidence, Document
+
+COUNT = 60
+
+
+def _documents() -> list[Document]:
+    draw = np.random.default_rng(0)
+    words = [f"word{n}" for n in range(150)]
+    return [Document(f"d{n}", " ".join(draw.choice(words, size=14))) for n in range(COUNT)]
+
+
+def _judged() -> tuple[dict[str, str], dict[str, dict[str, float]]]:
+    """Questions of three words of a document; of a quarter of them another document is the answer."""
+    texts, judgements = {}, {}
+    for number, document in enumerate(_documents()):
+        texts[f"q{number}"] = " ".join(document.text.split()[:3])
+        right = number if number % 4 else (number + 1) % COUNT
+        judgements[f"q{number}"] = {f"d{right}": 1.0}
+    return texts, judgements
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def engine(home: Path) -> Iterator[SearchEngine]:
+    with SearchEngine(home, encoder=HashingEncoder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def collection(engine: SearchEngine) -> Collection:
+    made = engine.create("t")
+    made.ingest(_documents())
+    return made
+
+
+def _confidence(collection: Collection, query: str, **options: str) -> Confidence | None:
+    return collection.search(query, **options).confidence  # type: ignore[arg-type]
+
+
+def test_made_queries_give_words_and_refuse_nonsense(engine: SearchEngine, collection: Collection) -> None:
+    words = " ".join(_documents()[3].text.split()[:6])
+    assert _confidence(collection, words) is None
+    known = calibrate_by_documents(collection)
+    assert known is not None
+    said = _confidence(collection, words)
+    assert said is not None
+    assert (said.verdict, said.probability, said.fitted_on) == ("likely", None, "documents")
+    nonsense = [_confidence(collection, query) for query in nonsense_queries(20, seed=7)]
+    assert sum(one is not None and one.verdict == "nothing fits" for one in nonsense) >= 18
+    assert _confidence(collection, words, mode="keyword") is None
+    assert calibrate_by_documents(collection) == known  # nothing changed
+    collection.ingest([Document(f"e{n}", f"other{n} thing{n} more{n} words{n} here{n}") for n in range(20)])
+    renewed = calibrate_by_documents(collection)
+    assert renewed is not None
+    assert renewed.documents == COUNT + 20
+
+
+def test_judgements_give_a_probability_that_stays(engine: SearchEngine, collection: Collection) -> None:
+    texts, judgements = _judged()
+    run_evaluation(collection, EvaluationJob(texts, judgements))
+    said = _confidence(collection, texts["q1"])
+    assert said is not None
+    assert said.fitted_on == "judgements"
+    assert said.probability is not None
+    assert said.queries == COUNT
+    known = collection.calibrations.of("v0")
+    assert calibrate_by_documents(collection) == known  # queries from documents do not replace it
+    engine.create("u").ingest(_documents()[:20])
+    run_evaluation(engine.collection("u"), EvaluationJob(texts, judgements))
+    answer = _confidence(engine.collection("u"), texts["q1"])
+    assert answer is None or answer.fitted_on == "documents"  # too few of its documents are judged
+
+
+def test_test_judgements_beside_training_ones_calibrate_nothing(collection: Collection) -> None:
+    texts, judgements = _judged()
+    run_evaluation(collection, EvaluationJob(texts, judgements, training=judgements))
+    assert collection.calibrations.of("v0") is None
+
+
+def test_a_damaged_file_costs_the_confidence_alone(collection: Collection) -> None:
+    calibrate_by_documents(collection)
+    file = collection.store.path / FILE_NAME
+    for content in ("{", "[]", '{"format": 9, "versions": {}}', '{"format": 1, "versions": {"v0": {}}}'):
+        file.write_text(content)
+        answer = collection.search("word1 word2")
+        assert answer.hits
+        assert answer.confidence is None
+    file.unlink()
+    assert calibrate_by_documents(collection) is not None
+    assert _confidence(collection, "word1 word2") is not None
+
+
+def test_a_training_keeps_it_with_the_version(collection: Collection) -> None:
+    texts, judgements = _judged()
+    job = TrainingJob(queries=texts, judgements=judgements, epochs=2, accept=True)
+    learned = run_training(collection, job)
+    assert learned.result.record[RECORDED]["source"] in ("judgements", "documents")
+    registered = learned.register(collection, job)
+    said = _confidence(collection, texts["q1"], model=registered.model)
+    assert said is not None
+    assert said.fitted_on == collection.store.model(registered.model).record[RECORDED]["source"]
+    later = collection.add_model(
+        collection.head(registered.model), {"scope": "remember"}, parent=registered.model
+    )
+    assert collection.calibrations.of(later) == collection.calibrations.of(registered.model)
+
+
+def test_a_backup_has_it(engine: SearchEngine, collection: Collection, tmp_path: Path) -> None:
+    calibrate_by_documents(collection)
+    known = collection.calibrations.of("v0")
+    engine.backup("t", tmp_path / "backup")
+    with SearchEngine(tmp_path / "other", encoder=HashingEncoder) as other:
+        assert other.restore(tmp_path / "backup").calibrations.of("v0") == known is not None
+
+
+def test_http_has_it_and_an_upload_brings_it(home: Path) -> None:
+    with SearchEngine(home, encoder=HashingEncoder) as engine:
+        engine.create("t")
+        app = create_app(engine)
+        app.state.service.calibrate_after_s = 0.0
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            body = [{"id": one.id, "text": one.text} for one in _documents()]
+            assert client.put("/v1/collections/t/documents", json=body).status_code == 200
+            while app.state.service._calibrating:
+                client.get("/healthz")
+            answer = client.post("/v1/collections/t/search", json={"query": "word1 word2 word3"}).json()
+    assert set(answer["confidence"]) == {"verdict", "probability", "fitted_on", "queries", "floor"}
+    assert isinstance(wire.search_result("word1", answer).confidence, Confidence)
+
+
+def test_queries_are_made_of_a_document() -> None:
+    document = Document("a", "The quick brown foxes jumped over several lazy sleeping dogs yesterday evening")
+    query = known_item_query(document)
+    assert query is not None
+    assert query == known_item_query(document)
+    assert set(query.split()) <= set(document.text.lower().split())
+    assert known_item_query(Document("b", "too short")) is None
