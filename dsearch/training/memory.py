@@ -10,7 +10,7 @@ unseen score of a query is that of its hidden documents, where its other relevan
 ranking and judgements.
 
 Rankings are those of a pool for each query: the best documents of the searches that are compared, those that
-the memory raises most, and the relevant ones.
+the memory raises most, and the relevant ones (the best 200 of them).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.ranking import DEPTH, Ranking, padded
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevant import DEPTH, Relevant, padded
 from dsearch.training.tune import ChosenSetting, Setting, Trials, TunedSearch, head_of
 
 STRENGTHS = (0.1, 0.2, 0.4, 0.8, 1.5)
@@ -38,6 +39,8 @@ NULL_LEVELS = (0.3, 0.5, 0.7)
 SCOPE = "memory"  # of its record
 _ROUNDS = 5
 _POOL = 100  # of each search in a pool
+_RELEVANT = 200  # of a query in a pool: those that the search finds first
+_ALL_AT_ONCE = 1 << 24  # queries times documents: beyond, only the pool is scored
 _FOLDS = 10
 _FEWEST = 20  # queries: with fewer, a slice says too little to choose by
 _QUERIES_AT_A_TIME = 32
@@ -249,11 +252,12 @@ def _values(
     values: dict[tuple[Setting, MemorySetting | None], _Values] = {}
     states = torch.as_tensor(drawn.states)
     hidings = [None, *_hidings(examples)]
+    judged = [pool.judged(hidden) for hidden in hidings]
     for memory, rounds in _remembered(examples, pool, states, hidings):
         for setting, base in pool.scores.items():
             rows = [
-                pool.ndcg(base if of is None else base + of, hidden)
-                for of, hidden in zip(rounds, hidings, strict=True)
+                of_round.ndcg(base if of is None else base + of)
+                for of, of_round in zip(rounds, judged, strict=True)
             ]
             values[setting, memory] = _Values(rows[0], _mean_of_rounds(rows[1:]))
     return values
@@ -280,8 +284,7 @@ def _remembered(
                 if of is None:
                     plain[key].append(None)
                     continue
-                recalled = of.memory.with_setting(1.0, *key)(states, above=ALIKE)
-                plain[key].append(of.scores(recalled, pool.positions))
+                plain[key].append(pool.raised_by(of, of.memory.with_setting(1.0, *key), states))
         yield setting, [None if of is None else setting.strength * of for of in plain[key]]
 
 
@@ -325,11 +328,21 @@ class _Pool:
         ranking = Ranking(drawn)
         dim = drawn.states.shape[1]
         positions, grades = padded(drawn.relevant)
-        proposed = [np.where(positions < 0, -1, positions), _raised(examples, drawn)]
+        proposed = [_raised(examples, drawn)]
+        parts = torch.as_tensor(np.maximum(positions, 0)).split(_QUERIES_AT_A_TIME)
+        absent = torch.as_tensor(positions < 0).split(_QUERIES_AT_A_TIME)
         heads = {setting: head_of(setting, dim).settle() for setting in settings}
         for setting, head in heads.items():
-            blocks = ranking.scores(head, setting.hop_strength)
-            best = [block.topk(min(_POOL, block.shape[1])).indices for block in blocks]
+            best: list[Int64[Tensor, "batch some"]] = []
+            for part, none, block in zip(
+                parts, absent, ranking.scores(head, setting.hop_strength), strict=True
+            ):
+                best.append(block.topk(min(_POOL, block.shape[1])).indices)
+                if len(proposed) == 1:  # the first setting
+                    own = block.gather(1, part).masked_fill(none, -torch.inf)
+                    own = own.topk(min(_RELEVANT, own.shape[1]))
+                    relevant = part.gather(1, own.indices).masked_fill(own.values == -torch.inf, -1)
+                    best[-1] = torch.cat([best[-1], relevant], dim=1)
             proposed.append(torch.cat(best).numpy())
         pool = _distinct(np.concatenate(proposed, axis=1))
         at = torch.as_tensor(np.maximum(pool, 0)).split(_QUERIES_AT_A_TIME)
@@ -340,29 +353,51 @@ class _Pool:
             blocks = ranking.scores(head, setting.hop_strength)
             in_pool = [block.gather(1, part) for block, part in zip(blocks, at, strict=True)]
             scores[setting] = torch.cat(in_pool).masked_fill(missing, -torch.inf)
-        graded = np.zeros(pool.shape, np.float32)
-        for column in range(positions.shape[1]):
-            graded += np.where(pool == positions[:, column : column + 1], grades[:, column : column + 1], 0)
+        graded = Relevant(drawn.relevant).gains(pool).astype(np.float32)
         return cls(pool, scores, torch.as_tensor(graded), (positions, grades))
 
-    def ndcg(
-        self, scores: Float[Tensor, "queries pool"], hidden: Bool[np.ndarray, " positions"] | None
-    ) -> Float[np.ndarray, " queries"]:
-        """nDCG@10 of each query; with `hidden` on those documents alone, NaN where none is relevant."""
+    def raised_by(
+        self, bound: SnapshotMemory, memory: QueryMemory, states: Float[Tensor, "queries encoder_dim"]
+    ) -> Float[Tensor, "queries pool"]:
+        """γ M of the pool; in a small collection of all documents together, which is less to look up."""
+        recalled = memory(states, above=ALIKE)
+        if len(states) * bound.snapshot.positions > _ALL_AT_ONCE:
+            return bound.scores(recalled, self.positions)
+        present = torch.as_tensor(self.positions >= 0)
+        at = torch.as_tensor(np.maximum(self.positions, 0))
+        return bound.of_all(recalled).gather(1, at).masked_fill(~present, 0.0)
+
+    def judged(self, hidden: Bool[np.ndarray, " positions"] | None) -> _Judged:
+        """Grades of the pool; with `hidden` those of these documents alone."""
         positions, relevant = self.relevant
-        grades = self.grades
+        grades, outside = self.grades, None
         if hidden is not None:
-            other = torch.as_tensor(~hidden[np.maximum(self.positions, 0)]) & (grades > 0)
-            scores, grades = scores.masked_fill(other, -torch.inf), grades.masked_fill(other, 0.0)
+            outside = torch.as_tensor(~hidden[np.maximum(self.positions, 0)]) & (grades > 0)
+            grades = grades.masked_fill(outside, 0.0)
             relevant = np.where(hidden[np.maximum(positions, 0)], relevant, 0.0)
-        depth = min(DEPTH, scores.shape[1])
-        discounts = 1 / np.log2(np.arange(DEPTH) + 2)
-        top = scores.topk(depth, dim=1)
-        gains = grades.gather(1, top.indices).masked_fill(top.values == -torch.inf, 0.0).double().numpy()
         ideal = -np.sort(-relevant, axis=1)[:, :DEPTH].astype(np.float64)
-        best = ideal @ discounts[: ideal.shape[1]]
+        return _Judged(grades, outside, ideal @ _DISCOUNTS[: ideal.shape[1]])
+
+
+_DISCOUNTS = 1 / np.log2(np.arange(DEPTH) + 2)
+
+
+class _Judged(NamedTuple):
+    """Grades of a pool, documents that are taken out of its ranking, and the best possible DCG@10."""
+
+    grades: Float[Tensor, "queries pool"]
+    outside: Bool[Tensor, "queries pool"] | None
+    best: Float[np.ndarray, " queries"]
+
+    def ndcg(self, scores: Float[Tensor, "queries pool"]) -> Float[np.ndarray, " queries"]:
+        """nDCG@10 of each query; NaN where nothing is relevant."""
+        if self.outside is not None:
+            scores = scores.masked_fill(self.outside, -torch.inf)
+        top = scores.topk(min(DEPTH, scores.shape[1]), dim=1)
+        gains = self.grades.gather(1, top.indices).masked_fill(top.values == -torch.inf, 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(best > 0, gains @ discounts[:depth] / best, np.nan)
+            dcg = gains.double().numpy() @ _DISCOUNTS[: gains.shape[1]]
+            return np.where(self.best > 0, dcg / self.best, np.nan)
 
 
 @torch.inference_mode()

@@ -1,9 +1,6 @@
 """Rank the whole corpus for known queries by a head; basis of headroom, gate and tuning.
 
 The ranking is exact, without candidate generation. Everything that does not depend on the head is cached.
-
-The module also has the relevant positions of many queries as matrices, and nDCG@10 of rankings of positions.
-`dsearch.evaluation` measures runs of ids; here a ranking is one row of positions.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
@@ -22,94 +19,10 @@ from dsearch.attention.scores import length, unit
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.layer import HOP_CANDIDATES
 from dsearch.engine.ranking.memory import SnapshotMemory
-from dsearch.evaluation.metrics import JudgedQuery, ndcg
 from dsearch.products import product
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages
-
-DEPTH = 10
-
-
-class Relevant:
-    """Relevant documents of some queries, prepared for scoring many rankings.
-
-    Args:
-        relevant: for each query, positions and grades; a query may have none.
-    """
-
-    def __init__(self, relevant: Sequence[tuple[np.ndarray, np.ndarray]]):
-        self._positions, self._grades = padded(relevant)
-        self._ideal = -np.sort(-self._grades, axis=1).astype(np.float64)
-
-    def ndcg_at_10(self, top: Int64[np.ndarray, "queries depth"]) -> Float[np.ndarray, " queries"]:
-        """nDCG@10 of each ranking; NaN where nothing is relevant."""
-        gains = gains_of(top[:, :DEPTH], self._positions, self._grades)
-        with np.errstate(invalid="ignore"):
-            return ndcg(JudgedQuery(gains, self._ideal), DEPTH)
-
-
-def ndcg_at_10(
-    top: Int64[np.ndarray, "queries depth"], relevant: Sequence[tuple[np.ndarray, np.ndarray]]
-) -> Float[np.ndarray, " queries"]:
-    """`Relevant.ndcg_at_10`, for rankings that are scored once."""
-    return Relevant(relevant).ndcg_at_10(top)
-
-
-def without(
-    top: Int64[np.ndarray, "queries depth"], taken_out: Bool[np.ndarray, "queries depth"]
-) -> Int64[np.ndarray, "queries depth"]:
-    """Rankings without some of their documents: what stood below moves up, −1 at the end."""
-    order = np.argsort(taken_out, axis=1, kind="stable")
-    return np.take_along_axis(np.where(taken_out, -1, top), order, axis=1)
-
-
-class Pairs:
-    """Some positions of each query, to be looked up in rankings.
-
-    Comparing every rank with every position takes memory and time of queries × depth × positions: with
-    hundreds of judgements a query it was more than half of a training.
-
-    Args:
-        positions: of each query, its own.
-    """
-
-    def __init__(self, positions: Sequence[Int64[np.ndarray, " _"]]):
-        rows = np.repeat(np.arange(len(positions)), [len(of) for of in positions])
-        flat = np.concatenate([*positions, np.empty(0, np.int64)]).astype(np.int64)
-        self._stride = int(flat.max(initial=0)) + 2  # a position of −1, or one beyond, is no query's
-        self._codes = np.unique(rows * self._stride + flat)
-
-    def among(self, top: Int64[np.ndarray, "queries depth"]) -> Bool[np.ndarray, "queries depth"]:
-        """True where a query's ranking has one of its positions."""
-        if not len(self._codes):
-            return np.zeros(top.shape, bool)
-        inside = (top >= 0) & (top < self._stride)
-        codes = np.arange(len(top))[:, None] * self._stride + np.where(inside, top, 0)
-        at = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        return inside & (self._codes[at] == codes)
-
-
-def gains_of(
-    top: Int64[np.ndarray, "queries depth"],
-    positions: Int64[np.ndarray, "queries positives"],
-    grades: Float32[np.ndarray, "queries positives"],
-) -> Float[np.ndarray, "queries depth"]:
-    """The grade at each rank, 0 where the document is not relevant."""
-    return np.einsum("qdp,qp->qd", top[:, :, None] == positions[:, None, :], grades.astype(np.float64))
-
-
-def padded(
-    relevant: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> tuple[Int64[np.ndarray, "queries longest"], Float32[np.ndarray, "queries longest"]]:
-    """Positions and grades of every query as matrices; −2 and 0 where a query has fewer."""
-    longest = max([1, *(len(positions) for positions, _ in relevant)])
-    at = np.full((len(relevant), longest), -2, np.int64)
-    grades = np.zeros((len(relevant), longest), np.float32)
-    for row, (positions, graded) in enumerate(relevant):
-        at[row, : len(positions)] = positions
-        grades[row, : len(positions)] = graded
-    return at, grades
-
+from dsearch.training.relevant import DEPTH
 
 _QUERIES_AT_A_TIME = 32
 # Keyword scores of all queries over all documents are kept between heads up to this size.
@@ -129,7 +42,7 @@ class Ranking:
     def __init__(self, examples: Examples, *, keywords: bool = True):
         self.examples = examples
         self._corpus = examples.once("corpus", lambda: corpus_embeddings(examples.snapshot))
-        self._further = FurtherPassages.of(examples.snapshot, self._corpus)
+        self._further = examples.once("further", lambda: FurtherPassages.of(examples.snapshot, self._corpus))
         self._keywords = keywords
         self._keyword: KeywordScores | None = None
         self._weighed_by: tuple[float, float] | None = None
@@ -166,7 +79,34 @@ class Ranking:
         states = self.examples.states if states is None else states
         if corpus is None:
             corpus, further = self._corpus, self._further
-        return self._tops(heads, hop_strengths, depth, states, corpus, further)
+        both = self._tops(heads, hop_strengths, depth, states, corpus, further)
+        return [[of.whole for of in of_head] for of_head in both]
+
+    @torch.inference_mode()
+    def tops_without(
+        self,
+        heads: Sequence[Head],
+        hop_strengths: Sequence[float],
+        removed: Sequence[Int64[np.ndarray, " _"]],
+        *,
+        states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+        corpus: Float[Tensor, "documents encoder_dim"] | None = None,
+        further: FurtherPassages | None = None,
+    ) -> list[list[BothTops]]:
+        """`tops_of_alike`, and the same without some documents of each query, for which others move up.
+
+        Args:
+            heads: heads that project alike.
+            hop_strengths: hop strengths of each.
+            removed: for each query, positions that are left out of the second ranking.
+            states: see `tops_of_alike`, like the next two.
+            corpus: embeddings of the documents.
+            further: further passages of `corpus`.
+        """
+        states = self.examples.states if states is None else states
+        if corpus is None:
+            corpus, further = self._corpus, self._further
+        return self._tops(heads, hop_strengths, DEPTH, states, corpus, further, removed)
 
     def _tops(
         self,
@@ -176,13 +116,23 @@ class Ranking:
         states: Float32[np.ndarray, "queries encoder_dim"],
         corpus: Float[Tensor, "documents encoder_dim"],
         further: FurtherPassages | None,
-    ) -> list[list[Int64[np.ndarray, "queries depth"]]]:
+        removed: Sequence[Int64[np.ndarray, " _"]] | None = None,
+    ) -> list[list[BothTops]]:
         depth = min(depth, len(self._corpus))
-        best = [[np.zeros((len(self.examples), depth), np.int64) for _ in hop_strengths] for _ in heads]
+        shape = len(self.examples), depth
+        best = [
+            [BothTops(*(np.zeros(shape, np.int64) for _ in range(2))) for _ in hop_strengths] for _ in heads
+        ]
         for which, of_heads in self._mixtures(heads, hop_strengths, states, corpus, further):
+            at = which.numpy()
+            out = None if removed is None else _pairs_of([removed[query] for query in at.tolist()])
             for of_head, mixtures in zip(best, of_heads, strict=True):
                 for of, mixed in zip(of_head, mixtures, strict=True):
-                    of[which.numpy()] = mixed.topk(depth, dim=1).indices.cpu().numpy()
+                    of.whole[at] = of.rest[at] = mixed.topk(depth, dim=1).indices.cpu().numpy()
+                    if out is not None and len(out[0]):
+                        scores = mixed.clone()
+                        scores[out] = -torch.inf
+                        of.rest[at] = scores.topk(depth, dim=1).indices.cpu().numpy()
         return best
 
     @torch.inference_mode()
@@ -212,7 +162,7 @@ class Ranking:
                 keyword = self._keyword_scores(alike)(which).to(device)
             own = torch.as_tensor(states[which.numpy()]).to(device)
             queries = alike.queries(own)
-            scored = self._scores(alike, queries, corpus, further)
+            scored = _Scored.of(alike.fold(queries), corpus, further)
             remembered: dict[QueryMemory, Tensor] = {}
             for head in heads:
                 if head.memory is not None and head.memory not in remembered:
@@ -245,30 +195,28 @@ class Ranking:
         self,
         head: Head,
         queries: Float[Tensor, "batch heads key_dim"],
-        scored: tuple[Float[Tensor, "batch heads documents"], Int64[Tensor, "batch heads documents"] | None],
+        scored: _Scored,
         beside: _Beside,
         corpus: Float[Tensor, "documents encoder_dim"],
         further: FurtherPassages | None,
         which: Int64[Tensor, " batch"],
         hop_strengths: Sequence[float],
     ) -> Iterator[Float[Tensor, "batch documents"]]:
-        scores, taken = scored
-        logits = self._logits(head, scores, beside)
+        logits = self._logits(head, scored.best, beside)
         first = self._mixed(head, logits, which)
         hop = None
         if any(hop_strengths):
             found = first.topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
             weights = logits.gather(2, found[:, None].expand(-1, head.heads, -1)).softmax(-1)
-            hop = _Hop(queries, scores, self._pooled(head, weights, found, corpus, further, taken))
+            hop = _Hop(
+                queries, scored, self._pooled(head, weights, found, corpus, further, scored.taken(further))
+            )
         for strength in hop_strengths:
             mixed = first
             if strength and hop is not None:
-                if further is None:
-                    turned, over = hop.scores(strength, lambda of: product(head.fold(of), corpus))
-                    logits = self._logits(head, turned, beside, over)
-                else:  # which passage is the best one is no linear matter
-                    turned, _ = self._scores(head, hop.queries(strength), corpus, further)
-                    logits = self._logits(head, turned, beside)
+                turned, over = hop.scores(strength, lambda of: _passages(head.fold(of), corpus, further))
+                scores = turned.first if further is None else further.raised(turned.first, turned.further)
+                logits = self._logits(head, scores, beside, over)
                 mixed = self._mixed(head, logits, which)
             yield mixed
 
@@ -280,18 +228,6 @@ class Ranking:
                 head.keyword_weighting,
             )
         return self._keyword
-
-    def _scores(
-        self,
-        head: Head,
-        queries: Float[Tensor, "batch heads key_dim"],
-        corpus: Float[Tensor, "documents encoder_dim"],
-        further: FurtherPassages | None,
-    ) -> tuple[Float[Tensor, "batch heads documents"], Int64[Tensor, "batch heads documents"] | None]:
-        """q · k, and the passage of each document that it is of; None where each has but one."""
-        folded = head.fold(queries)
-        scores = product(folded, corpus)
-        return (scores, None) if further is None else further.taken(folded, scores)
 
     def _logits(
         self,
@@ -353,37 +289,100 @@ class _Beside(NamedTuple):
     memory: Float[Tensor, "batch documents"] | None
 
 
+class BothTops(NamedTuple):
+    """Best positions for every query, best first, of all documents and without those that were left out."""
+
+    whole: Int64[np.ndarray, "queries depth"]
+    rest: Int64[np.ndarray, "queries depth"]
+
+
+def _pairs_of(
+    positions: Sequence[Int64[np.ndarray, " _"]],
+) -> tuple[Int64[Tensor, " pairs"], Int64[Tensor, " pairs"]]:
+    """Row and position of each."""
+    rows = np.repeat(np.arange(len(positions)), [len(of) for of in positions])
+    return torch.as_tensor(rows), torch.as_tensor(np.concatenate([*positions, np.empty(0, np.int64)]))
+
+
+class _Passages(NamedTuple):
+    """Scores of first and of further passages."""
+
+    first: Float[Tensor, "batch heads documents"]
+    further: Float[Tensor, "batch heads further"]
+
+
+def _passages(
+    folded: Float[Tensor, "batch heads encoder_dim"],
+    corpus: Float[Tensor, "documents encoder_dim"],
+    further: FurtherPassages | None,
+) -> _Passages:
+    first = product(folded, corpus)
+    return _Passages(first, first[..., :0] if further is None else product(folded, further.embeddings))
+
+
+class _Scored:
+    """q · k of first passages, of further ones, and of each document's best one.
+
+    Both are linear in the query, so a hop combines those of two queries; only then the best ones are chosen.
+    """
+
+    def __init__(
+        self,
+        first: Float[Tensor, "batch heads documents"],
+        further: Float[Tensor, "batch heads further"],
+        best: Float[Tensor, "batch heads documents"],
+    ):
+        self.first, self.further, self.best = first, further, best
+        self._taken: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        folded: Float[Tensor, "batch heads encoder_dim"],
+        corpus: Float[Tensor, "documents encoder_dim"],
+        further: FurtherPassages | None,
+    ) -> _Scored:
+        """Scores of folded queries."""
+        first, more = _passages(folded, corpus, further)
+        best = first if further is None else further.raised(first.clone(), more)
+        return cls(first, more, best)
+
+    def taken(self, further: FurtherPassages | None) -> Int64[Tensor, "batch heads documents"] | None:
+        """The best passage of each document; None where each has but one."""
+        if further is not None and self._taken is None:
+            self._taken = further.best(self.first, self.further)[1]
+        return self._taken
+
+
 class _Hop:
     """Queries refined by their pooled keys (`dsearch.attention.retrieval.hops.refine`), at any strength.
 
     The turned query is a combination of the query q and the pooled key c, and scores are linear in it:
     |q| · unit(unit(q) + g · unit(c)) · k = (q · k + g |q| · unit(c) · k) / |unit(q) + g · unit(c)|. So one
-    more product with the corpus serves all strengths.
+    more product with the corpus serves all strengths. The divisor is above 0: it changes no best passage.
     """
 
     def __init__(
         self,
         queries: Float[Tensor, "batch heads key_dim"],
-        scores: Float[Tensor, "batch heads documents"],
+        scored: _Scored,
         pooled: Float[Tensor, "batch heads key_dim"],
     ):
-        self._queries, self._scores = queries, scores
+        self._queries, self._scored = queries, scored
         self._length = length(queries)
         self._towards = unit(pooled)
-        self._along: Tensor | None = None
-
-    def queries(self, strength: float) -> Float[Tensor, "batch heads key_dim"]:
-        """The turned queries."""
-        return self._length * unit(unit(self._queries) + strength * self._towards)
+        self._along: _Passages | None = None
 
     def scores(
-        self, strength: float, score: Callable[[Tensor], Tensor]
-    ) -> tuple[Float[Tensor, "batch heads documents"], Float[Tensor, "batch heads 1"]]:
-        """Their scores, before and with what they are to be divided by; `score` gives those of a query."""
+        self, strength: float, score: Callable[[Tensor], _Passages]
+    ) -> tuple[_Passages, Float[Tensor, "batch heads 1"]]:
+        """Their scores before they are divided, and the divisor; `score` gives those of a query."""
         if self._along is None:
             self._along = score(self._length * self._towards)
         turned = length(unit(self._queries) + strength * self._towards)
-        return torch.add(self._scores, self._along, alpha=strength), turned.clamp_min(1e-12)
+        first = torch.add(self._scored.first, self._along.first, alpha=strength)
+        further = torch.add(self._scored.further, self._along.further, alpha=strength)
+        return _Passages(first, further), turned.clamp_min(1e-12)
 
 
 class KeywordScores:

@@ -25,7 +25,8 @@ from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import MEASURE, Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.loop.observer import Observer
-from dsearch.training.ranking import Ranking, Relevant
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevant import Relevant
 from dsearch.types import Progress
 
 KEYWORDS_ALONE = 30.0  # similarities are within ±1: so large a weight leaves them the ties

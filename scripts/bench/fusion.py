@@ -28,7 +28,8 @@ from dsearch.corpus import BeirFolder, Problems, python_corpus
 from dsearch.engine import Collection, SearchEngine
 from dsearch.evaluation import bootstrap_columns, cross_validation, read_folds, without_pairs
 from dsearch.training import Examples, examples_from_judgements, tune
-from dsearch.training.ranking import Ranking, ndcg_at_10
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevant import ndcg_at_10
 from dsearch.training.tune import DEFAULT, DENSE, KEYWORD, WEIGHTINGS, Setting, head_of
 
 FEW = 48

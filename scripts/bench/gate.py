@@ -8,12 +8,13 @@ With a BEIR folder whose collection is indexed, heads learn from qrels/train; te
     coin        the changes that a trained head makes, each with its sign by coin: no gain is the truth
     random      heads with random projections, small to large
     shuffled    heads trained on judgements that were dealt out anew among the queries
-    whole       `finetune` from tuning to verdict on such judgements: head or tuned search may pass
+    memory      a query memory of such judgements, chosen and judged beside the untrained search
+    whole       `finetune` from tuning to verdict on such judgements: head, tuned search or memory may pass
     poisoned    heads trained on clicks that name one document for whatever is asked, or any documents at all,
                 before the trusted slice that clicks are judged by
     real        heads trained as they should be, cross-fitted; so many resamplings of their held-out queries
 
-Of the first four no more than alpha may pass, of poison none, of the last nearly all.
+Of the first five no more than alpha may pass, of poison none, of the last nearly all.
 
 Rows that begin with "simulated" train nothing: they draw changes of nDCG@10, most of them 0 and a few of them
 jumps (the document at another rank of the first ten, or small changes of many graded documents), for one
@@ -64,6 +65,11 @@ from dsearch.training import (
 from dsearch.training.finetune.feedback import judged_by_trusted
 from dsearch.training.gate.gate import GateReport, judge_candidates
 from dsearch.training.gate.held_out import Answers, HeldOut, joined, split_folds
+from dsearch.training.memory import MemoryTrials
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevant import Relevant
+from dsearch.training.tune import DEFAULT, DENSE, KEYWORD, head_of
+from dsearch.training.tune import Trials as TuningTrials
 
 FOLDS = 3
 SCALES = (1e-4, 1e-3, 1e-2)
@@ -144,6 +150,8 @@ def main() -> None:
     parser.add_argument("--simulated", type=int, default=0, help="draws of each row that trains nothing")
     parser.add_argument("--home", type=Path, default=Path("index"))
     parser.add_argument("--null-heads", type=int, default=200)
+    parser.add_argument("--memories", type=int, default=200)
+    parser.add_argument("--queries", type=int, help="draw so many of the training queries [all]")
     parser.add_argument("--whole", type=int, default=20)
     parser.add_argument("--resamplings", type=int, default=100)
     parser.add_argument("--poisoned", type=int, default=20)
@@ -160,7 +168,7 @@ def main() -> None:
     examples = None
     if arguments.folder is not None:
         with SearchEngine(arguments.home, readonly=True) as engine:
-            examples = judged(engine, arguments.folder)
+            examples = judged(engine, arguments.folder, arguments.queries)
     try:
         for row in rows_of(examples, arguments):
             rows[row.name] = row
@@ -174,9 +182,12 @@ def main() -> None:
         raise SystemExit("interrupted: the rows above are what was done until then")
 
 
-def judged(engine: SearchEngine, folder: Path) -> Examples:
+def judged(engine: SearchEngine, folder: Path, queries: int | None = None) -> Examples:
     training = read_judgements(folder, "train", None).qrels
     texts = {query.id: query.text for query in BeirFolder(folder).queries(Problems())}
+    if queries is not None and queries < len(training):
+        drawn = np.random.default_rng(0).choice(sorted(training), queries, replace=False)
+        training = {query: training[query] for query in drawn.tolist()}
     return examples_from_judgements(engine.collection(folder.name), texts, training)
 
 
@@ -220,6 +231,7 @@ def kinds(trials: Trials, arguments: argparse.Namespace) -> list[Kind]:
             )
             for how in (ONE_DOCUMENT, ANY_DOCUMENTS)
         ),
+        Kind("memory of shuffled judgements", arguments.memories, trials.memory),
         Kind("shuffled, tuning and training", arguments.whole, trials.whole),
         Kind("signs by coin", null, trials.coin),
         Kind("real gains, resampled", arguments.resamplings, trials.resampled, False),
@@ -440,6 +452,7 @@ class Trials:
 
     def __init__(self, examples: Examples, epochs: int, null_epochs: int):
         self._examples = examples
+        self._remembering = examples.remembering()
         self._epochs, self._null_epochs = epochs, null_epochs
         self._parts = split_folds(examples, FOLDS, seed=0)
         self._untrained = Head(examples.states.shape[1]).eval()
@@ -454,6 +467,17 @@ class Trials:
         training = dealt_anew(self._fold(seed % FOLDS).training, seed)
         options = TrainingOptions(epochs=self._null_epochs, retention=0.0, seed=seed)
         return self._judged(seed, train_head(training, options))
+
+    def memory(self, seed: int) -> Outcome:
+        """A memory of judgements of other queries, beside the untrained search."""
+        examples = dealt_anew(self._remembering, seed)
+        ranking, relevant = Ranking(examples), Relevant(examples.relevant)
+        dim = examples.states.shape[1]
+        values = {of: relevant.ndcg_at_10(ranking.top(head_of(of, dim))) for of in (DEFAULT, DENSE, KEYWORD)}
+        trials = TuningTrials(examples, np.arange(len(examples)), values, DEFAULT, seed, 0.0)
+        chosen, report = MemoryTrials.of(trials).judged()
+        outcome = Outcome.of(report)
+        return replace(outcome, passed=outcome.passed and chosen.memory is not None)
 
     def whole(self, seed: int) -> Outcome:
         """Whether anything goes live of what is tuned and trained on judgements of other queries."""

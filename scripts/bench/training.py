@@ -73,7 +73,7 @@ from dsearch.training import (
 )
 from dsearch.training.finetune.full import further_of
 from dsearch.training.losses.passages import FurtherPassages
-from dsearch.training.ranking import ndcg_at_10
+from dsearch.training.relevant import ndcg_at_10
 from dsearch.types import Progress, Query
 
 MEASURES = ["nDCG@10", "Recall@100"]

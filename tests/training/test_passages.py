@@ -12,10 +12,11 @@ from support.training.opened_heads import batch_of, both_ways, opened_head, unit
 from support.training.opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.engine import PassageOptions
 from dsearch.training import TrainingOptions, examples_from_judgements, finetune
 from dsearch.training.gate.gate import overlap_of_canaries
-from dsearch.training.losses import objectives, partition
+from dsearch.training.losses import objectives, partition, passages
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.ranking import Ranking
 from dsearch.types import Document, Query
@@ -99,6 +100,24 @@ def test_without_further_passages_every_objective_is_what_it_was(name: str) -> N
     objective = objectives.OBJECTIVES[name]
     plain = objective(replace(batch, further=None))
     same_with_gradients(objective(replace(batch, further=nothing)), plain, batch.head)
+
+
+@pytest.mark.parametrize("most_levels", [0, 64])
+def test_the_best_passage_is_that_of_the_largest_score(
+    most_levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passages in any order, by one pass for each of a document's or by a reduction over all."""
+    monkeypatch.setattr(passages, "_MOST_LEVELS", most_levels)
+    owners = torch.tensor([7, 1, 19, 1, 5, 7, 1])
+    further = FurtherPassages(unit(len(owners), 8), owners)
+    scores, more = torch.randn(3, 2, DOCUMENTS), torch.randn(3, 2, len(owners))
+    more[..., 0] = scores[..., 7]  # of equal ones the first
+    every = torch.cat([scores, more], -1)
+    expected = best_passages(every, further.numbered(DOCUMENTS), DOCUMENTS)
+    raised, best = further.best(scores, more)
+    assert torch.equal(best, expected)
+    assert torch.equal(raised, every.gather(-1, expected))
+    assert torch.equal(further.raised(scores.clone(), more), raised)
 
 
 # --- a collection

@@ -26,7 +26,7 @@ from dsearch.training.loop.loop import NothingFurther
 from dsearch.training.loop.student import Student
 from dsearch.training.losses.objectives import DEFAULT_OBJECTIVE
 from dsearch.training.options import TrainingOptions
-from dsearch.training.ranking import padded
+from dsearch.training.relevant import padded
 from dsearch.training.scopes.head import MakeTask, descend, head_groups
 
 

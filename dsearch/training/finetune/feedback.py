@@ -29,7 +29,8 @@ from dsearch.training.gate.held_out import Answers
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import TrainingOptions, feedback_options
-from dsearch.training.ranking import DEPTH, Ranking, ndcg_at_10, without
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevant import DEPTH, ndcg_at_10, without
 from dsearch.types import query_name
 
 NO_TRUST = (

@@ -42,7 +42,8 @@ from dsearch.training.loop.student import Student
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.memory import MemoryTrials, memory_of
 from dsearch.training.options import TrainingOptions
-from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
+from dsearch.training.ranking import KeywordScores, corpus_embeddings
+from dsearch.training.relevant import padded
 from dsearch.training.scopes.head import MakeTask, new_head
 from dsearch.training.tune import MIN_QUERIES, ChosenSetting, Trials, TunedSearch, head_of, setting_of
 

@@ -52,7 +52,8 @@ from dsearch.training.gate.decision import (
 )
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.losses.passages import FurtherPassages
-from dsearch.training.ranking import DEPTH, corpus_embeddings
+from dsearch.training.ranking import corpus_embeddings
+from dsearch.training.relevant import DEPTH
 
 MEASURE = "nDCG@10"
 CANARIES = 200

@@ -23,7 +23,8 @@ from torch import Tensor
 from dsearch.attention.retrieval.head import Head
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages
-from dsearch.training.ranking import DEPTH, Pairs, Ranking, Relevant, gains_of, padded, without
+from dsearch.training.ranking import BothTops, Ranking
+from dsearch.training.relevant import Relevant
 
 ENOUGH = 500  # held-out queries: further folds would cost time and tell little more
 MOST = 1000  # of one fold that are ranked
@@ -85,8 +86,7 @@ class HeldOut:
         pairs = list(zip(held_out.relevant, seen, strict=True))
         self._whole = Relevant(held_out.relevant)
         self._residual = Relevant([(at[~of], grades[~of]) for (at, grades), of in pairs])
-        self._taken_out = Pairs([at[of] for (at, _), of in pairs])
-        self._depth = DEPTH + max((int(of.sum()) for of in seen), default=0)
+        self._removed = [at[of] for (at, _), of in pairs]
 
     def answers(
         self,
@@ -113,20 +113,16 @@ class HeldOut:
         further: FurtherPassages | None = None,
     ) -> list[dict[float, Answers]]:
         """Answers of each head at each hop strength; the heads may differ only in their keyword weight."""
-        ranked = self._ranking.tops_of_alike(
-            heads, hop_strengths, self._depth, states=states, corpus=corpus, further=further
+        ranked = self._ranking.tops_without(
+            heads, hop_strengths, self._removed, states=states, corpus=corpus, further=further
         )
         return [
             {strength: self._answers(top) for strength, top in zip(hop_strengths, tops, strict=True)}
             for tops in ranked
         ]
 
-    def _answers(self, top: Int64[np.ndarray, "queries depth"]) -> Answers:
-        return Answers(
-            self._whole.ndcg_at_10(top),
-            self.seen,
-            self._residual.ndcg_at_10(without(top, self._taken_out.among(top))),
-        )
+    def _answers(self, top: BothTops) -> Answers:
+        return Answers(self._whole.ndcg_at_10(top.whole), self.seen, self._residual.ndcg_at_10(top.rest))
 
 
 def split_folds(examples: Examples, folds: int, seed: int) -> list[list[int]]:
@@ -229,9 +225,8 @@ def headroom(examples: Examples, head: Head | None = None, *, keywords: bool = T
     """Quality of `head` (None: untrained) on the examples."""
     head = head or Head(examples.states.shape[1])
     top = Ranking(examples, keywords=keywords).top(head, _DEEP, hop_strength=head.hop_strength.item())
-    positions, grades = padded(examples.relevant)
-    relevant = gains_of(top, positions, grades) > 0
-    wanted = (grades > 0).sum(1)
+    relevant = Relevant(examples.relevant).gains(top) > 0
+    wanted = np.array([len(positions) for positions, _ in examples.relevant])
     return Headroom(
         queries=len(examples),
         judgements=int(wanted.sum()),

@@ -36,9 +36,9 @@ from torch import Tensor
 from dsearch.attention import Exact, exact_attention, reinforce_loss, sample
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
 from dsearch.attention.scores import keyword_part
-from dsearch.products import product
 from dsearch.training.losses import losses
-from dsearch.training.losses.partition import biased_partition, whole_partition
+from dsearch.training.losses.listwise import listwise_cross_entropy
+from dsearch.training.losses.partition import whole_partition
 from dsearch.training.losses.passages import FurtherPassages
 
 _FROZEN_AT_A_TIME = 512
@@ -133,67 +133,6 @@ class Batch:
 
 
 Objective = Callable[[Batch], Float[Tensor, ""]]
-
-
-def listwise_cross_entropy(
-    head: Head,
-    states: Float[Tensor, "batch encoder_dim"],
-    keyword: Float[Tensor, "batch documents"] | None,
-    corpus: Float[Tensor, "documents encoder_dim"],
-    relevant: Int64[Tensor, "batch positives"],
-    target: Float[Tensor, "batch positives"],
-    further: FurtherPassages | None = None,
-) -> Float[Tensor, ""]:
-    """Mean over the batch of −Σ_d p_d log Σ_h m_h softmax(l_h)_d; exact over the corpus.
-
-    Args:
-        head: head to train.
-        states: query embeddings.
-        keyword: b(q, d) for every document, or None for a dense search.
-        corpus: the stored embeddings.
-        relevant: positions of each query's positives; padding may point anywhere.
-        target: p_d, rows summing to 1; 0 at padding.
-        further: the further passages of long documents, which are scored by the best one.
-    """
-    folded = head.fold(head.queries(states))
-    if further is not None:
-        log_heads = _log_heads_of_best(head, folded, keyword, corpus, relevant, further)
-        log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
-        return -(target * log_weights).sum(-1).mean()
-    logits = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant])
-    if keyword is not None:
-        logits = logits + keyword_part(head.keyword_weight, keyword.gather(1, relevant))
-    whole = whole_partition(folded, corpus, head.temperature, keyword, head.keyword_weight)
-    log_heads = logits / head.temperature - whole.unsqueeze(-1)
-    log_weights = (head.mixture.log()[:, None] + log_heads).logsumexp(1)
-    return -(target * log_weights).sum(-1).mean()
-
-
-def _log_heads_of_best(
-    head: Head,
-    folded: Float[Tensor, "batch heads encoder_dim"],
-    keyword: Float[Tensor, "batch documents"] | None,
-    corpus: Float[Tensor, "documents encoder_dim"],
-    relevant: Int64[Tensor, "batch positives"],
-    further: FurtherPassages,
-) -> Float[Tensor, "batch heads positives"]:
-    """log softmax(l_h) at the positives, over documents of which the best passage counts.
-
-    The partition is that over all passages with every one but its document's best at −∞: exact, and in blocks
-    where the logits are too many to be kept.
-    """
-    batch, heads, _ = folded.shape
-    passages, owners = further.beside(corpus), further.numbered(len(corpus))
-    with torch.no_grad():
-        _, best = further.taken(folded, product(folded, corpus))
-        bias = folded.new_full((batch, heads, len(passages)), -torch.inf).scatter_(2, best, 0.0)
-    if keyword is not None:
-        weighted = keyword_part(head.keyword_weight, keyword) / head.temperature
-        bias = bias + weighted[..., owners]
-    at = best.gather(2, relevant[:, None].expand(-1, heads, -1))
-    logits = torch.einsum("bhd,bhpd->bhp", folded, passages[at]) / head.temperature
-    logits = logits + bias.gather(2, at)
-    return logits - biased_partition(folded, passages, bias, head.temperature).unsqueeze(-1)
 
 
 class FrozenAttention:

@@ -74,6 +74,11 @@ def biased_partition(
     return whole.unflatten(0, queries.shape[:2])
 
 
+def in_one_block(queries: Float[Tensor, "batch heads dim"], rows: int) -> bool:
+    """True if the logits of these queries over so many rows are one block."""
+    return queries.shape[:2].numel() * rows <= min(_BLOCK_LOGITS, _PLAIN_LOGITS)
+
+
 def _fit(queries: Float[Tensor, "batch heads dim"], corpus: Float[Tensor, "documents dim"]) -> bool:
     return queries.shape[:2].numel() * len(corpus) <= _PLAIN_LOGITS
 

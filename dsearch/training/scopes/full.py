@@ -37,7 +37,7 @@ from dsearch.training.loop.observer import Epoch
 from dsearch.training.loop.student import Student
 from dsearch.training.losses.losses import info_nce
 from dsearch.training.options import require_at_least_one, require_rates
-from dsearch.training.ranking import padded
+from dsearch.training.relevant import padded
 
 _STALENESS_QUERIES = 16  # each asks for fifty documents to be encoded again
 

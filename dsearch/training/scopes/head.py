@@ -33,7 +33,8 @@ from dsearch.training.loop.student import Student
 from dsearch.training.losses.objectives import NEED_TEACHER, OBJECTIVES, Batch, FrozenAttention, retention
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.options import HeadOptions, TrainingOptions
-from dsearch.training.ranking import KeywordScores, corpus_embeddings, padded
+from dsearch.training.ranking import KeywordScores, corpus_embeddings
+from dsearch.training.relevant import padded
 
 __all__ = ["Epoch", "MakeTask", "OnEpoch", "OnStudent", "TrainingDiverged", "train_head", "train_student"]
 
@@ -167,8 +168,10 @@ class _FrozenDocuments(NothingFurther):
     def __init__(self, examples: Examples, options: TrainingOptions, student: Student, device: str):
         self.trained = student
         self._examples, self._options = examples, options
-        self._corpus = examples.once("corpus", lambda: corpus_embeddings(examples.snapshot)).to(device)
-        self._further = FurtherPassages.of(examples.snapshot, self._corpus)
+        corpus = examples.once("corpus", lambda: corpus_embeddings(examples.snapshot))
+        further = examples.once("further", lambda: FurtherPassages.of(examples.snapshot, corpus))
+        self._corpus = corpus.to(device)
+        self._further = None if further is None else further.to(self._corpus.device)
         # What retention holds in place: every passage, as a document of its own.
         self._kept = self._corpus if self._further is None else self._further.beside(self._corpus)
         self._batches = _Batches(examples, device)

@@ -32,7 +32,8 @@ from dsearch.training.loop.observer import Epoch, Observer
 from dsearch.training.loop.run_folder import RunFolder, Stage
 from dsearch.training.loop.student import Student
 from dsearch.training.options import ValueOptions
-from dsearch.training.ranking import Ranking, ndcg_at_10
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevant import ndcg_at_10
 from dsearch.training.values.examples import ValueExamples, described
 from dsearch.training.values.task import (
     HeldEvidence,

@@ -15,7 +15,7 @@ from dsearch.jobs import RISKS
 from dsearch.training.gate.decision import SLICE_PRIOR, sign_flip_p_value
 from dsearch.training.gate.gate import Gate, judge, overlap_of_canaries
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.ranking import ndcg_at_10
+from dsearch.training.relevant import ndcg_at_10
 
 QUERIES = 120
 

@@ -9,7 +9,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
 from dsearch.training import examples_from_judgements
 from dsearch.training.gate.held_out import HeldOut
-from dsearch.training.ranking import DEPTH, Ranking
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevant import DEPTH
 from dsearch.types import Document
 
 SEEN = 2 * DEPTH

@@ -39,6 +39,23 @@ def test_listwise_cross_entropy_is_its_definition(heads: int, with_keywords: boo
 
 
 @pytest.mark.usefixtures("path")
+def test_listwise_weighs_queries_by_the_sum_of_their_targets() -> None:
+    batch = batch_of(opened_head(8, 1), unit(20, 8))
+    weights = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
+    loss = objectives.OBJECTIVES["listwise"]
+    whole = loss(replace(batch, target=batch.target * weights[:, None]))
+    single = ("states", "keyword", "relevant", "target", "scored", "teacher", "mask")
+    losses = [loss(replace(batch, **{name: getattr(batch, name)[[i]] for name in single})) for i in range(4)]
+    expected = (torch.stack(losses) * weights).mean()
+    torch.testing.assert_close(whole, expected)
+    learning = [batch.head.key_delta, batch.head.keyword_weight, batch.head.log_temperature]
+    for one, other in zip(
+        torch.autograd.grad(whole, learning), torch.autograd.grad(expected, learning), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("heads", [1, 3])
 def test_retention_is_the_divergence(heads: int) -> None:
     head, documents, corpus = opened_head(8, heads), unit(5, 8), unit(30, 8)
