@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Request, Response
 
+from dsearch.engine.episodes import TaskOutcome, UnknownEpisode
 from dsearch.errors import CollectionNotFound, Conflict, CorruptData, InsufficientStorage, InvalidRequest
 from dsearch.results import Recorded
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnknownQuery, UnsupportedMediaType
-from dsearch.service.feedback import Feedback, asker
+from dsearch.service.feedback import Feedback, asker, record_outcome
 from dsearch.service.middleware.strict_route import StrictRoute
-from dsearch.service.schemas.feedback import Events
+from dsearch.service.schemas.feedback import Events, OutcomeRequest
 from dsearch.service.state import TheService
 from dsearch.service.wire.json import json_answer
 from dsearch.service.wire.problems import documented
@@ -35,3 +38,29 @@ async def feedback(collection: str, events: Events, request: Request, service: T
     work = Feedback(service.catalogue, service.impressions, collection, asker(request), events)
     recorded = await service.feedback.run(work, characters=sum(len(one.object_id) for one in events))
     return json_answer(recorded)
+
+
+@router.post(
+    "/outcomes",
+    response_model=Recorded,
+    responses=documented(
+        CollectionNotFound, UnknownEpisode, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge
+    )
+    | documented(UnsupportedMediaType, Overloaded, FeedbackFull, InsufficientStorage),
+)
+async def outcome(collection: str, end: OutcomeRequest, request: Request, service: TheService) -> Response:
+    """Record how a task ended: a grade for what was read in its searches here. Training learns from it.
+
+    Sent again, the same outcome counts once; another outcome of the same episode is refused.
+    """
+    work = partial(
+        record_outcome,
+        service.catalogue,
+        service.episodes,
+        collection,
+        asker(request),
+        end.episode,
+        TaskOutcome(end.useful_ids, end.success),
+        end.client_id,
+    )
+    return json_answer(await service.feedback.run(work))
