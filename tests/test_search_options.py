@@ -35,7 +35,7 @@ NAMES = {*DECLARED, "filter"}
 
 @pytest.mark.parametrize("model", [SearchRequest, SearchParameters, BatchRequest, SimilarRequest])
 def test_requests_have_every_option(model: Any) -> None:
-    own = {"query", "queries", "like", "unlike", "explore"}
+    own = {"query", "queries", "like", "unlike", "explore", "episode"}
     assert {*model.model_fields} - own == NAMES
     for name, (field, about) in DECLARED.items():
         assert model.model_fields[name].default == field.default, name
@@ -45,7 +45,7 @@ def test_requests_have_every_option(model: Any) -> None:
 def test_keyword_arguments_have_every_option() -> None:
     assert {*get_type_hints(SearchKeywords)} == NAMES
     assert {*get_type_hints(SearchArguments)} == {field.name for field in fields(SearchOptions)}
-    assert {*get_type_hints(FindOptions)} == NAMES | {"explore"}
+    assert {*get_type_hints(FindOptions)} == NAMES | {"explore", "episode"}
     declared = get_type_hints(SearchOptions)
     for name, kind in get_type_hints(SearchArguments).items():
         assert name == "filter" or declared[name] == kind, name

@@ -17,9 +17,11 @@ class FindOptions(SearchKeywords, total=False):
     """Options of a search, described by `dsearch.search_options.SearchOptions`, whose defaults apply.
 
     explore: share of pages on which a coin swaps two documents, for feedback; servers only, as `partial`.
+    episode: name of the task that the search belongs to, for `report_outcome`.
     """
 
     explore: float
+    episode: str
 
 
 class WayToAttend(AttentionKeywords, SelectionKeywords, total=False):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
+from dsearch.engine.episodes import Episodes, TaskOutcome
 from dsearch.engine.feedback import Drawn, explored, impression_of
 from dsearch.errors import InvalidRequest
 from dsearch.service.collections import Catalogue
@@ -128,6 +129,27 @@ class Feedback:
                 "leave one of the two out"
             )
         return page
+
+
+def record_outcome(
+    catalogue: Catalogue,
+    episodes: Episodes,
+    name: str,
+    key: str,
+    episode: str,
+    outcome: TaskOutcome,
+    client_id: str = "",
+) -> StoredEvents:
+    """Write what the outcome of an episode says about the documents of a collection; durable on return.
+
+    Raises:
+        UnknownEpisode: none of its searches there is remembered.
+        InvalidRequest: a useful document that it neither found nor read.
+        CollectionNotFound, Conflict, FeedbackFull, InsufficientStorage, Unavailable.
+    """
+    with catalogue.using(name) as collection:
+        pages, events = episodes.feedback(key, episode, name, outcome, client_id=client_id, now_s=time.time())
+        return collection.feedback.record(pages, events)
 
 
 def _made_id(one: EventGiven, page: Impression) -> str:

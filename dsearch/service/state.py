@@ -18,6 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from dsearch.encoder import QueryCache
 from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.episodes import Episodes
 from dsearch.errors import DsearchError
 from dsearch.service.batching.worker import Worker
 from dsearch.service.collections import Catalogue
@@ -72,6 +73,7 @@ class Service:
         self.migrates_to = migrates_to
         self.metrics = Metrics()
         self.impressions = Impressions(explore=explore)
+        self.episodes = Episodes()
         self.catalogue = Catalogue(engine)
         self.searching = Worker(
             "search",

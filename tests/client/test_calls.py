@@ -13,7 +13,7 @@ from support.service.service_fakes import documents
 
 from dsearch.client import Client, LocalEngine
 from dsearch.client.operations.all import Operations
-from dsearch.errors import Conflict, DsearchError
+from dsearch.errors import Conflict, DsearchError, InvalidRequest
 from dsearch.store.documents import validate
 from dsearch.types import Document, Stamp
 
@@ -62,7 +62,7 @@ def test_the_local_engine_has_every_operation_with_its_signature() -> None:
 
 def test_a_client_shows_signatures_and_descriptions() -> None:
     client = Client()
-    assert list(inspect.signature(client.get).parameters) == ["collection", "id"]
+    assert list(inspect.signature(client.get).parameters) == ["collection", "id", "episode"]
     assert (client.get.__name__, client.get.__doc__) == ("get", Operations.get.__doc__)
 
 
@@ -379,3 +379,20 @@ def test_a_local_upsert_checks_each_document_once(
     written = local.upsert("checked", given)
     assert (written.inserted, written.refused, checked) == (2, 1, ["a", ["b"], "c"])
     assert "the document (id \"['b']\") has a list as its id; use a string" in written.problems[0].detail
+
+
+@pytest.mark.parametrize("api", ["http", "async", "local"])
+def test_outcomes_of_tasks_are_alike(apis: dict[str, Any], api: str) -> None:
+    asked = apis[api]
+    task = f"task-{api}"
+    asked.search("papers", "river stone", limit=3, episode=task)
+    [page] = asked.search_batch("papers", ["river"], limit=3, episode=task)
+    ids = [hit.id for hit in page.hits]
+    assert asked.get("papers", ids[1], episode=task).id == ids[1]
+    told = {"useful_ids": ids[:1], "success": True, "client_id": f"run-{api}"}
+    first = asked.report_outcome("papers", task, **told)
+    assert first.events >= 2
+    assert asked.report_outcome("papers", task, **told).repeated == first.events
+    for episode, options in (("none", told), (task, {**told, "useful_ids": ["none"]})):
+        with pytest.raises(InvalidRequest, match="no search of"):
+            asked.report_outcome("papers", episode, **options)

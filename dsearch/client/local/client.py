@@ -19,6 +19,7 @@ from dsearch.client.local.documents import LocalDocuments
 from dsearch.client.local.models import LocalModels, LocalUpkeep
 from dsearch.client.local.search import LocalSearch
 from dsearch.engine import SearchEngine
+from dsearch.engine.episodes import Episodes
 from dsearch.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class LocalEngine(LocalDocuments, LocalSearch, LocalModels, LocalUpkeep):
 
     def __init__(self, engine: SearchEngine, *, observer: Observer | None = None, device: str = "cpu"):
         self.engine, self.observer, self.device = engine, observer, device
+        self.episodes = Episodes()
         self._tasks = {}
 
     def ready(self) -> bool:

@@ -11,6 +11,7 @@ from dsearch import results
 from dsearch.client.options import Filter
 from dsearch.client.wire import BATCH_DOCUMENTS, SHOWN_PROBLEMS
 from dsearch.engine import PassageOptions, SearchEngine, calls, statistics
+from dsearch.engine.episodes import Episodes
 from dsearch.errors import DsearchError, InvalidDocument
 from dsearch.store import Checked
 from dsearch.types import Document
@@ -20,6 +21,7 @@ class LocalDocuments:
     """The calls about collections and documents; each is described in `Client`."""
 
     engine: SearchEngine
+    episodes: Episodes
 
     # ---- collections
 
@@ -99,9 +101,12 @@ class LocalDocuments:
         sequence = opened.store.sequence
         return results.Written(sequence, inserted, updated, unchanged, refused, problems[:SHOWN_PROBLEMS])
 
-    def get(self, collection: str, id: str) -> Document:
-        """One document."""
-        return self.engine.collection(collection).store.get(id)
+    def get(self, collection: str, id: str, *, episode: str | None = None) -> Document:
+        """One document, read for the task `episode` if one is named."""
+        document = self.engine.collection(collection).store.get(id)
+        if episode is not None:
+            self.episodes.add_reading("", episode, collection, id)
+        return document
 
     def delete(self, collection: str, id: str) -> results.Deleted:
         """Delete one document; gone from every later search on return."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from dsearch import results
 from dsearch.client.options import AttendOptions, DifferentiableOptions, Filter, FindOptions, Part
 from dsearch.client.wire import numbers, ragged
 from dsearch.engine import Collection, GradientQuery, LayerOptions, SearchEngine, attention_parts, calls, vjp
+from dsearch.engine.episodes import Episodes, TaskOutcome
+from dsearch.engine.feedback import impression_of
 from dsearch.errors import InvalidRequest
 from dsearch.results import Recorded
 from dsearch.store import Event, FeedbackStore, Impression
@@ -33,19 +36,24 @@ class LocalSearch:
     """The calls that search and attend; each is described in `Client`."""
 
     engine: SearchEngine
+    episodes: Episodes
 
     # ---- search
 
     def search(self, collection: str, query: str, **options: Unpack[FindOptions]) -> SearchResult:
         """The documents that a query attends to most."""
-        return self.engine.collection(collection).search(query, **_without_explore(options))
+        result = self.engine.collection(collection).search(query, **_without_feedback(options))
+        self._remember(collection, [result], options)
+        return result
 
     def search_batch(
         self, collection: str, queries: Sequence[str], **options: Unpack[FindOptions]
     ) -> list[SearchResult]:
         """Many queries, answered from one state."""
         opened = self.engine.collection(collection)
-        return opened.search_batch(queries, coverage=None, **_without_explore(options))
+        pages = opened.search_batch(queries, coverage=None, **_without_feedback(options))
+        self._remember(collection, pages, options)
+        return pages
 
     def similar(
         self,
@@ -58,7 +66,9 @@ class LocalSearch:
     ) -> SearchResult:
         """The documents most like some ids and least like others, themselves left out."""
         opened = self.engine.collection(collection)
-        return opened.similar(like, unlike=unlike, query=query, **_without_explore(options))
+        result = opened.similar(like, unlike=unlike, query=query, **_without_feedback(options))
+        self._remember(collection, [result], options)
+        return result
 
     def facets(
         self, collection: str, fields: Sequence[str], *, filter: Filter | None = None, limit: int = 10
@@ -93,6 +103,30 @@ class LocalSearch:
         opened = self.engine.collection(collection)
         judged = list(own.queries.values())
         return queries_to_judge(opened, version=version, judged=judged, limit=limit)
+
+    def report_outcome(
+        self,
+        collection: str,
+        episode: str,
+        *,
+        useful_ids: Sequence[str] = (),
+        success: bool,
+        client_id: str = "",
+    ) -> results.Recorded:
+        """Record how a task ended, named by `episode` in its searches and in `get`."""
+        opened = self.engine.collection(collection)
+        outcome, now_s = TaskOutcome(useful_ids, success), time.time()
+        pages, events = self.episodes.feedback(
+            "", episode, collection, outcome, client_id=client_id, now_s=now_s
+        )
+        recorded = opened.feedback.record(pages, events)
+        return Recorded(recorded.events, recorded.repeated)
+
+    def _remember(self, collection: str, pages: Sequence[SearchResult], options: FindOptions) -> None:
+        if episode := options.get("episode"):
+            for result in pages:
+                page = impression_of(result, uuid.uuid4().hex)
+                self.episodes.add_page("", episode, collection, page)
 
     # ---- attention
 
@@ -157,9 +191,9 @@ def _question(queries: Sequence[str] | None, vectors: Any, options: Differentiab
     return GradientQuery(states=states, texts=queries, options=layer, **own)
 
 
-def _without_explore(options: FindOptions) -> Any:
+def _without_feedback(options: FindOptions) -> Any:
     """Options as the engine takes them; the coin of `explore` is tossed by servers, which remember pages."""
-    return {name: value for name, value in options.items() if name != "explore"}
+    return {name: value for name, value in options.items() if name not in ("explore", "episode")}
 
 
 _NAMES = ("action_name", "object_id", "user_query", "client_id", "event_id", "timestamp")

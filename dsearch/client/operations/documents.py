@@ -113,9 +113,10 @@ class DocumentOperations:
         return total
 
     @operation
-    def get(self, collection: str, id: str) -> Flow[Document]:
-        """Return one document. `GET …/documents/{id}`"""
-        answer = yield Request("GET", path_of(collection, "documents", id))
+    def get(self, collection: str, id: str, *, episode: str | None = None) -> Flow[Document]:
+        """Return one document, read for the task `episode` if one is named. `GET …/documents/{id}`"""
+        query = {} if episode is None else {"episode": episode}
+        answer = yield Request("GET", path_of(collection, "documents", id), query)
         return wire.made(Document, wire.content_of(answer))
 
     @operation

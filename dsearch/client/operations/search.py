@@ -119,6 +119,31 @@ class SearchOperations:
         return wire.made(QueriesToJudge, wire.content_of(answer))
 
     @operation
+    def report_outcome(
+        self,
+        collection: str,
+        episode: str,
+        *,
+        useful_ids: Sequence[str] = (),
+        success: bool,
+        client_id: str = "",
+    ) -> Flow[Recorded]:
+        """Record how a task ended, named by `episode` in its searches and in `get`. `POST …/outcomes`
+
+        Args:
+            collection: that was searched.
+            episode: name of the task.
+            useful_ids: documents that helped; without any, all that were read count alike.
+            success: whether the task succeeded.
+            client_id: user or run that the agent works for.
+        """
+        body = json_of(
+            {"episode": episode, "useful_ids": list(useful_ids), "success": success, "client_id": client_id}
+        )
+        answer = yield Request("POST", f"{path_of(collection)}/outcomes", {}, body, writes=True)
+        return wire.made(Recorded, wire.content_of(answer))
+
+    @operation
     def attend(
         self,
         collection: str,

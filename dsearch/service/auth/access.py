@@ -26,7 +26,9 @@ _ASKING = re.compile(
     r"|/v1/embeddings|/v[12]/rerank|/v1/vector_stores/[^/]+/search|/retrieve"
     r"|/mcp"  # each of its tools has a scope of its own
 )
-_WRITING = re.compile(r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?)|/reward", re.DOTALL)
+_WRITING = re.compile(
+    r"/v1/collections/[^/]+/(documents(/.*)?|delete|feedback(/.*)?|outcomes)|/reward", re.DOTALL
+)
 
 
 def is_open(path: str) -> bool:

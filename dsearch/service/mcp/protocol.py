@@ -20,7 +20,6 @@ from mcp_types import (
 from pydantic import BaseModel, ValidationError
 
 from dsearch.errors import DsearchError, InvalidRequest
-from dsearch.service.auth.keys import SCOPES
 from dsearch.service.errors import ScopeTooNarrow
 from dsearch.service.mcp.tools import TOOLS, AgentTool, Caller
 from dsearch.service.state import Service
@@ -30,7 +29,8 @@ from dsearch.version import __version__
 
 _INSTRUCTIONS = (
     "Search the user's own documents: search gives ids, titles and addresses, best first; fetch gives the "
-    "whole text of one. Ask again in other words if nothing fits."
+    "whole text of one. Ask again in other words if nothing fits. Give the calls of a task the same episode, "
+    "and end it with report_outcome where that is listed: the search learns what helped."
 )
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def protocol_server(service: Service, caller_of: CallerOf) -> Server[Any]:
         context: ServerRequestContext[Any, Any], _: PaginatedRequestParams | None
     ) -> ListToolsResult:
         caller = caller_of(context)
-        return ListToolsResult(tools=[_declared(tool) for tool in TOOLS.values() if _may(caller, tool)])
+        return ListToolsResult(tools=[_declared(tool) for tool in TOOLS.values() if caller.may(tool)])
 
     async def call_tool(
         context: ServerRequestContext[Any, Any], call: CallToolRequestParams
@@ -83,7 +83,7 @@ async def _call(service: Service, name: str, arguments: dict[str, Any], caller: 
         ScopeTooNarrow: the key's scope does not allow it.
         DsearchError: what the tool raises.
     """
-    usable = [tool for tool in TOOLS.values() if _may(caller, tool)]
+    usable = [tool for tool in TOOLS.values() if caller.may(tool)]
     tool = TOOLS.get(name)
     if tool is None:
         raise InvalidRequest(f"no tool {shown(name)}; use {', '.join(item.name for item in usable)}")
@@ -100,10 +100,6 @@ async def _call(service: Service, name: str, arguments: dict[str, Any], caller: 
     return await tool.run(service, parsed, caller)
 
 
-def _may(caller: Caller, tool: AgentTool) -> bool:
-    return SCOPES.index(caller.scope) >= SCOPES.index(tool.scope)
-
-
 def _refusal(message: str) -> CallToolResult:
     """An error that the agent reads, to do better."""
     return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
@@ -118,7 +114,7 @@ def _declared(tool: AgentTool) -> Tool:
         output_schema=tool.answer.model_json_schema(mode="serialization"),
         annotations=ToolAnnotations(
             read_only_hint=not tool.writes,
-            destructive_hint=tool.writes,  # a document of the same id is replaced
+            destructive_hint=tool.replaces,
             idempotent_hint=True,
             open_world_hint=False,
         ),

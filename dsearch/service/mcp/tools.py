@@ -15,13 +15,15 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dsearch.engine.episodes import TaskOutcome
 from dsearch.errors import DsearchError, InvalidRequest
 from dsearch.results import CollectionInfo
 from dsearch.search_options import SearchOptions
-from dsearch.service.auth.keys import Scope
+from dsearch.service.auth.keys import SCOPES, Scope
 from dsearch.service.batching.search import Searches
 from dsearch.service.collections import Catalogue
-from dsearch.service.schemas.search import DocumentGiven, QueryText
+from dsearch.service.feedback import record_outcome
+from dsearch.service.schemas.search import DocumentGiven, EpisodeName, QueryText
 from dsearch.service.state import Service
 from dsearch.service.wire.fields import Given, allowed, shown
 from dsearch.types import Document, Hit
@@ -34,6 +36,7 @@ _PLACE = "dsearch://"
 CollectionGiven = Annotated[
     str, Field(min_length=1, max_length=64), allowed("the name of a collection, as list_collections gives it")
 ]
+ResultId = Annotated[str, Field(min_length=3, max_length=1024), allowed("the id of a result of search")]
 
 
 class SearchInput(Given):
@@ -47,6 +50,9 @@ class SearchInput(Given):
     )
     limit: Annotated[int, Field(ge=1, le=MAX_FOUND), allowed(f"an integer from 1 to {MAX_FOUND}")] = Field(
         10, description="number of results"
+    )
+    episode: EpisodeName | None = Field(
+        None, description="your name for the task at hand, the same in each of its calls"
     )
 
 
@@ -69,9 +75,8 @@ class FetchInput(Given):
 
     model_config = ConfigDict(strict=True)
 
-    id: Annotated[str, Field(min_length=3, max_length=1024), allowed("the id of a result of search")] = Field(
-        description="id of a result of search"
-    )
+    id: ResultId = Field(description="id of a result of search")
+    episode: EpisodeName | None = Field(None, description="the name of the task, as in search")
 
 
 class FetchedDocument(BaseModel):
@@ -124,6 +129,24 @@ class DocumentsAdded(BaseModel):
     unchanged: int
 
 
+class OutcomeInput(Given):
+    """Arguments of the tool `report_outcome`."""
+
+    model_config = ConfigDict(strict=True)
+
+    episode: EpisodeName = Field(description="the name of the task, as in search and fetch")
+    useful_ids: Annotated[list[ResultId], Field(max_length=100)] = Field(
+        description="ids of the results that helped; an empty list if none did or it is unknown"
+    )
+    success: bool = Field(description="whether the task succeeded")
+
+
+class OutcomeRecorded(BaseModel):
+    """Answer of the tool `report_outcome`."""
+
+    recorded: int = Field(description="number of judgements that are new")
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Caller of a tool.
@@ -132,11 +155,17 @@ class Caller:
         scope: scope of the key; "admin" where no key is needed.
         key: id of the key; "" where none is needed.
         address: where the service is reached, such as "http://127.0.0.1:8080"; "" where it is not over HTTP.
+        is_owner: whether it runs as the owner of the home: its outcomes need no writing key.
     """
 
     scope: Scope
     key: str = ""
     address: str = ""
+    is_owner: bool = False
+
+    def may(self, tool: AgentTool) -> bool:
+        """Return True if the caller may use a tool."""
+        return SCOPES.index(self.scope) >= SCOPES.index(tool.scope) or (self.is_owner and not tool.replaces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +174,8 @@ class AgentTool:
 
     Attributes:
         scope: scope of a key that may call it.
-        writes: whether it changes documents. None of the tools deletes any.
+        writes: whether it stores anything. None of the tools deletes documents.
+        replaces: whether what it stores can replace documents.
     """
 
     name: str
@@ -156,6 +186,7 @@ class AgentTool:
     run: Callable[[Service, Any, Caller], Awaitable[BaseModel]]
     scope: Scope = "read"
     writes: bool = False
+    replaces: bool = False
 
 
 async def _search(service: Service, call: SearchInput, caller: Caller) -> FoundDocuments:
@@ -172,7 +203,10 @@ async def _search(service: Service, call: SearchInput, caller: Caller) -> FoundD
             error = raised
             continue
         service.metrics.searched(name, [result])
-        page, _, _ = service.impressions.show(name, result, key=caller.key)
+        page, query_id, _ = service.impressions.show(name, result, key=caller.key)
+        seen = service.impressions.find(name, query_id)
+        if call.episode is not None and seen is not None:
+            service.episodes.add_page(caller.key, call.episode, name, seen)
         pages.append(
             [
                 FoundDocument(id=f"{name}/{hit.id}", title=_title(hit), url=_url(name, hit, caller))
@@ -190,6 +224,8 @@ async def _fetch(service: Service, call: FetchInput, caller: Caller) -> FetchedD
     if not id:
         raise InvalidRequest(f"id={shown(call.id)}; use the id of a result of search, such as papers/d17")
     document = await service.read(partial(_stored, service.catalogue, name, id))
+    if call.episode is not None:
+        service.episodes.add_reading(caller.key, call.episode, name, id)
     return FetchedDocument(
         id=call.id,
         title=_title(document),
@@ -197,6 +233,29 @@ async def _fetch(service: Service, call: FetchInput, caller: Caller) -> FetchedD
         url=_url(name, document, caller),
         metadata=document.metadata,
     )
+
+
+async def _report_outcome(service: Service, call: OutcomeInput, caller: Caller) -> OutcomeRecorded:
+    useful: dict[str, list[str]] = {}
+    for each in call.useful_ids:
+        name, _, id = each.partition("/")
+        useful.setdefault(name, []).append(id)
+    searched = service.episodes.collections(caller.key, call.episode)
+    if strange := next((name for name in useful if name not in searched), None):
+        raise InvalidRequest(
+            f"useful_ids has {shown(f'{strange}/{useful[strange][0]}')}, which no search of this episode "
+            "showed; give ids of its results"
+        )
+    outcomes = {name: TaskOutcome(useful.get(name, ()), call.success) for name in searched}
+    for name, outcome in outcomes.items():  # nothing is stored of a report that is wrong somewhere
+        service.episodes.feedback(caller.key, call.episode, name, outcome, now_s=0.0)
+    recorded = 0
+    for name, outcome in outcomes.items():
+        work = partial(
+            record_outcome, service.catalogue, service.episodes, name, caller.key, call.episode, outcome
+        )
+        recorded += (await service.feedback.run(work)).events
+    return OutcomeRecorded(recorded=recorded)
 
 
 def _stored(catalogue: Catalogue, name: str, id: str) -> Document:
@@ -280,6 +339,17 @@ TOOLS = {
             AddInput,
             DocumentsAdded,
             _add_documents,
+            scope="write",
+            writes=True,
+            replaces=True,
+        ),
+        AgentTool(
+            "report_outcome",
+            "Report how a task ended",
+            "Say which documents helped with a task and whether it succeeded: later searches learn from it.",
+            OutcomeInput,
+            OutcomeRecorded,
+            _report_outcome,
             scope="write",
             writes=True,
         ),

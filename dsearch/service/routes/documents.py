@@ -29,6 +29,7 @@ from dsearch.results import Changed, Deleted, DocumentPage, Written
 from dsearch.service.batching.ingest import Ingest, blocks
 from dsearch.service.collections import Catalogue
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import (
     JSON_TYPES,
     MAX_STREAM_BYTES,
@@ -39,7 +40,7 @@ from dsearch.service.middleware.strict_route import (
     require_type,
 )
 from dsearch.service.schemas.documents import DeleteRequest, PatchRequest
-from dsearch.service.schemas.search import DocumentGiven, FilterText, Limit, tree_of
+from dsearch.service.schemas.search import DocumentGiven, EpisodeParameter, FilterText, Limit, tree_of
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.fields import Given, allowed
 from dsearch.service.wire.json import json_answer
@@ -150,14 +151,19 @@ async def list_documents(
     response_model=Document,
     responses=documented(CollectionNotFound, DocumentNotFound, InvalidRequest),
 )
-async def get_document(collection: str, id: str, service: TheService) -> Response:
+async def get_document(
+    collection: str, id: str, request: Request, service: TheService, episode: EpisodeParameter = None
+) -> Response:
     """Return one document."""
 
     def get() -> Document:
         with service.catalogue.using(collection) as opened:
             return opened.store.get(id)
 
-    return json_answer(await service.read(get))
+    document = await service.read(get)
+    if episode is not None:
+        service.episodes.add_reading(asker(request), episode, collection, id)
+    return json_answer(document)
 
 
 @router.delete(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
+from dsearch.engine.episodes import TaskOutcome, UnknownEpisode
 from dsearch.errors import (
     CollectionNotFound,
     Conflict,
@@ -17,9 +19,9 @@ from dsearch.errors import (
 )
 from dsearch.results import OwnJudgements, QueriesToJudge, Recorded
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnknownQuery, UnsupportedMediaType
-from dsearch.service.feedback import CLIENT, Feedback, asker
+from dsearch.service.feedback import CLIENT, Feedback, asker, record_outcome
 from dsearch.service.middleware.strict_route import StrictRoute
-from dsearch.service.schemas.feedback import Events, Name
+from dsearch.service.schemas.feedback import Events, Name, OutcomeRequest
 from dsearch.service.schemas.search import Version
 from dsearch.service.state import TheService
 from dsearch.service.wire.fields import Given, allowed
@@ -125,3 +127,29 @@ async def next_to_judge(
 def _person(request: Request, client_id: str | None) -> str | None:
     """Return the person: by key where keys are needed, else by client; None is everybody."""
     return asker(request) or (CLIENT + client_id if client_id else None)
+
+
+@router.post(
+    "/outcomes",
+    response_model=Recorded,
+    responses=documented(
+        CollectionNotFound, UnknownEpisode, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge
+    )
+    | documented(UnsupportedMediaType, Overloaded, FeedbackFull, InsufficientStorage),
+)
+async def outcome(collection: str, end: OutcomeRequest, request: Request, service: TheService) -> Response:
+    """Record how a task ended: a grade for what was read in its searches here. Training learns from it.
+
+    Sent again, the same outcome counts once; another outcome of the same episode is refused.
+    """
+    work = partial(
+        record_outcome,
+        service.catalogue,
+        service.episodes,
+        collection,
+        asker(request),
+        end.episode,
+        TaskOutcome(end.useful_ids, end.success),
+        end.client_id,
+    )
+    return json_answer(await service.feedback.run(work))

@@ -115,6 +115,8 @@ def _shown(
 ) -> dict[str, Any]:
     """The answer, remembered for the feedback that may come."""
     page, query_id, drawn = service.impressions.show(collection, result, key=key, explore=options.explore)
+    if options.episode is not None and (seen := service.impressions.find(collection, query_id)):
+        service.episodes.add_page(key, options.episode, collection, seen)
     return search_answer(page, took_ms, query_id, drawn)
 
 

@@ -7,17 +7,14 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from dsearch.service.schemas.search import QueryText
-from dsearch.service.wire.fields import Given, allowed
+from dsearch.service.schemas.search import DocumentId, EpisodeName, QueryText
+from dsearch.service.wire.fields import Given, allowed, encodable
 
 MAX_EVENTS = 1000
-ActionName = Literal["click", "watch", "add_to_cart", "purchase", "thumbs_up", "thumbs_down"]
+ActionName = Literal[
+    "click", "watch", "add_to_cart", "purchase", "thumbs_up", "thumbs_down", "used", "read", "dismissed"
+]
 ACTION_NAMES: tuple[str, ...] = get_args(ActionName)
-
-
-def _encodable(text: str) -> str:
-    text.encode()  # a lone surrogate is no text, and its error is a ValueError
-    return text
 
 
 def _moment(text: str) -> str:
@@ -28,7 +25,7 @@ def _moment(text: str) -> str:
 
 
 Name = Annotated[
-    str, Field(max_length=128), AfterValidator(_encodable), allowed("a string of at most 128 characters")
+    str, Field(max_length=128), AfterValidator(encodable), allowed("a string of at most 128 characters")
 ]
 Ordinal = Annotated[int, Field(ge=1, le=11_000), allowed("a position counted from 1")]
 Moment = Annotated[
@@ -78,7 +75,7 @@ class EventGiven(Given):
     object_id: Annotated[
         str,
         Field(min_length=1, max_length=512),
-        AfterValidator(_encodable),
+        AfterValidator(encodable),
         allowed("the id of a document, at most 512 characters"),
     ]
     query_id: Annotated[Name, Field(min_length=1)] | None = Field(None, description="query_id of the answer")
@@ -116,3 +113,19 @@ class EventGiven(Given):
 
 
 Events = Annotated[list[EventGiven], Field(min_length=1, max_length=MAX_EVENTS)]
+
+
+class OutcomeRequest(Given):
+    """End of an episode."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [{"episode": "task-17", "useful_ids": ["d000"], "success": True}]},
+    )
+
+    episode: EpisodeName = Field(description="as it was named in the searches and readings of the task")
+    useful_ids: Annotated[list[DocumentId], Field(max_length=100)] = Field(
+        [], description="documents that helped; without any, all that were read count alike"
+    )
+    success: Annotated[bool, allowed("true or false")] = Field(description="whether the task succeeded")
+    client_id: Name = Field("", description="user or run that the agent works for")

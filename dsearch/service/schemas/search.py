@@ -8,6 +8,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
+from fastapi import Query
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from dsearch.attention_options import AttentionOptions
@@ -16,7 +17,7 @@ from dsearch.engine.feedback import MAX_EXPLORE
 from dsearch.index import AUTO, DENSE_KINDS
 from dsearch.search_options import MAX_LIMIT, SearchOptions
 from dsearch.service.wire.declared_fields import options_from
-from dsearch.service.wire.fields import Given, allowed, listed
+from dsearch.service.wire.fields import Given, allowed, encodable, listed
 from dsearch.service.wire.json import parse
 from dsearch.store import Filter, parse_filter
 from dsearch.types import Document, Mode
@@ -58,6 +59,15 @@ KeyKind = Annotated[
 ]  # the engine checks the name, and lists the kinds that are installed
 Explore = Annotated[
     float, Field(ge=0, le=MAX_EXPLORE), allowed(f"a share of the pages from 0 to {MAX_EXPLORE}")
+]
+EpisodeName = Annotated[
+    str,
+    Field(min_length=1, max_length=128),
+    AfterValidator(encodable),
+    allowed("a name of 1 to 128 characters"),
+]
+EpisodeParameter = Annotated[
+    EpisodeName | None, Query(description="name of the task for which the document is read")
 ]
 DocumentId = Annotated[str, Field(min_length=1, max_length=512), allowed("a string of 1 to 512 bytes")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -112,6 +122,10 @@ class SearchFields(DeclaredFields):
         None,
         description="share of such pages on which two random positions may swap, to separate preference "
         "from position in feedback; the service's setting, 0 unless set, by default",
+    )
+    episode: EpisodeName | None = Field(
+        None,
+        description="name of the task that this search belongs to, whose outcome is reported to …/outcomes",
     )
 
 

@@ -29,6 +29,12 @@ class allowed:  # it is read as an annotation
         )
 
 
+def encodable(text: str) -> str:
+    """The text, if UTF-8 has it: a lone surrogate is no text, and its error is a ValueError."""
+    text.encode()
+    return text
+
+
 def listed(names: Iterable[str]) -> str:
     """Names as a message lists them: a, b or c."""
     *first, last = names

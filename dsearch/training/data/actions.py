@@ -1,7 +1,9 @@
 """Meaning of feedback actions for training: `ACTIONS`, by their Search UBI names.
 
 A click shows that a document looked relevant at its position; later actions confirm it. A thumb is an
-explicit opinion and does not depend on the position: it needs no position correction.
+explicit opinion and does not depend on the position: it needs no position correction. An agent reads what it
+needs for a task, wherever it stands (engine/episodes.py): no position correction either, and what it saw and
+did not read is a negative.
 
 The weight of each contributor is limited: caps on the shares of API keys, and outliers are left out.
 
@@ -25,11 +27,13 @@ class Action:
         grade: relevance grade of the document; 0: not relevant.
         explicit: True for a stated opinion, False for behaviour.
         meaning: description in words.
+        of_agent: True where the rest of the page was looked at and left: no position correction, negatives.
     """
 
     grade: float
     explicit: bool
     meaning: str
+    of_agent: bool = False
 
 
 ACTIONS: MappingProxyType[str, Action] = MappingProxyType(
@@ -40,6 +44,9 @@ ACTIONS: MappingProxyType[str, Action] = MappingProxyType(
         "purchase": Action(3.0, False, "bought, cited or downloaded"),
         "thumbs_up": Action(2.0, True, "called relevant"),
         "thumbs_down": Action(0.0, True, "called not relevant"),
+        "used": Action(2.0, False, "useful to an agent in a task that succeeded", of_agent=True),
+        "read": Action(1.0, False, "read by an agent; nothing speaks against it", of_agent=True),
+        "dismissed": Action(0.0, False, "read by an agent in vain", of_agent=True),
     }
 )
 

@@ -12,6 +12,10 @@ key there; over all queries at most a share of all clicks (actions.py). With `MA
 a document counts for a query only if two of them agree, and then none counts more than the others together: a
 single key cannot make a document relevant alone. A key whose clicks hardly agree with any other is left out.
 
+**Agents** choose what to read by titles, at any position: a document that a key read counts without position
+correction, times the share of the keys that saw it and read it with profit. A key that saw it and left it, or
+read it in vain, is in the denominator, once.
+
 **Thumbs outweigh clicks.** The newest thumb of a client counts. A quorum of keys makes a document relevant
 above any click (more thumbs up than down), or takes it out of the query (more down than up). Below the
 quorum, a thumb up counts as a click on the first position, and a thumb down revokes that key's own clicks.
@@ -73,6 +77,7 @@ class Graded:
         grades: query → document → grade: up to 1 by clicks, 2 by thumbs.
         weights: query → amount of evidence, at most twice the median's.
         shown: query → documents on its pages with a reaction.
+        negatives: documents that a quorum of agents saw for some query and left, and nobody read with profit.
         clicks: number of clicks counted.
         keys: number of contributors.
         quorum: quorum that was applied.
@@ -83,6 +88,7 @@ class Graded:
     grades: dict[str, dict[str, float]]
     weights: dict[str, float]
     shown: dict[str, set[str]]
+    negatives: set[str]
     clicks: int
     keys: int
     quorum: int
@@ -95,12 +101,20 @@ class _Given:
 
     mass: float = 0.0
     clicks: int = 0
+    chosen: int = 0  # pages on which an agent read it with profit
+    passed: int = 0  # pages on which an agent left it, or read it in vain
     thumbs: dict[str, tuple[float, bool]] = field(default_factory=dict)  # client → (time, up)
 
     @property
     def up(self) -> int:
         """1: this key calls it relevant, −1: not relevant, 0: says nothing or both alike."""
         return int(np.sign(sum(1 if up else -1 for _, up in self.thumbs.values())))
+
+    @property
+    def profit(self) -> float | None:
+        """Share of this agent's pages on which it read the document with profit; None without any."""
+        pages = self.chosen + self.passed
+        return self.chosen / pages if pages else None
 
 
 _Of = dict[str, dict[str, dict[str, _Given]]]  # query → document → key
@@ -148,11 +162,21 @@ def graded_pages(
         grades=grades,
         weights=weights,
         shown={name: shown[name] for name in grades},
+        negatives=set().union(*(_negatives(given[name], quorum) for name in grades)),
         clicks=clicks,
         keys=len(everyone),
         quorum=quorum,
         left_out=counted,
     )
+
+
+def _negatives(documents: dict[str, dict[str, _Given]], quorum: int) -> set[str]:
+    """Documents of one query that a quorum of agents left, and none read with profit."""
+    profits = {
+        document: [profit for key in keys.values() if (profit := key.profit) is not None]
+        for document, keys in documents.items()
+    }
+    return {document for document, of in profits.items() if len(of) >= quorum and not any(of)}
 
 
 def _leave_out_outsiders(given: _Of, left_out: Counter[str]) -> None:
@@ -178,6 +202,7 @@ def _add_page(
 ) -> None:
     """Add a page's events: of a key's acts on one document the one with the highest grade."""
     best: dict[tuple[str, str], float] = {}
+    profit: dict[str, set[str]] = {}  # agent → documents that it read with profit
     for event in page.events:
         action = ACTIONS.get(event.action)
         if action is None:
@@ -186,6 +211,12 @@ def _add_page(
             thumbs = documents[event.object_id][event.key].thumbs
             newest = max(thumbs.get(event.client_id, (event.time_s, False)), (event.time_s, action.grade > 0))
             thumbs[event.client_id] = newest
+        elif action.of_agent:
+            read = profit.setdefault(event.key, set())
+            if action.grade > 0:
+                read.add(event.object_id)
+                at = (event.object_id, event.key)
+                best[at] = max(best.get(at, 0.0), action.grade)
         elif (weight := _weight(event, page.impression, propensities, clip)) is None:
             left_out["clicks without the page that they were on"] += 1
         else:
@@ -194,6 +225,12 @@ def _add_page(
     for (document, key), mass in best.items():
         documents[document][key].mass += mass
         documents[document][key].clicks += 1
+    for key, read in profit.items():
+        for document in {*page.impression.ids, *read}:
+            if document in read:
+                documents[document][key].chosen += 1
+            else:
+                documents[document][key].passed += 1
 
 
 def _weight(event: Event, shown: Impression, propensities: Propensities, clip: float) -> float | None:
@@ -241,7 +278,9 @@ def _grades(
         }
         if len(mass) >= quorum:
             total = sum(mass[key] for key in sorted(mass))
-            clicked[document] = min(total, 2 * (total - max(mass.values()))) if quorum > 1 else total
+            profits = [profit for key in keys.values() if (profit := key.profit) is not None]
+            agreed = min(total, 2 * (total - max(mass.values()))) if quorum > 1 else total
+            clicked[document] = agreed * (sum(profits) / len(profits) if profits else 1.0)
         elif mass:
             left_out[f"documents of a query on which fewer than {quorum} keys agree"] += 1
     most = max(clicked.values(), default=0.0)

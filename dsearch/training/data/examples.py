@@ -71,6 +71,8 @@ class Examples:
         reward: reward of showing documents at positions [queries, samples] to these queries, for the
             objective `reinforce`; None for the grades.
         source: origin of the examples; a model stores the queries' texts only for judgements.
+        negatives: positions of documents that were seen and left; the objective `judged` compares with them,
+            too. None without any.
         known: cache of results derived from the snapshot, shared by all parts of these examples, see `once`;
             None disables it.
     """
@@ -87,6 +89,7 @@ class Examples:
     reward: Reward | None = None
     source: Literal["judgements", "clicks", "documents"] = "judgements"
     known: dict[Hashable, Any] | None = field(default=None, repr=False, compare=False)
+    negatives: Int64[np.ndarray, " _"] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -123,6 +126,7 @@ class Examples:
             self.reward,
             self.source,
             self.known,
+            self.negatives,
         )
 
 

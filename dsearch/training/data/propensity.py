@@ -141,4 +141,4 @@ def propensities_from_wins(wins: Float[np.ndarray, "positions positions"], click
 
 
 def _implicit(action: str) -> bool:
-    return action in ACTIONS and not ACTIONS[action].explicit
+    return action in ACTIONS and not ACTIONS[action].explicit and not ACTIONS[action].of_agent

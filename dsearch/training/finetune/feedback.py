@@ -134,9 +134,15 @@ def examples_from_feedback(
     examples = examples_from_judgements(collection, graded.texts, graded.grades)
     weights = np.array([graded.weights[query_name(text)] for text in examples.texts], np.float32)
     weights /= weights.mean()
-    digest = hashlib.sha256(examples.digest.encode() + weights.tobytes()).hexdigest()
     rows = collection.store.rows_of(sorted(set().union(*graded.shown.values())))
-    examples = replace(examples, weights=weights, digest=digest, source="clicks")
+    left = np.array([rows[id] for id in sorted(graded.negatives) if id in rows], np.int64)
+    negatives = examples.snapshot.positions_of(left)
+    negatives = np.unique(negatives[negatives >= 0])
+    content = examples.digest.encode() + weights.tobytes() + negatives.tobytes()
+    digest = hashlib.sha256(content).hexdigest()
+    examples = replace(
+        examples, weights=weights, digest=digest, source="clicks", negatives=negatives if len(left) else None
+    )
     return FromFeedback(examples, propensities, graded, options, dict(rows))
 
 

@@ -56,7 +56,7 @@ class Batch:
         corpus: the stored embeddings.
         relevant: positions of each query's positives; padding may point anywhere.
         target: shares of the grades, rows summing to 1; 0 at padding.
-        judged: all documents that are relevant to some training query, ascending.
+        judged: all documents that are relevant to some training query, or were seen and left, ascending.
         scored: positions of the documents that a teacher scored; padding may point anywhere.
         teacher: scores of the teacher.
         mask: True for teacher scores, False for padding.

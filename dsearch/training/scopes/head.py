@@ -276,7 +276,9 @@ class _Batches:
                 scored >= 0,
             )
         )
-        self._judged = torch.as_tensor(np.unique(relevant[relevant >= 0])).to(device)
+        negatives = np.zeros(0, np.int64) if examples.negatives is None else examples.negatives
+        judged = np.union1d(relevant[relevant >= 0], negatives)
+        self._judged = torch.as_tensor(judged).to(device)
         self._examples = examples
 
     def of(

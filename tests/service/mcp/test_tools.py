@@ -123,6 +123,31 @@ def test_without_a_collection_all_are_searched_in_turn(origin: str) -> None:
     over_http(origin, use)
 
 
+def test_the_outcome_of_a_task_is_told(origin: str) -> None:
+    """Over collections, each id is found again where its search found it; see also test_outcomes.py."""
+
+    async def use(client: Any) -> None:
+        asked = {"query": "cat music river", "limit": 6, "episode": "task"}
+        results = content(await client.call_tool("search", asked))["results"]
+        for result in results[:3]:
+            content(await client.call_tool("fetch", {"id": result["id"], "episode": "task"}))
+        useful = [results[0]["id"], results[1]["id"]]
+        assert {id.partition("/")[0] for id in useful} == {"notes", "papers"}
+        ended = {"episode": "task", "useful_ids": useful, "success": True}
+        assert content(await client.call_tool("report_outcome", ended))["recorded"] == 3
+        assert content(await client.call_tool("report_outcome", ended))["recorded"] == 0
+        for arguments, told in (
+            ({"episode": "other"}, "no search of it is remembered"),
+            ({"useful_ids": ["papers/none"]}, "which no search of this episode showed"),
+            ({"useful_ids": ["nowhere/x"]}, "which no search of this episode showed"),
+            ({"success": "yes"}, "success"),
+            ({"success": False}, "names another event already"),
+        ):
+            assert told in refusal(await client.call_tool("report_outcome", {**ended, **arguments}))
+
+    over_http(origin, use)
+
+
 def test_collections_are_listed(origin: str) -> None:
     async def use(client: Any) -> None:
         listed = content(await client.call_tool("list_collections", {}))["collections"]
@@ -137,9 +162,14 @@ def test_collections_are_listed(origin: str) -> None:
 def test_tools_declare_what_they_do(origin: str) -> None:
     async def use(client: Any) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert list(tools) == [*READING, "add_documents"]  # there are no keys, so everything is open
+        assert list(tools) == [
+            *READING,
+            "add_documents",
+            "report_outcome",
+        ]  # there are no keys, so everything is open
         for name, tool in tools.items():
-            assert tool.annotations.read_only_hint == (name != "add_documents")
+            assert tool.annotations.read_only_hint == (name in READING)
+            assert tool.annotations.destructive_hint == (name == "add_documents")
             assert tool.annotations.open_world_hint is False
             assert tool.description
             assert tool.input_schema["type"] == tool.output_schema["type"] == "object"
@@ -158,7 +188,11 @@ def test_tools_declare_what_they_do(origin: str) -> None:
         ("search", {"query": "cat", "collection": "none"}, "no collection 'none'; there are: notes, papers"),
         ("fetch", {"id": "papers"}, "use the id of a result of search"),
         ("fetch", {"id": "papers/nothing"}, "nothing"),
-        ("remove", {}, "no tool 'remove'; use search, fetch, list_collections, add_documents"),
+        (
+            "remove",
+            {},
+            "no tool 'remove'; use search, fetch, list_collections, add_documents, report_outcome",
+        ),
         (
             "add_documents",
             {"collection": "papers", "documents": []},
@@ -190,7 +224,7 @@ def test_a_scope_decides_which_tools_there_are(locked: tuple[str, dict[str, str]
         assert "needs write" in refusal(await client.call_tool("add_documents", added))
 
     async def writer(client: Any) -> None:
-        assert await names(client) == [*READING, "add_documents"]
+        assert await names(client) == [*READING, "add_documents", "report_outcome"]
         assert content(await client.call_tool("add_documents", added))["inserted"] == 1
         assert content(await client.call_tool("fetch", {"id": f"notes/new-{mode}"}))["text"] == "lamp"
 
@@ -254,10 +288,13 @@ def test_an_agent_on_this_machine_starts_it(tmp_path: Path, mode: str) -> None:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         async with mcp.Client(started, mode=mode) as client:
-            found = content(await client.call_tool("search", {"query": "river stone"}))
+            river = {"query": "river stone", "episode": f"stdio{len(flags)}", "collection": "notes"}
+            found = content(await client.call_tool("search", river))
             assert found["results"][0]["id"] == "notes/c"
             assert found["results"][0]["url"] == "dsearch://notes/c"
             assert content(await client.call_tool("fetch", {"id": "notes/c"}))["text"] == "river stone"
+            ended = {"episode": f"stdio{len(flags)}", "useful_ids": ["notes/c"], "success": True}
+            assert content(await client.call_tool("report_outcome", ended))["recorded"] == 1
             if flags:
                 added = {"collection": "notes", "documents": [{"id": "new", "text": "lamp lamp"}]}
                 assert content(await client.call_tool("add_documents", added))["inserted"] == 1
@@ -265,5 +302,5 @@ def test_an_agent_on_this_machine_starts_it(tmp_path: Path, mode: str) -> None:
                 assert found["results"][0]["id"] == "notes/new"
             return await names(client)
 
-    assert asyncio.run(connect()) == READING
-    assert asyncio.run(connect("--write")) == [*READING, "add_documents"]
+    assert asyncio.run(connect()) == [*READING, "report_outcome"]
+    assert asyncio.run(connect("--write")) == [*READING, "add_documents", "report_outcome"]

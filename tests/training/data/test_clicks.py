@@ -199,3 +199,36 @@ def test_a_key_that_clicks_what_nobody_else_does_is_left_out() -> None:
     assert graded.left_out["keys that click what hardly anybody else does"] == 1
     few = graded_pages(pages + attack[:5], THETA)  # too few clicks to say so
     assert "d10" in few.grades["q0"]
+
+
+def readings() -> list[Page]:
+    """Ten agents see the same page; seven read d1 with profit, two d2, and one reads d3 in vain."""
+    acts = [("read", "d1")] * 7 + [("read", "d2")] * 2 + [("dismissed", "d3")]
+    return [page(act, key=f"k{n}") for n, act in enumerate(acts)]
+
+
+def test_what_agents_saw_and_left_lowers_a_document() -> None:
+    grades = graded_pages(readings(), THETA, ClickOptions(floor=0.0)).grades["wing"]
+    assert grades == {"d1": 1.0, "d2": pytest.approx((2 * 2 / 10) / (7 * 7 / 10))}
+    clicks = [
+        page(*[("click", event.object_id) for event in one.events], key=one.events[0].key)
+        for one in readings()
+    ]
+    assert (
+        graded_pages(clicks[:9], even_propensities(), ClickOptions(floor=0.0)).grades["wing"]["d2"] == 2 / 7
+    )
+
+
+def test_an_agents_reading_needs_no_correction_and_useful_counts_twice() -> None:
+    low = [page(("read", "d9"), key="a"), page(("used", "d2"), key="b"), page(("read", "d1"), key="c")]
+    assert graded_pages(low, THETA).grades["wing"] == {"d9": 0.5, "d2": 1.0, "d1": 0.5}
+
+
+def test_one_agent_that_floods_takes_little_away() -> None:
+    honest = graded_pages(readings(), THETA, ClickOptions(floor=0.0)).grades["wing"]
+    flood = [page(("used", "d9"), key="flood") for _ in range(1000)]
+    flooded = graded_pages(readings() + flood, THETA, ClickOptions(floor=0.0)).grades["wing"]
+    # Its thousand pages are one more key that left d1, and its own document stays below.
+    assert flooded["d2"] == pytest.approx(honest["d2"])
+    assert flooded["d1"] == 1.0
+    assert flooded["d9"] < 0.25
