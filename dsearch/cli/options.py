@@ -47,7 +47,11 @@ HopStrength = Annotated[
 ]
 Language = Annotated[
     str | None,
-    typer.Option("--language", help="Language of a new collection, for keyword search [default: english]."),
+    typer.Option(
+        "--language",
+        help="Language of a new collection, for keyword search [default: english]: one, a list as "
+        "german,english, or auto, for texts in several.",
+    ),
 ]
 PassageTokens = Annotated[
     int | None,

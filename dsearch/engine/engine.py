@@ -19,6 +19,7 @@ from dsearch.engine.indexing.retention import clear, tidy
 from dsearch.engine.maintenance.backup import Backup, back_up, restore
 from dsearch.engine.maintenance.migrate import (
     Migrated,
+    MigrationOptions,
     PreparedMigration,
     clear_superseded,
     migrate,
@@ -135,7 +136,8 @@ class SearchEngine:
             dimension: length of supplied embeddings (`Collection.upsert` with `embeddings`); None for texts
                 that the engine's encoder encodes.
             keys: storage options of keys; exact comparison when None.
-            language: language of keyword search, one of `dsearch.index.languages()`; "none" keeps words.
+            language: language of keyword search, one of `dsearch.index.languages()`; "none" keeps words,
+                "auto" or a list as "german,english" takes each text's own.
             passages: options to split long documents; passages as long as the encoder's window when None.
 
         Raises:
@@ -281,6 +283,7 @@ class SearchEngine:
         encoder: TextEncoder | None = None,
         *,
         passages: PassageOptions | None = None,
+        language: str | None = None,
         on_progress: OnProgress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> Migrated:
@@ -293,19 +296,19 @@ class SearchEngine:
             name: the collection.
             encoder: new encoder, which also serves the collection afterwards; `next_encoder` when None.
             passages: options to split long documents; passages as long as the window when None.
+            language: new language of keyword search; as before when None.
             on_progress: receives the progress of reading, encoding and building.
             cancelled: polled; True stops the migration.
 
         Raises:
             CollectionNotFound, EncoderMismatch (supplied embeddings), Cancelled, InsufficientStorage,
-            Conflict (that encoder is its encoder; opened readonly).
+            Conflict (that encoder is its encoder; opened readonly), InvalidRequest (an unknown language).
         """
         self._require_writable()
         source = self.collection(name)
         new = self.next_encoder if encoder is None else encoder
-        migrated = migrate(
-            self.home, source, new, passages=passages, on_progress=on_progress, cancelled=cancelled
-        )
+        options: MigrationOptions = {"passages": passages, "language": language}
+        migrated = migrate(self.home, source, new, on_progress=on_progress, cancelled=cancelled, **options)
         self._replace(source, new, migrated.folder, Collection.close)
         return migrated
 

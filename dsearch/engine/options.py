@@ -93,10 +93,11 @@ def language_of(store: Store) -> str:
 
 
 def tokenizer_for(language: str) -> Tokenizer:
-    """Return the tokenizer of a language, or of "none".
+    """Return the tokenizer of a language, of several, or of "none".
 
     Raises:
-        InvalidRequest: not one of `dsearch.index.keyword.tokenizer()`.
+        InvalidRequest: not one of `dsearch.index.languages()`, or a list of some.
+        MissingExtra: several without the extra `multilingual`.
     """
     return Tokenizer.for_language(language)
 

@@ -17,12 +17,16 @@ EXPECTED = {
     "context": "Question: what happens to clicks before they train a head?",
     "own_loss": "v1 answers:",
     "trainer": "v1 answers:",
+    "fabric": "resumed after step 10",
+    "two_processes": "v1 answers:",
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_an_example_runs(name: str) -> None:
+    if name == "fabric":
+        pytest.importorskip("lightning_fabric", reason="lightning-fabric is not installed")
     command = [sys.executable, str(SCRIPTS / "examples" / f"{name}.py")]
     run = warm_start()(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     output, errors = run.communicate(timeout=300)

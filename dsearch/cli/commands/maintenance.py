@@ -18,7 +18,7 @@ import typer
 from dsearch.cli import options
 from dsearch.cli.remote import compact_by_server, ended_task, server_of, stays_here
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, told
-from dsearch.errors import HomeLocked
+from dsearch.errors import Conflict, HomeLocked
 
 _SHOWN = 20  # findings
 
@@ -310,6 +310,10 @@ def migrate(
         str, typer.Option("--encoder", help="The new encoder: a sentence-transformers model, or its folder.")
     ],
     collection: options.CollectionName = "default",
+    language: Annotated[
+        str | None,
+        typer.Option("--language", help="New language of keyword search, or auto [default: as before]."),
+    ] = None,
     home: options.HomeFolder = None,
     device: options.Device = None,
     backend: options.BackendName = None,
@@ -324,9 +328,15 @@ def migrate(
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     try:
         with opened_engine(home, readonly=False, **own) as (engine, _), ProgressBars() as on_progress:
-            told = engine.migrate(collection, engine.encoder, on_progress=on_progress).to_dict()
+            told = engine.migrate(
+                collection, engine.encoder, language=language, on_progress=on_progress
+            ).to_dict()
         then = f"From now on give --encoder {encoder}, or set it in dsearch.toml"
     except HomeLocked as locked:
+        if language is not None:
+            raise Conflict(
+                f"language={language!r}; a running server keeps the language: stop it, and run this again"
+            ) from locked
         with server_of(locked) as client:
             task = client.migrate(collection, encoder=encoder)  # refused where its settings have another
             told = ended_task(client, task, f"migration of {collection}")

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from dsearch.encoder import TextEncoder
 from dsearch.engine.collection import Collection
@@ -26,7 +26,7 @@ from dsearch.engine.home import Home
 from dsearch.engine.indexing.chunking import Cutting, PassageOptions
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, encode_pending, require_encoder
 from dsearch.engine.indexing.leases import alone_with
-from dsearch.engine.options import KeyOptions, language_of
+from dsearch.engine.options import KeyOptions, language_of, tokenizer_for
 from dsearch.errors import Cancelled, Conflict, DsearchError
 from dsearch.index.durable import sync_folder
 from dsearch.store import Store
@@ -36,6 +36,13 @@ from dsearch.types import Document, Progress
 _AT_A_TIME = 1000
 _SUPERSEDED = ".superseded"
 _FEW = 1000  # changes that are copied while writers wait
+
+
+class MigrationOptions(TypedDict):
+    """Options of the next edition."""
+
+    passages: PassageOptions | None
+    language: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +103,15 @@ def migrate(
     encoder: TextEncoder,
     *,
     passages: PassageOptions | None = None,
+    language: str | None = None,
     on_progress: OnProgress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Migrated:
     """Encode a collection with another encoder and replace the old one; see `SearchEngine.migrate`."""
     prepared = PreparedMigration(0, 0)
+    options: MigrationOptions = {"passages": passages, "language": language}
     while True:
-        more = prepare(
-            home, source.store, encoder, passages=passages, on_progress=on_progress, cancelled=cancelled
-        )
+        more = prepare(home, source.store, encoder, on_progress=on_progress, cancelled=cancelled, **options)
         prepared = PreparedMigration(more.sequence, prepared.encoded + more.encoded, prepared.started)
         if (done := switch(home, source, encoder, prepared, passages=passages)) is not None:
             return done
@@ -116,6 +123,7 @@ def prepare(
     encoder: TextEncoder,
     *,
     passages: PassageOptions | None = None,
+    language: str | None = None,
     on_progress: OnProgress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> PreparedMigration:
@@ -129,6 +137,8 @@ def prepare(
             f"collection {source.name!r} is encoded by {encoder.identity.name} already; give another"
         )
     started = time.monotonic()
+    language = language or language_of(source)
+    tokenizer_for(language)  # refuses an unknown one before anything is encoded
     target = _target(migrating_folder(home, source.name), source, encoder, passages)
 
     def checked(progress: Progress) -> None:
@@ -141,8 +151,8 @@ def prepare(
         seen = _copy_all(source, target, checked)
         encoded = encode_pending(target, encoder, checked)
         keys = KeyOptions.of(source)
-        if _to_be_built(target, keys):
-            build_generation(target, keys=keys, language=language_of(source), on_progress=checked)
+        if _to_be_built(target, keys, language):
+            build_generation(target, keys=keys, language=language, on_progress=checked)
         while (copied := _copy_changes(source, target, seen, most=_FEW)) is None:
             seen = _copy_all(source, target, checked)
             encoded += encode_pending(target, encoder, checked)
@@ -221,10 +231,10 @@ def _target(folder: Path, source: Store, encoder: TextEncoder, passages: Passage
     )
 
 
-def _to_be_built(target: Store, keys: KeyOptions) -> bool:
-    """Return True if the index is missing, stores its keys differently, or is out of date by many changes."""
+def _to_be_built(target: Store, keys: KeyOptions, language: str) -> bool:
+    """Return True if the index is missing, has other keys or terms, or is out of date by many changes."""
     live = target.live_generation()
-    if live is None or KeyOptions.of(target) != keys:
+    if live is None or KeyOptions.of(target) != keys or language_of(target) != language:
         return True
     changes = target.changes_since(live.snapshot)
     return len(changes.added) + len(changes.removed) > _FEW

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dsearch.index.keyword.tokenizer import SPLITTERS, Tokenizer, WordCutter, normal_form
+from dsearch.index.keyword.tokenizer import SPLITTERS, Cutters, Tokenizer, normal_form
 
 _STRETCH = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+|[\x00-\x7f]+?(?=[\x00-\x7f][^\x00-\x7f]|\Z)", re.DOTALL)
 
@@ -25,11 +25,11 @@ def highlights(tokenizer: Tokenizer, query: str, text: str) -> list[tuple[int, i
     (only the part is marked then, or the whole if the whole form matches). Offsets count characters
     (code points) of the original `text`; a character is marked whole, with its accents.
     """
-    wanted = set(next(tokenizer.terms([query])))
+    wanted = {term for word in tokenizer.query_words(query) for term in (*word.terms, *word.variants)}
     if not wanted:
         return []
     normal = normal_form(text)
-    cutter = WordCutter(tokenizer)
+    cutter = Cutters(tokenizer).of(normal)
     spans: list[tuple[int, int]] = []
     for match in SPLITTERS[tokenizer.splitter].words.finditer(normal):
         word = cutter[match.group()]

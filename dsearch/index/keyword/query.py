@@ -16,13 +16,13 @@ requires nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool
 
-from dsearch.index.keyword.tokenizer import Tokenizer
+from dsearch.index.keyword.tokenizer import Tokenizer, Word
 
 _ITEM = re.compile(r'(?<!\S)([+-]?)["“”]([^"“”]*)["“”](?=[\s.,;:!?)]|$)|(?<!\S)([+-])(?=[^\W\d])(\S+)')
 
@@ -80,8 +80,17 @@ class Phrase:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, text: str) -> Phrase | None:
-        """Tokenise a phrase; None for a text without words."""
-        words = next(tokenizer.words([text]))
+        """Tokenise a phrase in its most probable language; None for a text without words."""
+        return next(iter(cls.readings(tokenizer, text)), None)
+
+    @classmethod
+    def readings(cls, tokenizer: Tokenizer, text: str) -> list[Phrase]:
+        """Tokenise a phrase in each language that it may have; empty for a text without words."""
+        phrases = (cls._of_words(words) for words in tokenizer.readings(text))
+        return [phrase for phrase in phrases if phrase is not None]
+
+    @classmethod
+    def _of_words(cls, words: Sequence[Word]) -> Phrase | None:
         leaves = tuple(leaf for word in words for leaf in word.leaves)
         if not leaves:
             return None
@@ -99,8 +108,8 @@ def matching(
     mask: np.ndarray | None = None
     for texts, wanted in ((query.required, True), (query.excluded, False)):
         for text in texts:
-            phrase = Phrase.of(tokenizer, text)
-            if phrase is not None:
-                matches = holding(phrase) == wanted
+            readings = [holding(phrase) for phrase in Phrase.readings(tokenizer, text)]
+            if readings:
+                matches = np.any(readings, axis=0) == wanted
                 mask = matches if mask is None else mask & matches
     return mask

@@ -13,6 +13,8 @@ Decisions:
   denominator: a document with the whole form gets all of it, one with a part its share. A whole form that no
   document of the generation contains is left out of the query: its parts represent it (`readCsv` among
   documents with only `read_csv` scores like "read csv", not a third of that).
+- A word of a query that may be in several languages counts as its terms in all of them that the generation
+  contains, as its first term if it contains none. A document in one language mostly has one of them.
 """
 
 from __future__ import annotations
@@ -104,9 +106,12 @@ class QueryTerms:
 
     def _cut(self, query: str) -> list[QueryTerm]:
         counts: Counter[str] = Counter()
-        for word in next(self._tokenizer.words([query])):
+        for word in self._tokenizer.query_words(query):
             whole_occurs = word.whole is None or word.whole in self._numbers
-            counts.update(word.terms if whole_occurs else word.terms[1:])
+            terms = word.terms if whole_occurs else word.terms[1:]
+            if word.variants:
+                terms = [term for term in (*terms, *word.variants) if term in self._numbers] or terms
+            counts.update(terms)
         ids = [self.number(term) for term in counts]
         idfs = [idf_of(self._frequency(term_id), self._documents) for term_id in ids]
         divisor = sum(count * idf for count, idf in zip(counts.values(), idfs, strict=True))

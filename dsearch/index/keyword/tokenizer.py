@@ -8,9 +8,10 @@ characters are no terms: they are *silent* and match only inside a phrase.
 tokenized like the documents. They include a version of the rules in this module and a probe, the digest of a
 fixed sentence's terms, which detects a stemmer that stems differently.
 
-A language consists of a Snowball stemmer and stop words, those too frequent to distinguish documents.
-
-The stop words are the lists of bm25s (English: Lucene's 33). A language without a list keeps all its words.
+Stemmer and stop words are those of one language, or of the language of each text among several
+(`languages.py`). The language of a query is uncertain: a word of it has a term for each plausible language,
+and a phrase a reading. Among several languages, runs of Chinese, Japanese and Korean characters are cut into
+single characters and pairs; the single ones are the leaves, so phrases match anywhere in a run.
 
 Identifiers are split into parts beside their whole form:
 
@@ -33,49 +34,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import bm25s.stopwords as lists
 import Stemmer
 
 from dsearch.errors import InvalidRequest, UnsupportedFormat
-
-# Stored with each index; incremented by every change of the rules that changes the terms of some text.
-NO_LANGUAGE = "none"
-
-_STOP_WORDS = {
-    "danish": lists.STOPWORDS_DANISH,
-    "dutch": lists.STOPWORDS_DUTCH,
-    "english": lists.STOPWORDS_EN,
-    "french": lists.STOPWORDS_FRENCH,
-    "german": lists.STOPWORDS_GERMAN,
-    "italian": lists.STOPWORDS_ITALIAN,
-    "norwegian": lists.STOPWORDS_NORWEGIAN,
-    "portuguese": lists.STOPWORDS_PORTUGUESE,
-    "russian": lists.STOPWORDS_RUSSIAN,
-    "spanish": lists.STOPWORDS_SPANISH,
-    "swedish": lists.STOPWORDS_SWEDISH,
-    "turkish": lists.STOPWORDS_TURKISH,
-}
-# Older or experimental algorithms of a language with another one.
-_VARIANTS = {"porter", "dutch_porter", "lovins"}
-
-
-def languages() -> tuple[str, ...]:
-    """Names that `Tokenizer.for_language` accepts, sorted: Snowball's languages and "none"."""
-    return tuple(sorted({*Stemmer.algorithms(), NO_LANGUAGE} - _VARIANTS))
-
-
-def stemmer_and_stop_words(language: str) -> tuple[str | None, tuple[str, ...]]:
-    """Return the Snowball algorithm and the stop words of a language; neither for "none".
-
-    Raises:
-        InvalidRequest: not one of `languages()`.
-    """
-    if language not in languages():
-        raise InvalidRequest(f"language={language!r}; use one of {', '.join(languages())}")
-    if language == NO_LANGUAGE:
-        return None, ()
-    return language, tuple(_STOP_WORDS.get(language, ()))
-
+from dsearch.index.keyword.languages import (
+    CJK,
+    checked_languages,
+    detector_digest,
+    language_of_text,
+    named_languages,
+    plausible_languages,
+    stemmer_and_stop_words,
+)
 
 # `re` excludes vowel signs and accents from word characters, but words of Hindi and Tamil contain them.
 _MARKS = (
@@ -83,6 +53,9 @@ _MARKS = (
     "\u0900-\u0963\u0966-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e"
 )
 _NAME = re.compile(rf"\w[\w{_MARKS}]*(?:\.\w[\w{_MARKS}]*)*")
+_LETTER = rf"(?![{CJK}])[\w{_MARKS}]"
+_NAME_OR_RUN = re.compile(rf"[{CJK}]+|(?![{CJK}])\w(?:{_LETTER})*(?:\.(?![{CJK}])\w(?:{_LETTER})*)*")
+_IDEOGRAPH = re.compile(rf"[{CJK}]")
 _PLAIN = re.compile(r"\w\w+")
 # Patterns of a word's shape: U upper case, s and l lower case (s ends an acronym's plural: RNAs), D digit.
 _HUMP = re.compile(r"UU+s(?![ls])|U+(?=U[ls])|U?[ls]+D*|U+D*|D+")
@@ -124,8 +97,24 @@ def parts(word: str) -> list[Piece]:
     return pieces
 
 
+def scripts(word: str) -> list[Piece]:
+    """Return the parts of a name; of a run of CJK characters each character, and each pair of neighbours."""
+    if not _IDEOGRAPH.match(word):
+        return parts(word)
+    pieces: list[Piece] = []
+    for start in range(len(word)):
+        pieces.append(Piece(start, start + 1, True))
+        if start + 1 < len(word):
+            pieces.append(Piece(start, start + 2, False))
+    return pieces
+
+
 # Registered short names: a stored index names a splitter and never contains a pattern to run.
-SPLITTERS = {"identifiers": Splitter(_NAME, parts), "words": Splitter(_PLAIN, whole)}
+SPLITTERS = {
+    "identifiers": Splitter(_NAME, parts),
+    "words": Splitter(_PLAIN, whole),
+    "scripts": Splitter(_NAME_OR_RUN, scripts),
+}
 
 
 def _component(text: str, start: int) -> list[Piece]:
@@ -161,7 +150,9 @@ def _kind(character: str) -> str:
     return "D" if character in "0123456789" else "l"
 
 
+# Stored with each index; incremented by every change of the rules that changes the terms of some text.
 TOKENIZER_VERSION = 1
+SEVERAL_LANGUAGES_VERSION = 2  # the same of tokenizers of several languages, which older releases do not know
 
 _SILENT = " "  # begins the symbol of a silent word: no term begins with a blank
 _REBUILD = "build the generation again"
@@ -175,12 +166,14 @@ class Word(NamedTuple):
         spans: [start, end) of each term in the word.
         leaves: the word as a sequence of symbols, for phrases: a term, or a blank and a silent word.
         whole: the whole form if the word also has parts, else None.
+        variants: of a query's word, its terms in other languages that the query may have.
     """
 
     terms: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
     leaves: tuple[str, ...]
     whole: str | None
+    variants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,17 +181,20 @@ class Tokenizer:
     """Splits texts into terms. Equal tokenizers give equal terms; instances are immutable and safe to share.
 
     Attributes:
-        splitter: a name in `SPLITTERS`: "identifiers", or "words" to leave identifiers whole.
+        splitter: a name in `SPLITTERS`: "identifiers", "words" to leave identifiers whole, or "scripts" to
+            cut runs of CJK characters, too.
         stop_words: lower-case words that are no terms; Lucene's 33 English ones by default.
         stemmer: a Snowball algorithm that PyStemmer knows, or None for no stemming.
+        languages: languages of which each text has one; their stop words and stemmers are used then.
 
     Raises:
-        InvalidRequest: an unknown splitter or stemmer.
+        InvalidRequest: an unknown splitter, stemmer or language.
     """
 
     splitter: str = "identifiers"
     stop_words: tuple[str, ...] = stemmer_and_stop_words("english")[1]
     stemmer: str | None = "english"
+    languages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.splitter not in SPLITTERS:
@@ -206,23 +202,51 @@ class Tokenizer:
         if self.stemmer is not None and self.stemmer not in Stemmer.algorithms():
             allowed = ", ".join(sorted(Stemmer.algorithms()))
             raise InvalidRequest(f"stemmer={self.stemmer!r}; use null or one of {allowed}")
+        checked_languages(self.languages)
 
     @classmethod
     def for_language(cls, language: str) -> Tokenizer:
         """Create a tokenizer with the stemmer and stop words of a language; "none" leaves words unchanged.
 
+        "auto", or a list such as "german,english", takes those of the language of each text.
+
         Raises:
             InvalidRequest: an unknown language.
+            MissingExtra: several languages without the extra `multilingual`.
         """
+        if several := named_languages(language):
+            detector_digest()
+            return cls("scripts", (), None, several)
         stemmer, stop_words = stemmer_and_stop_words(language)
         return cls(stop_words=stop_words, stemmer=stemmer)
 
     def words(self, texts: Iterable[str]) -> Iterator[list[Word]]:
         """Yield the words of each text, in order; lazy, so a corpus can be streamed."""
         find = SPLITTERS[self.splitter].words.findall
-        cutter = WordCutter(self)  # each distinct word is split and stemmed once per call
+        cutters = Cutters(self)  # each distinct word is split and stemmed once per call and language
         for text in texts:
-            yield [cutter[word] for word in find(normal_form(text))]
+            normal = normal_form(text)
+            cutter = cutters.of(normal)
+            yield [cutter[word] for word in find(normal)]
+
+    def query_words(self, query: str) -> list[Word]:
+        """The words of a query, in order, with their variants; those of a document without several languages.
+
+        A word that is too frequent in the most probable language has no term in the others. Identifiers have
+        no variants.
+        """
+        first, *others = self.readings(query)
+        return [
+            word._replace(variants=_variants(word, same)) if len(word.terms) == 1 else word
+            for word, *same in zip(first, *others, strict=True)
+        ]
+
+    def readings(self, query: str) -> list[list[Word]]:
+        """The words of a query in each language that it may have, the most probable first, each once."""
+        normal = normal_form(query)
+        names = SPLITTERS[self.splitter].words.findall(normal)
+        readings = [[cutter[name] for name in names] for cutter in Cutters(self).plausible(normal)]
+        return [reading for place, reading in enumerate(readings) if reading not in readings[:place]]
 
     def terms(self, texts: Iterable[str]) -> Iterator[list[str]]:
         """Yield the terms of each text, in order and with repetitions; lazy."""
@@ -231,13 +255,14 @@ class Tokenizer:
 
     def settings(self) -> dict[str, Any]:
         """JSON settings from which `from_settings` creates an equal tokenizer."""
-        return {
-            "version": TOKENIZER_VERSION,
+        settings = {
+            "version": _version(self.languages),
             "splitter": self.splitter,
             "stop_words": list(self.stop_words),
             "stemmer": self.stemmer,
             "probe": self.probe(),
         }
+        return {**settings, "languages": list(self.languages)} if self.languages else settings
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], *, rebuild: bool = False) -> Tokenizer:
@@ -247,17 +272,24 @@ class Tokenizer:
         texts again.
 
         Raises:
-            UnsupportedFormat: the rules of this release or the stemmer of PyStemmer differ from those used.
+            UnsupportedFormat: the rules of this release, the stemmer of PyStemmer or the detection of
+                languages differ from those used.
+            MissingExtra: several languages without the extra `multilingual`.
             InvalidRequest: a name in it is not registered in this release.
         """
-        version = settings.get("version")
-        if version != TOKENIZER_VERSION and not rebuild:
+        version, several = settings.get("version"), tuple(settings.get("languages", ()))
+        if version != _version(several) and not rebuild:
             raise UnsupportedFormat(
-                f"texts were cut by tokenizer version {version!r}; this release has {TOKENIZER_VERSION}: "
+                f"texts were cut by tokenizer version {version!r}; this release has {_version(several)}: "
                 + _REBUILD
             )
-        tokenizer = cls(settings["splitter"], tuple(settings["stop_words"]), settings["stemmer"])
+        tokenizer = cls(settings["splitter"], tuple(settings["stop_words"]), settings["stemmer"], several)
         if not rebuild and settings["probe"] != tokenizer.probe():
+            if several:
+                raise UnsupportedFormat(
+                    f"PyStemmer {Stemmer.version()} and the installed py3langid give other terms than those "
+                    f"that cut these texts; install their versions, or {_REBUILD}"
+                )
             raise UnsupportedFormat(
                 f"the {tokenizer.stemmer} stemmer of PyStemmer {Stemmer.version()} gives other terms than "
                 f"the one that cut these texts; install that version of PyStemmer, or {_REBUILD}"
@@ -265,8 +297,39 @@ class Tokenizer:
         return tokenizer
 
     def probe(self) -> str:
-        """SHA-256 of the terms of a fixed sentence, in hex."""
-        return hashlib.sha256("\n".join(next(self.terms([PROBE]))).encode()).hexdigest()
+        """SHA-256 of the terms of a fixed sentence, in hex; of several languages each line is a text."""
+        texts = PROBE.split("\n") if self.languages else [PROBE]
+        terms = [term for text in self.terms(texts) for term in text]
+        digest = [detector_digest()] if self.languages else []
+        return hashlib.sha256("\n".join([*digest, *terms]).encode()).hexdigest()
+
+
+class Cutters:
+    """Caches of tokenized words, one for each language of a tokenizer. For one thread only."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._by_language: dict[str, WordCutter] = {}
+
+    def of(self, text: str) -> WordCutter:
+        """The cache of a text's language."""
+        among = self._tokenizer.languages
+        return self._cutter(language_of_text(text, among) if among else "")
+
+    def plausible(self, text: str) -> list[WordCutter]:
+        """The caches of the languages that a query may have."""
+        among = self._tokenizer.languages
+        return [self._cutter(name) for name in (plausible_languages(text, among) if among else [""])]
+
+    def _cutter(self, language: str) -> WordCutter:
+        cutter = self._by_language.get(language)
+        if cutter is None:
+            own = self._tokenizer
+            if language:
+                stemmer, stop_words = stemmer_and_stop_words(language)
+                own = Tokenizer(own.splitter, stop_words, stemmer)
+            cutter = self._by_language[language] = WordCutter(own)
+        return cutter
 
 
 class WordCutter(dict[str, Word]):
@@ -277,6 +340,8 @@ class WordCutter(dict[str, Word]):
         self._pieces = SPLITTERS[tokenizer.splitter].pieces
         self._stem = Stemmer.Stemmer(tokenizer.stemmer, 0).stemWord if tokenizer.stemmer else str
         self._stop_words = frozenset(tokenizer.stop_words)
+        # A character of a run is a term; a single letter or digit is none.
+        self._single = _IDEOGRAPH.match if tokenizer.splitter == "scripts" else _never
 
     def __missing__(self, word: str) -> Word:
         terms: list[str] = []
@@ -285,7 +350,7 @@ class WordCutter(dict[str, Word]):
         pieces = self._pieces(word)
         for start, end, leaf in pieces:
             lower = word[start:end].lower()
-            silent = end - start < 2 or lower in self._stop_words
+            silent = (end - start < 2 and not self._single(lower)) or lower in self._stop_words
             symbol = _SILENT + lower if silent else self._stem(lower)
             if not silent:
                 terms.append(symbol)
@@ -295,6 +360,18 @@ class WordCutter(dict[str, Word]):
         whole = terms[0] if terms and len(pieces) > 1 and spans[0] == (0, len(word)) else None
         self[word] = cut = Word(tuple(terms), tuple(spans), tuple(leaves), whole)
         return cut
+
+
+def _never(_: str) -> bool:
+    return False
+
+
+def _variants(word: Word, others: list[Word]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(term for other in others for term in other.terms if term not in word.terms))
+
+
+def _version(languages: tuple[str, ...]) -> int:
+    return SEVERAL_LANGUAGES_VERSION if languages else TOKENIZER_VERSION
 
 
 def normal_form(text: str) -> str:

@@ -19,7 +19,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.maintenance import migrate
 from dsearch.engine.maintenance.migrate import migrating_folder
 from dsearch.engine.options import KeyOptions
-from dsearch.errors import Cancelled, Conflict, EncoderMismatch, Unavailable
+from dsearch.errors import Cancelled, Conflict, EncoderMismatch, InvalidRequest, Unavailable
 from dsearch.store import ModelRecord, Store
 from dsearch.types import Document, Progress
 
@@ -344,3 +344,11 @@ def test_the_switch_is_synced_after_the_new_edition_has_its_name(
     monkeypatch.setattr(migrate, "sync_folder", recording)
     engine.migrate("food", newer)
     assert synced == [(engine.home.path, "food@2")]
+
+
+def test_the_language_may_change(engine: SearchEngine, collection: Collection, newer: HashingEncoder) -> None:
+    with pytest.raises(InvalidRequest, match="language='klingon'"):
+        engine.migrate("food", newer, language="klingon")
+    assert newer.encoded == 0
+    engine.migrate("food", newer, language="german")
+    assert engine.collection("food").describe().language == "german"

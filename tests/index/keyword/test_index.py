@@ -104,7 +104,7 @@ def test_settings_travel() -> None:
     assert list(tokenizer.terms(["La continuation", "continuer le"])) == [["continu"], ["continu"]]
     with pytest.raises(InvalidRequest, match=r"stemmer='klingon'; use null or one of .*english"):
         Tokenizer(stemmer="klingon")
-    with pytest.raises(InvalidRequest, match="splitter='x'; use one of identifiers, words"):
+    with pytest.raises(InvalidRequest, match="splitter='x'; use one of identifiers, scripts, words"):
         Tokenizer(splitter="x")
 
 

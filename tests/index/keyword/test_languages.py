@@ -1,0 +1,125 @@
+"""Texts in several languages: each is stemmed by its own, CJK runs are found by characters."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dsearch.errors import InvalidRequest, MissingExtra, UnsupportedFormat
+from dsearch.index.keyword import languages
+from dsearch.index.keyword.fresh_texts import TokenizedTexts
+from dsearch.index.keyword.index import KeywordIndex
+from dsearch.index.keyword.query import parse_query
+from dsearch.index.keyword.tokenizer import Tokenizer
+
+pytest.importorskip("py3langid", reason="the extra multilingual is not installed")
+
+TEXTS = [
+    "The engineers were running tests on the wings of several aircraft.",
+    "Die Ingenieure prüften die Häuser am Rand der Städte.",
+    "Los ingenieros revisaron las casas y los edificios de las ciudades.",
+    "Инженеры проверили дома и здания нескольких городов.",
+    "検索エンジンは文書を見つけます。",
+    "搜索引擎可以找到文档",
+    "검색 엔진은 문서를 찾습니다",
+]
+ENGLISH, GERMAN, SPANISH, RUSSIAN, JAPANESE, CHINESE, KOREAN = range(7)
+
+
+@pytest.fixture(scope="module")
+def index() -> KeywordIndex:
+    return KeywordIndex.build(TEXTS, tokenizer=Tokenizer.for_language("auto"))
+
+
+@pytest.mark.parametrize(
+    ("query", "position"),
+    [
+        ("wing of an aircraft", ENGLISH),  # wings
+        ("das Haus am Rand", GERMAN),  # Häuser
+        ("una casa en la ciudad", SPANISH),  # casas, ciudades
+        ("здание города", RUSSIAN),  # здания, городов
+        ("文書", JAPANESE),
+        ("引擎", CHINESE),
+        ("엔진", KOREAN),  # 엔진은
+    ],
+)
+def test_a_query_finds_inflected_words_of_its_language(
+    index: KeywordIndex, query: str, position: int
+) -> None:
+    _, positions = index.search([query], 1)
+    assert positions[0, 0] == position
+    assert index.highlights(query, TEXTS[position])
+
+
+def test_a_short_query_has_a_term_for_each_plausible_language(index: KeywordIndex) -> None:
+    (word,) = index.tokenizer.query_words("running")
+    assert {*word.terms, *word.variants} == {"running", "run"}  # it may be Swedish
+    assert index.search(["running"], 1)[1][0, 0] == ENGLISH
+    # A variant in no document does not count beside one that is in some.
+    one, two = index.scores(["running", "engineers running"])[:, ENGLISH]
+    assert one > two / 2 > 0
+
+
+def test_fresh_texts_and_the_index_agree(index: KeywordIndex) -> None:
+    fresh = TokenizedTexts.of(index.tokenizer, TEXTS)
+    for query in ("casas de la ciudad", "検索エンジン", "running wings"):
+        assert (index.scores([query])[0] == index.scores_of_texts(query, fresh)).all()
+
+
+@pytest.mark.parametrize(
+    ("query", "position"),
+    [
+        ('"エンジンは文"', JAPANESE),
+        ('"引擎可以"', CHINESE),
+        ("+Haus", GERMAN),
+        ('"wing of several"', ENGLISH),
+    ],
+)
+def test_a_phrase_matches_in_each_language_that_it_may_have(
+    index: KeywordIndex, query: str, position: int
+) -> None:
+    mask = index.matching(parse_query(query))
+    assert mask is not None
+    assert mask.nonzero()[0].tolist() == [position]
+    fresh = index.matching_texts(parse_query(query), TokenizedTexts.of(index.tokenizer, TEXTS))
+    assert fresh is not None
+    assert (mask == fresh).all()
+
+
+def test_characters_of_a_run_and_their_pairs_are_terms() -> None:
+    tokenizer = Tokenizer.for_language("german,english")
+    assert next(tokenizer.terms(["Python検索 v2"])) == ["python", "検", "検索", "索", "v2"]
+    assert [word.leaves for word in next(tokenizer.words(["検索"]))] == [("検", "索")]
+
+
+def test_a_list_restricts_the_languages() -> None:
+    tokenizer = Tokenizer.for_language("german, english")
+    assert tokenizer.languages == ("german", "english")
+    assert Tokenizer.from_settings(tokenizer.settings()) == tokenizer
+    with pytest.raises(InvalidRequest, match=r"language 'klingon' in a list; use some of arabic, .*turkish"):
+        Tokenizer.for_language("german,klingon")
+    with pytest.raises(InvalidRequest, match="language 'none' in a list"):
+        Tokenizer.for_language("german,none")
+
+
+def test_other_detection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Tokenizer.for_language("german,english").settings()
+    assert settings["version"] == 2  # refused by releases that know one language only
+    monkeypatch.setattr("dsearch.index.keyword.tokenizer.detector_digest", lambda: "0" * 64)
+    with pytest.raises(UnsupportedFormat, match=r"py3langid give other terms.*build the generation"):
+        Tokenizer.from_settings(settings)
+    assert Tokenizer.from_settings(settings, rebuild=True).languages == ("german", "english")
+
+
+def test_without_the_extra_one_language_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    languages._detector.cache_clear()
+    monkeypatch.setitem(sys.modules, "py3langid", None)
+    try:
+        with pytest.raises(
+            MissingExtra, match=r"pip install 'dsearch\[multilingual\]', or name one language"
+        ):
+            Tokenizer.for_language("auto")
+        assert Tokenizer.for_language("german").stemmer == "german"
+    finally:
+        languages._detector.cache_clear()
