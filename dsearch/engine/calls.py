@@ -12,7 +12,17 @@ from dsearch.engine.models.retired import retired_part
 from dsearch.engine.models.tensors import head_from_bytes, require_head_alone
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest
-from dsearch.results import Changed, Deleted, DocumentPage, Facets, Model, ModelAdded, Models, Promoted
+from dsearch.results import (
+    Changed,
+    Deleted,
+    DocumentPage,
+    Facets,
+    Model,
+    ModelAdded,
+    Models,
+    Promoted,
+    RowsDropped,
+)
 from dsearch.types import Document
 
 MAX_MODELS = 10_000
@@ -131,6 +141,11 @@ def rollback(collection: Collection) -> Promoted:
     """Make the previously live version live again; see `Collection.rollback`."""
     previous = collection.live_model
     return Promoted(collection.rollback(), previous, collection.store.sequence)
+
+
+def rollback_rows(collection: Collection, sequence: int) -> RowsDropped:
+    """Drop the later rows of the query memory; see `RememberedRows.drop_after`."""
+    return collection.remembered.drop_after(sequence)
 
 
 def add_head(collection: Collection, content: bytes, parent: str | None = None) -> ModelAdded:

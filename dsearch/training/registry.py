@@ -123,7 +123,7 @@ def register(
     """
     record = {**record, "verdict": reason, "accepted": accept}
     if encoder is None:  # else past queries are of another encoder
-        live_memory = collection.head(collection.live_model).memory
+        live_memory = collection.stored_head(collection.live_model).memory
         head = with_inserted(head, live_memory)
         tuned_head = None if tuned_head is None else with_inserted(tuned_head, live_memory)
     version = collection.add_model(

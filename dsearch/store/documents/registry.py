@@ -31,8 +31,8 @@ from dsearch.store.sqlite.digest import (
 )
 from dsearch.store.sqlite.journal import Operation
 
-# The last two: see retention.py, and `delete_model`.
-Kind = Literal["generation", "model", "horizon", "deleted model"]
+# After the first two: see retention.py, `delete_model`, and judged.py.
+Kind = Literal["generation", "model", "horizon", "deleted model", "judged"]
 UNTRAINED = "v0"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
