@@ -415,12 +415,12 @@ class Remembered:
     """Judged queries that the live version's memory has from now on.
 
     Attributes:
-        model: the version with them, which is live.
-        previous: the version that was live before.
+        model: the version that is live.
+        previous: the version that was live before; the same, unless a memory was begun.
         queries: the number of queries.
         judgements: the number of their grades.
         left_out: the number of judgements that could not be used, by reason.
-        sequence: of the write.
+        sequence: of the write; dropping the rows after `sequence` − 1 takes it back.
     """
 
     model: str
@@ -428,6 +428,21 @@ class Remembered:
     queries: int
     judgements: int
     left_out: dict[str, int]
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsDropped:
+    """Rows of the query memory that were dropped.
+
+    Attributes:
+        dropped: the number of rows.
+        remaining: the number of rows that stay, besides those that versions were trained with.
+        sequence: of the write.
+    """
+
+    dropped: int
+    remaining: int
     sequence: int
 
 

@@ -12,7 +12,17 @@ from dsearch.engine.models.retired import retired_part, served_version
 from dsearch.engine.models.tensors import head_from_bytes, require_head_alone
 from dsearch.engine.searchable import Searchable
 from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest
-from dsearch.results import Changed, Deleted, DocumentPage, Facets, Model, ModelAdded, Models, Promoted
+from dsearch.results import (
+    Changed,
+    Deleted,
+    DocumentPage,
+    Facets,
+    Model,
+    ModelAdded,
+    Models,
+    Promoted,
+    RowsDropped,
+)
 from dsearch.types import Document, Purpose
 
 MAX_MODELS = 10_000
@@ -136,6 +146,11 @@ def rollback(collection: Collection, purpose: Purpose = "search") -> Promoted:
     """Make the previously live version of a purpose live again; see `Collection.rollback`."""
     previous = collection.answering(purpose)
     return Promoted(collection.rollback(purpose), previous, collection.store.sequence, purpose)
+
+
+def rollback_rows(collection: Collection, sequence: int) -> RowsDropped:
+    """Drop the later rows of the query memory; see `RememberedRows.drop_after`."""
+    return collection.remembered.drop_after(sequence)
 
 
 def add_head(collection: Collection, content: bytes, parent: str | None = None) -> ModelAdded:

@@ -20,7 +20,7 @@ from jaxtyping import Float32, Int64
 
 from dsearch.errors import DocumentNotFound, InvalidRequest
 from dsearch.results import FacetValue
-from dsearch.store.documents import passages, purposes, read, registry
+from dsearch.store.documents import judged, passages, purposes, read, registry
 from dsearch.store.documents.read import Rows
 from dsearch.store.filters.parse import Filter, Keys, Scalar, parse_field, parse_filter
 from dsearch.store.filters.sql import compile_filter, json_path
@@ -30,6 +30,7 @@ from dsearch.store.records import (
     Changes,
     Counts,
     GenerationRecord,
+    MemoryRow,
     ModelRecord,
     Passages,
     Pending,
@@ -170,6 +171,14 @@ class Reader:
         """
         with self._readers.reading() as connection:
             return read.embeddings(connection, rows, self.dimension, check=check)
+
+    def embeddings_left(
+        self, rows: Int64[np.ndarray, " rows"]
+    ) -> tuple[Int64[np.ndarray, " left"], Float32[np.ndarray, "left dimension"]]:
+        """Those of `rows` that were not purged, and their embeddings; raises CorruptData."""
+        with self._readers.reading() as connection:
+            left = read.with_embedding(connection, rows)
+            return left, read.embeddings(connection, left, self.dimension, check=True)
 
     def passages(self, rows: Rows) -> Mapping[int, Passages]:
         """Return the passages of the long documents among `rows`, by row, ascending; raises CorruptData."""
@@ -324,6 +333,18 @@ class Reader:
         """Return all trained models, by version; without v0, which has no record."""
         with self._readers.reading() as connection:
             return registry.models(connection)
+
+    # ---- query memory
+
+    def judged_state(self) -> tuple[int, int]:
+        """Return the last operations that changed the rows of the query memory, and that dropped some."""
+        with self._readers.reading() as connection:
+            return judged.changed(connection), judged.dropped_by(connection)
+
+    def judged(self, after: int = 0) -> Sequence[MemoryRow]:
+        """Return the rows of the query memory that operations after `after` wrote; raises CorruptData."""
+        with self._answering() as connection:
+            return judged.read(connection, after)
 
     # ---- closing
 

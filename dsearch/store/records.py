@@ -107,6 +107,27 @@ class ModelRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """A row of the query memory: a judged query.
+
+    Attributes:
+        text: text of the query.
+        state: its embedding.
+        grades: grades above 0 by rows of documents.
+        source: "judgements" or "clicks".
+        key: who sent it: the id of an API key; "" without one.
+        written: operation that wrote it; 0 before.
+    """
+
+    text: str
+    state: Float32[np.ndarray, " dimension"]
+    grades: dict[int, float]
+    source: str = "judgements"
+    key: str = ""
+    written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BackupReport:
     """A complete backup as of operation `sequence`: its live documents and bytes."""
 

@@ -24,7 +24,7 @@ from jaxtyping import Shaped
 
 from dsearch.errors import CollectionNotFound, Conflict, CorruptData, InvalidRequest
 from dsearch.store import backup, reader
-from dsearch.store.documents import passages, patch, purposes, registry, write
+from dsearch.store.documents import judged, passages, patch, purposes, registry, write
 from dsearch.store.documents.read import Rows
 from dsearch.store.documents.validate import embedding_bytes, prepare, prepare_embeddings
 from dsearch.store.filters.parse import parse_filter
@@ -34,6 +34,7 @@ from dsearch.store.records import (
     AS_SEARCH,
     BackupReport,
     GenerationRecord,
+    MemoryRow,
     Passages,
     PurgeReport,
     WriteReceipt,
@@ -262,6 +263,25 @@ class Store(Reader):
         """
         with self._operation() as operation:
             return registry.retire_generation(operation, number)
+
+    # ---- query memory
+
+    def add_judged(self, queries: Sequence[MemoryRow]) -> int:
+        """Write rows of the query memory; returns the operation's number.
+
+        Raises InvalidRequest (a query without a grade above 0), DimensionMismatch.
+        """
+        with self._operation() as operation:
+            return judged.insert(operation, queries, self.dimension)
+
+    def drop_judged(self, sequence: int) -> tuple[int, int]:
+        """Drop the rows of the query memory that operations after `sequence` wrote.
+
+        Returns the operation's number and that of the rows.
+        """
+        with self._operation() as operation:
+            dropped = judged.drop_after(operation, sequence)
+            return operation.reached, dropped
 
     # ---- the collection as a whole
 

@@ -17,6 +17,8 @@ from dsearch.store.sqlite.digest import (
     document_fact,
     embedding_digest,
     embedding_fact,
+    judged_digest,
+    judged_fact,
     passages_digest,
     passages_fact,
     record_fact,
@@ -89,6 +91,7 @@ def verify(connection: sqlite3.Connection, pace: Callable[[], object] | None = N
     _documents(audit)
     _embeddings(audit)
     _passages(audit)
+    _judged(audit)
     _registry(audit)
     if state is not None:
         _totals(audit, state)
@@ -188,6 +191,25 @@ def _passages(audit: _Audit) -> None:
     for (count,) in audit.rows(orphans, "passages"):
         if count:
             audit.note(f"passages: {count} belong to no embedding")
+
+
+def _judged(audit: _Audit) -> None:
+    # Formats before 3 have no such table; if it is missing in format 3, the sum of all facts differs.
+    if not list(audit.rows("SELECT 1 FROM sqlite_master WHERE name = 'judged'", "tables")):
+        return
+    blobs = ", ".join(f"CAST({name} AS BLOB)" for name in ("text", "state", "grades", "source", "key"))
+    query = f"SELECT number, written, digest, {blobs} FROM judged NOT INDEXED"
+    for number, written, digest, *parts in audit.rows(query, "rows of the query memory"):
+        named = f"row {number} of the query memory"
+        if not isinstance(digest, bytes):
+            audit.note(f"{named}: its digest is not what was written")
+            continue
+        if judged_digest([part if isinstance(part, bytes) else b"" for part in parts]) != digest:
+            audit.note(f"{named}: it is not what was written")
+        try:
+            audit.facts += judged_fact(int(str(number)), int(str(written)), digest)
+        except Exception:
+            audit.note(f"{named}: its operation number is not what was written")
 
 
 def _registry(audit: _Audit) -> None:

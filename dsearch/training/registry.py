@@ -132,7 +132,7 @@ def register(
         return sentence_of(record["gate"], outcome) if record.get("gate") else reason
 
     if encoder is None and searches:  # else past queries are of another encoder
-        live_memory = collection.head(collection.live_model).memory
+        live_memory = collection.stored_head(collection.live_model).memory
         head = with_inserted(head, live_memory)
         tuned_head = None if tuned_head is None else with_inserted(tuned_head, live_memory)
     version = collection.add_model(

@@ -1,27 +1,29 @@
 """Learning at insert time: judged queries become rows of the live version's query memory, without training.
 
-Strength, temperature and null level stay as the gate admitted them. The result is a version of its own, so it
-is listed, explained, compared and rolled back like any other. Its parent is the version that was trained, not
-the one with fewer rows, so that versions of earlier insertions can be deleted; the last few are kept.
+Strength, temperature and null level stay as the gate admitted them. Rows are operations of the collection,
+apart from its versions: they are durable and shown at once, in the sequence of operations, and taken back by
+dropping those after one of them. Versions that earlier releases made of insertions keep their rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import START_NULL_LEVEL, START_TEMPERATURE, QueryMemory
 from dsearch.engine import Collection
-from dsearch.errors import Conflict, ModelNotFound
+from dsearch.errors import Conflict
 from dsearch.results import Remembered
-from dsearch.training.data.examples import examples_from_judgements
-from dsearch.training.memory import MemorySetting, memory_of
+from dsearch.store import MemoryRow
+from dsearch.training.data.examples import Examples, examples_from_judgements
+from dsearch.training.memory import MemorySetting
 from dsearch.types import query_name
 
 SCOPE = "remember"  # of the record of such a version
+JUDGEMENTS = "judgements"  # source of rows that training takes up
 DEFAULT = MemorySetting(0.8, START_TEMPERATURE, START_NULL_LEVEL)  # of a memory that no gate admitted
-KEPT = 10  # versions of one parent
-_TRIES = 3
 
 
 def remember(
@@ -30,8 +32,9 @@ def remember(
     judgements: Mapping[str, Mapping[str, float]],
     *,
     accept: bool = False,
+    key: str = "",
 ) -> Remembered:
-    """Add judged queries to the memory of the live version; the new version is live at once.
+    """Add judged queries to the memory of the live version; every later search has them.
 
     Args:
         collection: collection of the documents.
@@ -39,34 +42,86 @@ def remember(
         judgements: query id → document id → grade. Grades above 0 count, each divided by its query's best.
         accept: begin a memory with default settings where the live version has none, though no gate
             admitted it.
+        key: who sends them: the id of an API key.
 
     Raises:
         InvalidRequest: no grade above 0 of a document that is there, for a query with a text.
-        Conflict: the live version has no memory, or an encoder of its own; or it kept changing meanwhile.
+        Conflict: the live version has no memory, or an encoder of its own; or it changed meanwhile.
     """
     _require_extensible(collection, accept)
     examples = examples_from_judgements(collection, *_by_text(queries, judgements))
-    more = memory_of(examples, DEFAULT, inserted=True)
-    assert more is not None
-    for _ in range(_TRIES):
-        live = _require_extensible(collection, accept)
-        head, record = collection.head(live), collection.store.model(live)
-        memory = more if head.memory is None else head.memory.extended(more)
-        base = record.parent if record.record.get("scope") == SCOPE else live
-        assert base is not None
-        counts = {"inserted": len(more), "judgements": len(more.grades), "left_out": examples.left_out}
-        version = collection.add_model(head.remembering(memory), {"scope": SCOPE, **counts}, parent=base)
-        try:
-            collection.promote(version, after=live)
-        except Conflict:
-            if collection.live_model == live:
-                raise
-            collection.delete_model(version)
-            continue  # from the version that went live meanwhile
-        _delete_oldest(collection, base)
-        sequence = collection.store.sequence
-        return Remembered(version, live, len(more), len(more.grades), examples.left_out, sequence)
-    raise Conflict("the live version kept changing; try again")
+    rows = judged_queries(examples, key)
+    previous = _require_extensible(collection, accept)
+    live = previous
+    if collection.stored_head(live).memory is None:
+        live = _begun(collection, live)
+    sequence = collection.remembered.add(rows)
+    judged = sum(len(row.grades) for row in rows)
+    return Remembered(live, previous, len(rows), judged, examples.left_out, sequence)
+
+
+def judged_queries(examples: Examples, key: str) -> list[MemoryRow]:
+    """Examples as rows of the query memory."""
+    rows: list[MemoryRow] = []
+    for text, state, (positions, grades) in zip(
+        examples.texts, examples.states, examples.relevant, strict=True
+    ):
+        of_documents = examples.snapshot.rows(positions).tolist()
+        by_row = dict(zip(of_documents, grades.tolist(), strict=True))
+        unit = state / max(float(np.linalg.norm(state)), 1e-12)
+        rows.append(MemoryRow(text, unit, by_row, JUDGEMENTS, key))
+    return rows
+
+
+def _begun(collection: Collection, live: str) -> str:
+    """Begin a memory: a version like the live one with default settings and without rows, which is live."""
+    none = np.zeros(0, np.int64)
+    nothing = np.zeros((0, collection.store.dimension), np.float32)
+    memory = QueryMemory(
+        nothing,
+        nothing,
+        none,
+        none,
+        none,
+        np.zeros(0, np.float32),
+        texts=[],
+        strength=DEFAULT.strength,
+        temperature=DEFAULT.temperature,
+        null_level=DEFAULT.null_level,
+    )
+    head = collection.stored_head(live).remembering(memory)
+    version = collection.add_model(head, {"scope": SCOPE}, parent=live)
+    try:
+        collection.promote(version, after=live)
+    except Conflict:
+        collection.delete_model(version)
+        raise
+    return version
+
+
+def with_remembered(
+    collection: Collection, queries: Mapping[str, str], judgements: Mapping[str, Mapping[str, float]]
+) -> tuple[Mapping[str, str], dict[str, Mapping[str, float]]]:
+    """Judged queries with those that were remembered since; one that is judged here too counts once, as here.
+
+    Of the documents that are still there; clicks are no judgements.
+    """
+    names = {query_name(queries[query]) for query in judgements if query in queries}
+    texts, judged = dict(queries), dict(judgements)
+    rows: dict[str, tuple[str, dict[int, float]]] = {}
+    for row in collection.remembered.rows():
+        name = query_name(row.text)
+        if row.source == JUDGEMENTS and name not in names:
+            rows[name] = row.text, {**rows.get(name, ("", {}))[1], **row.grades}
+    snapshot = collection.snapshot
+    visible = snapshot.rows(snapshot.visible())
+    for number, (text, grades) in enumerate(rows.values()):
+        documents = np.intersect1d(np.array([*grades], np.int64), visible)
+        if len(documents):
+            query, ids = f"remembered {number}", collection.store.ids(documents)
+            texts[query] = text
+            judged[query] = {id: grades[row] for row, id in zip(documents.tolist(), ids, strict=True)}
+    return texts, judged
 
 
 def with_inserted(head: Head, memory: QueryMemory | None) -> Head:
@@ -109,17 +164,3 @@ def _by_text(
         texts.setdefault(name, text)
         judged[name] = {**judged.get(name, {}), **grades}
     return texts, judged
-
-
-def _delete_oldest(collection: Collection, parent: str) -> None:
-    """Delete all but the newest versions that were made here of `parent`; one that is in use stays."""
-    versions = [
-        model.version
-        for model in collection.store.models()
-        if model.parent == parent and model.record.get("scope") == SCOPE
-    ]
-    for version in versions[:-KEPT]:
-        try:
-            collection.delete_model(version)
-        except (Conflict, ModelNotFound):  # the parent of another, live again, or deleted meanwhile
-            continue

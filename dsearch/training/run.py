@@ -33,6 +33,7 @@ from dsearch.training.options import (
     self_supervised_options,
 )
 from dsearch.training.registry import Registered, register_trained, starting_version
+from dsearch.training.remember import with_remembered
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.tune import TunedSearch, tune
 from dsearch.training.values.examples import ValueExamples, value_examples
@@ -157,7 +158,8 @@ def judged_examples(
     if job.queries is None or job.judgements is None:
         raise InvalidRequest("there are no judgements; give queries and judgements")
     grades = {query: {id: float(grade) for id, grade in of.items()} for query, of in job.judgements.items()}
-    examples = examples_from_judgements(collection, job.queries, grades, job.exclude, teacher=teacher)
+    queries, grades = with_remembered(collection, job.queries, grades)
+    examples = examples_from_judgements(collection, queries, grades, job.exclude, teacher=teacher)
     return replace(examples, left_out=dict(job.left_out)) if job.left_out else examples
 
 

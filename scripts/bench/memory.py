@@ -79,8 +79,8 @@ def measure(documents: int, sizes: list[int], count: int, folder: Path) -> None:
     for rows in sizes:
         memory, size = memory_of(random, stored, rows)
         head = Head(DIM).eval()
-        head.memory = index_keys(memory)
-        layer = SearchLayer(snapshot, head.settle())
+        head.memory = memory
+        layer = SearchLayer(snapshot, index_keys(head.settle()))
         began_s = time.process_time()
         layer.ranked(asked[:1], None)
         first_s = time.process_time() - began_s

@@ -88,6 +88,7 @@ WRITES: list[tuple[str, str, dict[str, Any], str]] = [
     ("POST", "models/v0/promote", {}, "conflict"),
     ("POST", "models/v7/promote", {}, "model_not_found"),
     ("POST", "models/rollback", {}, "conflict"),
+    ("POST", "models/rollback-rows", {"json": {"sequence": 0}}, "conflict"),
     ("DELETE", "models/v1", {}, "conflict"),
     ("POST", "refresh", {}, "conflict"),
     ("DELETE", "", {}, "conflict"),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from support.fakes import HashingEncoder
 from support.training.topics import queries_of, topics_in
 
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.engine import Collection, SearchEngine
+from dsearch.engine import Collection, SearchEngine, SearchLayer
+from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import TrainingJob
+from dsearch.store import Store
 from dsearch.training import examples_from_judgements, remember, run_training
 from dsearch.training.memory import MemorySetting, memory_of
-from dsearch.training.remember import KEPT
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
 NEW = "zebra quantum"  # no document and no past query has these words
@@ -38,14 +42,14 @@ def first(collection: Collection, query: str) -> str:
 def test_a_judged_query_is_found_at_once_and_taken_back(topics: Collection) -> None:
     before = first(topics, NEW)
     done = remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
-    assert (done.model, done.previous, done.queries, done.judgements, done.left_out) == ("v2", "v1", 1, 1, {})
+    assert (done.model, done.previous, done.queries, done.judgements, done.left_out) == ("v1", "v1", 1, 1, {})
     hit = topics.search(NEW, explain=True).hits[0]
     assert hit.id == "d19-2" != before
     assert hit.explain is not None
     assert hit.explain.past_queries[0].query == NEW
-    assert topics.store.model("v2").parent == "v1"
-    assert topics.store.model("v2").record["inserted"] == 1
-    assert topics.rollback() == "v1"
+    assert topics.store.verify().ok
+    dropped = topics.remembered.drop_after(done.sequence - 1)
+    assert (dropped.dropped, dropped.remaining) == (1, 0)
     assert first(topics, NEW) == before
 
 
@@ -55,11 +59,32 @@ def test_inserting_rows_is_a_memory_fitted_with_them(topics: Collection) -> None
     remember(topics, {query: texts[query] for query in late}, late)
     whole = memory_of(examples_from_judgements(topics, texts, judgements), SETTING)
     assert whole is not None
-    version = topics.add_model(topics.head("v0").remembering(whole), {})
+    inserted_head = topics.head("v1")
     for query in ("question19 about19 more", "question3 about3 words", NEW):
-        inserted, fitted = (topics.search(query, model=model).hits for model in ("v2", version))
-        assert [hit.id for hit in inserted] == [hit.id for hit in fitted]
-        assert [hit.weight for hit in inserted] == pytest.approx([hit.weight for hit in fitted], abs=1e-6)
+        states = topics.query_states([query], "hybrid")
+        found = [
+            SearchLayer(topics.snapshot, head).ranked(states, [query])
+            for head in (inserted_head, topics.head("v0").remembering(whole))
+        ]
+        assert np.array_equal(found[0].positions, found[1].positions)
+        assert torch.allclose(found[0].weights, found[1].weights, atol=1e-6)
+
+
+def test_leaving_a_row_out_is_a_memory_fitted_without_it(topics: Collection) -> None:
+    """What learning and evaluation compare each query with: the memory without its own row."""
+    texts, judgements = queries_of()
+    whole = memory_of(examples_from_judgements(topics, texts, judgements), SETTING)
+    without = {query: of for query, of in judgements.items() if query != "q03-0"}
+    rest = memory_of(examples_from_judgements(topics, texts, without), SETTING)
+    assert whole is not None
+    assert rest is not None
+    state = topics.query_states([texts["q03-0"]], "hybrid")
+    above = float(sorted((whole.states @ state[0]).tolist())[-2]) + 1e-6  # only its own row is as near
+    one, other = (
+        SnapshotMemory(memory, topics.snapshot).of_all(memory(state, above=out))
+        for memory, out in ((whole, above), (rest, None))
+    )
+    assert torch.allclose(one, other, atol=1e-6)
 
 
 def test_of_one_text_the_later_grade_counts(topics: Collection) -> None:
@@ -124,37 +149,54 @@ def test_a_version_with_its_own_query_encoder_is_refused(
         remember(topics, {"q": NEW}, {"q": {"d1-0": 1.0}})
 
 
-def test_only_the_newest_versions_are_kept(topics: Collection) -> None:
-    for n in range(KEPT + 3):
-        remember(topics, {"q": f"{NEW} {n}"}, {"q": {"d19-2": 1.0}})
-    versions = [model.version for model in topics.store.models()]
-    assert versions == ["v1", *(f"v{n}" for n in range(5, 2 + KEPT + 3))]
-    memory = topics.head(topics.live_model).memory
-    assert memory is not None
-    assert memory.inserted.sum() == KEPT + 3
-
-
-@pytest.mark.parametrize("before", ["add_model", "promote"])
-def test_another_version_that_went_live_meanwhile_is_not_lost(
-    topics: Collection, monkeypatch: pytest.MonkeyPatch, before: str
-) -> None:
-    """The rows go into that one; else the promotion would take it back unseen."""
-    add, promote, go_on, others = topics.add_model, topics.promote, getattr(topics, before), list[str]()
-
-    def interrupted(*given: Any, **named: Any) -> Any:
-        if not others:
-            head = topics.head("v1")
-            assert head.memory is not None
-            others.append(add(head.remembering(head.memory.with_setting(0.3, 0.1, 0.4)), {"scope": "head"}))
-            promote(others[0])
-        return go_on(*given, **named)
-
-    monkeypatch.setattr(topics, before, interrupted)
-    done = remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
-    assert done.previous == others[0]
-    memory = topics.head(done.model).memory
+def test_another_version_that_went_live_meanwhile_has_the_rows_too(topics: Collection) -> None:
+    """Rows belong to the collection, not to the version that was live."""
+    remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
+    head = topics.stored_head("v1")
+    assert head.memory is not None
+    other = topics.add_model(head.remembering(head.memory.with_setting(0.3, 0.1, 0.4)), {"scope": "head"})
+    topics.promote(other)
+    memory = topics.head(other).memory
     assert memory is not None
     assert memory.strength.item() == pytest.approx(0.3)
+    assert NEW in (memory.texts or [])
+    stored = topics.stored_head(other).memory
+    assert stored is not None
+    assert NEW not in (stored.texts or [])
+
+
+def test_a_state_keeps_its_rows(topics: Collection) -> None:
+    """A stamp, of a cursor or a gradient, names the rows up to its sequence, those dropped since too."""
+    sequence = topics.snapshot.sequence
+    done = remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}})
+    with_rows, without = (topics.head("v1", at).memory for at in (done.sequence, sequence))
+    assert with_rows is not None
+    assert without is not None
+    assert len(with_rows) == len(without) + 1
+    topics.remembered.drop_after(sequence)
+    again = topics.head("v1", done.sequence).memory
+    assert again is not None
+    assert len(again) == len(with_rows)
+    assert topics.head("v1").memory is topics.stored_head("v1").memory
+
+
+def test_rows_are_there_when_it_is_opened_again_and_in_a_backup(tmp_path: Path) -> None:
+    with SearchEngine(tmp_path / "home", encoder=lambda: HashingEncoder(64)) as engine:
+        topics = topics_in(engine)
+        done = remember(topics, {"q": NEW}, {"q": {"d19-2": 1.0}}, accept=True)
+        found = [(hit.id, hit.score) for hit in topics.search(NEW).hits]
+        name = topics.name
+        topics.store.backup(tmp_path / "copy", None)
+    with SearchEngine(tmp_path / "home", encoder=lambda: HashingEncoder(64)) as engine:
+        topics = engine.collection(name)
+        assert [(hit.id, hit.score) for hit in topics.search(NEW).hits] == found
+        assert engine.verify(name).ok
+        assert topics.live_model == done.model
+    Store.restore(tmp_path / "restored", tmp_path / "copy")
+    with Store.open(tmp_path / "restored") as store:
+        (row,) = store.judged()
+        assert (row.text, row.source, row.written) == (NEW, "judgements", done.sequence)
+        assert store.verify().ok
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
@@ -171,5 +213,8 @@ def test_training_keeps_what_was_inserted(topics: Collection, meanwhile: bool) -
     assert registered.live is not None
     memory = topics.head(registered.live).memory
     assert isinstance(memory, QueryMemory)
-    assert memory.of_query[memory.inserted].tolist() == [len(texts)]
+    assert (memory.texts or []).count(NEW) == 1
+    stored = topics.stored_head(registered.live).memory
+    assert stored is not None
+    assert (NEW in (stored.texts or [])) == (not meanwhile)  # training takes up what it knows
     assert first(topics, NEW) == "d19-2"

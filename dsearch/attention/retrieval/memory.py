@@ -291,10 +291,11 @@ class QueryMemory(nn.Module):
         ]
         return torch.cat(blocks, dim=1) if blocks else states.new_zeros(len(states), 0)
 
-    def extended(self, more: QueryMemory) -> QueryMemory:
+    def extended(self, more: QueryMemory, *, replace: bool = True) -> QueryMemory:
         """Return this memory with the grades of another one, which count as inserted; γ, τ and c stay.
 
-        A query of the same text is one query: its grade of a document is the one of `more`. Texts compare
+        A query of the same text is one query: its grade of a document is the one of `more`, or without
+        `replace` of this memory. Texts compare
         without case and repeated blanks. They are kept if both memories keep them. Queries and documents of
         this memory keep their numbers, so its indexes serve the result as well.
         """
@@ -314,10 +315,10 @@ class QueryMemory(nn.Module):
         of_document = np.concatenate([own["of_document"], of_row[other["of_document"]]])
         grades = np.concatenate([own["grades"], other["grades"]])
         inserted = np.concatenate([own["inserted"], np.ones(len(more.grades), bool)])
-        if len(of_more) and of_more.min() < count:  # of two grades of one pair the last one counts
-            code = (of_query * len(place) + of_document)[::-1]
-            _, last = np.unique(code, return_index=True)
-            pairs = np.sort(len(code) - 1 - last)
+        if len(new) < len(more):  # of two grades of one pair one counts
+            code = of_query * len(place) + of_document
+            _, first = np.unique(code[::-1] if replace else code, return_index=True)
+            pairs = np.sort(len(code) - 1 - first if replace else first)
             of_query, of_document = of_query[pairs], of_document[pairs]
             grades, inserted = grades[pairs], inserted[pairs]
         chosen = new - count

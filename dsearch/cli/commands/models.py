@@ -71,13 +71,20 @@ def delete(
 
 
 def rollback(
+    rows: Annotated[
+        int | None,
+        typer.Option(metavar="SEQUENCE", help="Drop remembered queries of later operations; versions stay."),
+    ] = None,
     collection: options.CollectionName = "default",
     home: options.HomeFolder = None,
     purpose: Annotated[
         Purpose, typer.Option(help="What it answers again: searches or predictions.")
     ] = "search",
 ) -> None:
-    """Let the version answer that did before the present one."""
+    """Let the version answer that did before the present one; with --rows take back remembered queries."""
+    if rows is not None:
+        _rollback_rows(rows, collection, home)
+        return
     try:
         with opened_engine(home, readonly=False) as (engine, _):
             target = engine.collection(collection)
@@ -88,6 +95,16 @@ def rollback(
             answer = client.rollback(collection, purpose)
         version, before = answer.model, answer.previous
     typer.echo(f"{collection}: {version} {ANSWERS[purpose]}, in place of {before}")
+
+
+def _rollback_rows(sequence: int, collection: str, home: Path | None) -> None:
+    try:
+        with opened_engine(home, readonly=False) as (engine, _):
+            done = engine.collection(collection).remembered.drop_after(sequence)
+    except HomeLocked as locked:
+        with server_of(locked) as client:
+            done = client.rollback_rows(collection, sequence)
+    typer.echo(f"{collection}: {done.dropped} remembered queries dropped, {done.remaining} left")
 
 
 def promote(
@@ -125,7 +142,7 @@ def remember(
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
-    """Let later searches find what answers a query, at once and without training; undo: dsearch rollback.
+    """Let later searches find what answers a query, at once and without training.
 
     The query becomes a row of the live version's query memory, which dsearch train fits.
     """
@@ -145,7 +162,9 @@ def remember(
     for reason, count in done.left_out.items():
         say(f"{count} {reason} left out")
     typer.echo(f"{collection}: {done.model} remembers {done.queries} queries more")
-    typer.echo(answers_now(collection, done.model, done.previous))
+    if done.model != done.previous:
+        typer.echo(answers_now(collection, done.model, done.previous))
+    typer.echo(f"undo: dsearch rollback --rows {done.sequence - 1} -c {collection}")
 
 
 def _judged(

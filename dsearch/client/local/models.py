@@ -260,6 +260,10 @@ class LocalModels:
         """Let the version answer again for a purpose that did before the live one."""
         return calls.rollback(self.engine.collection(collection), purpose)
 
+    def rollback_rows(self, collection: str, sequence: int) -> results.RowsDropped:
+        """Drop the rows of the query memory that later operations wrote."""
+        return calls.rollback_rows(self.engine.collection(collection), sequence)
+
     def remember(
         self,
         collection: str,

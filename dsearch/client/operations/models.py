@@ -9,7 +9,7 @@ from typing import Any
 from dsearch.client import wire
 from dsearch.client.flow import TENSORS, Flow, Request, operation
 from dsearch.client.wire import head_file, path_of, question
-from dsearch.results import ModelAdded, Models, Promoted, Remembered
+from dsearch.results import ModelAdded, Models, Promoted, Remembered, RowsDropped
 from dsearch.types import Purpose
 
 
@@ -42,6 +42,18 @@ class ModelOperations:
         path = path_of(collection, "models", "rollback")
         answer = yield Request("POST", path, {"purpose": purpose}, writes=True, repeatable=False)
         return wire.made(Promoted, wire.content_of(answer))
+
+    @operation
+    def rollback_rows(self, collection: str, sequence: int) -> Flow[RowsDropped]:
+        """Drop the rows of the query memory that later operations wrote. `POST …/models/rollback-rows`
+
+        Args:
+            collection: its name.
+            sequence: operation whose rows, and earlier ones, stay.
+        """
+        posted = question(collection, "models/rollback-rows", {"sequence": sequence})
+        answer = yield replace(posted, repeatable=False, writes=True)
+        return wire.made(RowsDropped, wire.content_of(answer))
 
     @operation
     def remember(

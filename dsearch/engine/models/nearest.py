@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int8, Int64
 
-from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.attention.retrieval.head import Head
 from dsearch.index import DenseIndex
 
 INDEXED_FROM = 4096
@@ -43,10 +43,13 @@ class IndexedKeys:
         return self._index.search(queries, count, parameters={"nprobe": LISTS_READ})[1]
 
 
-def index_keys(memory: QueryMemory) -> QueryMemory:
-    """Give a memory of many rows its indexes; return it."""
+def index_keys(head: Head) -> Head:
+    """Give the memory of a head, if it has many rows, its indexes; return the head."""
+    memory = head.memory
+    if memory is None:
+        return head
     if len(memory) >= INDEXED_FROM:
         memory.index = IndexedKeys(memory.keys.numpy(), memory.key_scales.numpy())
     if memory.documents >= INDEXED_FROM:
         memory.lenders = IndexedKeys(memory.codes.numpy(), memory.scales.numpy())
-    return memory
+    return head

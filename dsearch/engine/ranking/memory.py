@@ -67,6 +67,8 @@ class SnapshotMemory:
             positions: of the candidates; −1 = none.
         """
         relevance, present = recalled.relevance, positions != NONE
+        if not self.memory.documents:
+            return relevance.new_zeros(positions.shape)
         neighbours, weights = self._lent(np.where(present, positions, 0))
         weights = weights * present[..., None]
         flat = torch.as_tensor(neighbours.reshape(len(positions), -1)).long().to(relevance.device)
@@ -75,10 +77,12 @@ class SnapshotMemory:
 
     def of_all(self, recalled: Recalled) -> Float[Tensor, "batch positions"]:
         """γ M of every position, deleted ones included."""
-        kept = self._whole
-        if kept is not None and kept[0] is recalled:
-            return kept[1]
+        before = self._whole
+        if before is not None and before[0] is recalled:
+            return before[1]
         relevance = recalled.relevance
+        if not self.memory.documents:
+            return relevance.new_zeros(len(relevance), self.snapshot.positions)
         total = (self._lending_like(relevance) @ relevance.mT).mT
         if not relevance.requires_grad and len(relevance) == 1:  # covered mass wants it again
             self._whole = recalled, total
@@ -133,7 +137,7 @@ class SnapshotMemory:
         return rows, attention * of_rows[rows]
 
     def _lending_like(self, like: Tensor) -> Float[Tensor, "positions documents"]:
-        """What each position has of each judged document, sparse by rows."""
+        """Share of each judged document in each position, sparse by rows."""
         matrix = self._matrix
         if matrix is None or matrix.dtype != like.dtype or matrix.device != like.device:
             positions = self.snapshot.positions

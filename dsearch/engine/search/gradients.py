@@ -207,7 +207,7 @@ def _layer(
         raise InvalidRequest(f"model={model!r} with a stamp of {stamp.model!r}; leave the model out")
     version = model or (collection.answering(asked.purpose) if stamp is None else stamp.model)
     snapshot = collection.snapshot_for(version) if stamp is None else collection.snapshot_at(stamp)
-    head = _head(collection, version, stamped=stamp is not None)
+    head = _head(collection, version, snapshot.sequence, stamped=stamp is not None)
     if asked.dtype == "float64":
         head = copy.deepcopy(head).double()
     mode = asked.options.get("mode", "hybrid")
@@ -226,9 +226,9 @@ def _layer(
     return layer, stamp, states.to(_TYPES[asked.dtype]), asked.texts
 
 
-def _head(collection: CollectionState, version: str, *, stamped: bool) -> Head:
+def _head(collection: CollectionState, version: str, sequence: int, *, stamped: bool) -> Head:
     try:
-        return collection.head(version)
+        return collection.head(version, sequence)
     except ModelNotFound as error:
         number, next_number = version.removeprefix("v"), collection.store.next_model_version()
         if stamped and number.isdecimal() and int(number) < int(next_number.removeprefix("v")):

@@ -84,7 +84,7 @@ def asked(
         pinned = Stamp(state.generation.number, version, state.sequence)
     else:
         state = collection.snapshot_at(pinned)
-    head = collection.head(pinned.model)
+    head = collection.head(pinned.model, pinned.sequence)
     state = collection.narrowed(state, filter)
     if narrow is not None:
         state = narrow(state)

@@ -42,6 +42,7 @@ from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.caches import KeptDocuments, KeptLayers
 from dsearch.engine.state.fields import KeptFields
 from dsearch.engine.state.live import LiveState
+from dsearch.engine.state.remembered import RememberedRows
 from dsearch.errors import Conflict, CorruptData, DocumentNotFound, Gone, InvalidRequest, UnsupportedFormat
 from dsearch.hints import Command
 from dsearch.results import CollectionInfo
@@ -78,6 +79,7 @@ class CollectionState:
         self._writing = threading.Lock()
         self._live = LiveState(store, closed)
         self._heads: dict[str, Head] = {}
+        self.remembered = RememberedRows(store, self._writing, self._live)
         self._lessons: tuple[str, Lessons | None] | None = None
         self._served = dict[Purpose, tuple[str, str]]()  # promoted version, and version that answers
         self._narrowed = NarrowedStates(store)
@@ -213,7 +215,8 @@ class CollectionState:
         """
         version = self.answering(purpose) if model is None else model
         snapshot = self.snapshot_for(version)
-        layer = self.layer_over(self.narrowed(snapshot, filter), self.head(version), options)
+        head = self.head(version, snapshot.sequence)
+        layer = self.layer_over(self.narrowed(snapshot, filter), head, options)
         return layer, Stamp(snapshot.generation.number, version, snapshot.sequence)
 
     def selected(self, snapshot: Snapshot, among: Sequence[str] | None, exclude: Sequence[str]) -> Snapshot:
@@ -358,18 +361,21 @@ class CollectionState:
 
     # ---- by model
 
-    def head(self, version: str) -> Head:
+    def head(self, version: str, sequence: int | None = None) -> Head:
         """Return the head of a model, cached once loaded. It is shared: train a copy.
+
+        Its memory has the rows that were inserted until operation `sequence`, until now when None.
 
         Raises:
             ModelNotFound, CorruptData.
         """
+        return self.remembered.remembering(version, self.stored_head(version), sequence)
+
+    def stored_head(self, version: str) -> Head:
+        """Return the head of a model as it was stored, without inserted rows; raises as `head`."""
         if version not in self._heads:
             with torch.inference_mode(False):  # inference tensors would never get gradients
-                head = load_head(self.store, version).settle()
-                if head.memory is not None:
-                    index_keys(head.memory)
-                self._heads[version] = head
+                self._heads[version] = index_keys(load_head(self.store, version).settle())
         return self._heads[version]
 
     def has_documents_of(self, version: str) -> bool:
@@ -407,6 +413,7 @@ class CollectionState:
     def catch_up(self) -> None:
         """Load another process's writes; only a collection opened readonly needs it."""
         with self._writing:
+            self.remembered.catch_up()
             self._live.catch_up()
 
     def forget_states(self) -> None:
@@ -451,6 +458,7 @@ class CollectionState:
     def _forget_model(self, version: str) -> None:
         """Remove a deleted model from all caches."""
         self._heads.pop(version, None)
+        self.remembered.forget(version)
         self.layers.forget()
         self._encoders.forget(version)
         self._documents.forget(version)

@@ -21,11 +21,12 @@ from dsearch.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from dsearch.results import ModelAdded, Models, Promoted, Remembered, Task
+from dsearch.results import ModelAdded, Models, Promoted, Remembered, RowsDropped, Task
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.feedback import asker
 from dsearch.service.middleware.strict_route import MAX_STREAM_BYTES, StrictRoute, limited, require_type
 from dsearch.service.schemas.search import Version
-from dsearch.service.schemas.tasks import RememberRequest, SaveRequest
+from dsearch.service.schemas.tasks import RememberRequest, RowsRequest, SaveRequest
 from dsearch.service.state import TheService
 from dsearch.service.wire.fields import Given, allowed
 from dsearch.service.wire.json import TENSORS, json_answer
@@ -91,18 +92,32 @@ async def rollback_model(
 
 
 @router.post(
+    "/rollback-rows",
+    response_model=RowsDropped,
+    responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, CorruptData, BodyTooLarge)
+    | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
+)
+async def rollback_rows(collection: str, asked: RowsRequest, service: TheService) -> Response:
+    """Drop the rows of the query memory that later operations wrote; versions stay."""
+    drop = service.catalogue.write(calls.rollback_rows, collection, asked.sequence)
+    return json_answer(await service.writing.run(drop))
+
+
+@router.post(
     "/remember",
     response_model=Remembered,
     responses=documented(CollectionNotFound, InvalidRequest, InvalidJson, Conflict, CorruptData, BodyTooLarge)
     | documented(UnsupportedMediaType, Overloaded, InsufficientStorage),
 )
-async def remember(collection: str, asked: RememberRequest, service: TheService) -> Response:
+async def remember(
+    collection: str, asked: RememberRequest, request: Request, service: TheService
+) -> Response:
     """Add judged queries to the memory of the live version, at once and without training.
 
-    Later searches that resemble one of them find its documents. To undo it, roll back.
+    Later searches that resemble one of them find its documents. To undo it, roll back the rows.
     """
     insert = service.catalogue.write(
-        _remember, collection, asked.queries, asked.judgements, accept=asked.accept
+        _remember, collection, asked.queries, asked.judgements, accept=asked.accept, key=asker(request)
     )
     return json_answer(await service.writing.run(insert))
 
@@ -113,10 +128,11 @@ def _remember(
     judgements: dict[str, dict[str, float]],
     *,
     accept: bool,
+    key: str,
 ) -> Remembered:
     from dsearch.training import remember  # a server that only searches does not load training
 
-    return remember(collection, queries, judgements, accept=accept)
+    return remember(collection, queries, judgements, accept=accept, key=key)
 
 
 @router.delete(

@@ -97,6 +97,18 @@ def embeddings(
     return result if ascending else result[place.reshape(-1)]
 
 
+def with_embedding(
+    connection: sqlite3.Connection, rows: Int64[np.ndarray, " rows"]
+) -> Int64[np.ndarray, " rows"]:
+    """Those of `rows` that have an embedding, ascending."""
+    left: list[int] = []
+    for start in range(0, len(rows), _CHUNK):
+        chunk = json.dumps(rows[start : start + _CHUNK].tolist())
+        records = connection.execute(f"SELECT row FROM embedding WHERE {_THESE} ORDER BY row", (chunk,))
+        left += [row for (row,) in records]
+    return np.array(left, np.int64)
+
+
 def contents(connection: sqlite3.Connection, rows: Rows) -> list[str]:
     """Return title and text of each row, as encoded and indexed; see `Document.content`."""
     return [document.content for document in documents(connection, rows)]

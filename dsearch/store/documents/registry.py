@@ -31,8 +31,8 @@ from dsearch.store.sqlite.digest import (
 )
 from dsearch.store.sqlite.journal import Operation
 
-# "predict model": see purposes.py; the last two: retention.py, and `delete_model` there.
-Kind = Literal["generation", "model", "predict model", "horizon", "deleted model"]
+# "predict model": see purposes.py; from "horizon" on: retention.py, `delete_model` there, and judged.py.
+Kind = Literal["generation", "model", "predict model", "horizon", "deleted model", "judged"]
 UNTRAINED = "v0"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -53,6 +54,11 @@ def passages_digest(spans: bytes, vectors: bytes) -> bytes:
     return sha256(len(spans).to_bytes(8, "little") + spans + vectors).digest()
 
 
+def judged_digest(parts: Sequence[bytes]) -> bytes:
+    """Digest of a row of the query memory: text, state, grades, source and key."""
+    return sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).digest()
+
+
 def document_fact(row: int, written: int, digest: bytes) -> int:
     """`row` holds the document of this digest since operation `written`."""
     return _number(_ROW_FACT.pack(b"document", row, written, digest))
@@ -71,6 +77,11 @@ def embedding_fact(row: int, written: int, digest: bytes) -> int:
 def passages_fact(row: int, written: int, digest: bytes) -> int:
     """`row` has the passages of this digest since operation `written`."""
     return _number(_ROW_FACT.pack(b"passages", row, written, digest))
+
+
+def judged_fact(number: int, written: int, digest: bytes) -> int:
+    """Row `number` of the query memory has the content of this digest since operation `written`."""
+    return _number(_ROW_FACT.pack(b"judged", number, written, digest))
 
 
 def record_fact(kind: bytes, *columns: Any) -> int:

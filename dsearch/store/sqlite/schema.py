@@ -1,4 +1,4 @@
-"""Tables of `documents.db`, format 2.
+"""Tables of `documents.db`, formats 2 and 3.
 
 - `meta`       format, name, encoder and dimension of the collection; written once.
 - `state`      one row: the operation sequence and the set digest (digest.py), now and before the last commit,
@@ -11,6 +11,8 @@
 - `passages`   of a document longer than the encoder's window: where its passages are in the text, and their
                embeddings but for the first, which is its row of `embedding` (passages.py). Format 1 has no
                such table: its collections are read and written as they are, and cut no document.
+- `judged`     rows of the query memory (judged.py); only in format 3, to which a collection is raised with
+               the first of them.
 - `pending`    live rows without an embedding, so that reading them does not scan the collection. Derived.
 - `generation`, `model`  what was built; `live` is a log, and the newest entry of a kind is what is live: one
                committed row switches, and a rollback is one more row. An entry of kind `horizon` says up to
@@ -31,14 +33,40 @@ from dsearch.store.sqlite.digest import canonical_json, record_fact
 from dsearch.store.sqlite.state import MarkedState, read_row
 
 FILE_NAME = "documents.db"
-FORMAT = 2
+FORMAT_WITH_JUDGED = 3
+FORMAT = 3  # the newest that is read
+NEW_FORMAT = 2  # of a new collection
 OLDEST_FORMAT = 1
 APPLICATION_ID = 0x64736561  # "dsea": identifies the database, also to `file`
 
 # 8,192 bytes hold five embeddings of 384 numbers; the default of 4,096 holds two and wastes a fifth.
 PAGE_BYTES = 8192
 
-TABLES = """
+PASSAGES = """
+CREATE TABLE passages (
+    row     INTEGER PRIMARY KEY,
+    written INTEGER NOT NULL,
+    digest  BLOB    NOT NULL,
+    spans   BLOB    NOT NULL,
+    vectors BLOB    NOT NULL
+)"""
+
+JUDGED = (
+    """
+CREATE TABLE judged (
+    number  INTEGER PRIMARY KEY,
+    text    TEXT    NOT NULL,
+    state   BLOB    NOT NULL,
+    grades  TEXT    NOT NULL,
+    source  TEXT    NOT NULL,
+    key     TEXT    NOT NULL,
+    digest  BLOB    NOT NULL,
+    written INTEGER NOT NULL
+)""",
+    "CREATE INDEX judged_written ON judged (written)",
+)
+
+TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE state (
@@ -74,13 +102,7 @@ CREATE TABLE embedding (
 );
 CREATE INDEX embedding_written ON embedding (written);
 
-CREATE TABLE passages (
-    row     INTEGER PRIMARY KEY,
-    written INTEGER NOT NULL,
-    digest  BLOB    NOT NULL,
-    spans   BLOB    NOT NULL,
-    vectors BLOB    NOT NULL
-);
+{PASSAGES.strip()};
 
 CREATE TABLE pending (row INTEGER PRIMARY KEY, length INTEGER NOT NULL);
 
@@ -118,7 +140,7 @@ class Meta:
     encoder: dict[str, Any]
     dimension: int
     passages: dict[str, Any] | None = None
-    format: int = FORMAT
+    format: int = NEW_FORMAT
 
     @property
     def fact(self) -> int:
@@ -144,7 +166,7 @@ def create_tables(connection: sqlite3.Connection, meta: Meta, digest: bytes) -> 
     connection.executemany(
         "INSERT INTO meta VALUES (?, ?)",
         [
-            ("format", str(FORMAT)),
+            ("format", str(meta.format)),
             ("name", meta.name),
             ("encoder", canonical_json(meta.encoder)),
             ("dimension", str(meta.dimension)),

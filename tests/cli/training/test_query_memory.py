@@ -68,8 +68,12 @@ def test_remember_takes_a_query_or_a_folder(
     (tmp_path / "queries.jsonl").write_text('{"_id": "a", "text": "lion atom"}\n')
     (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\na\td7-1\t1\n")
     code, out, _ = run("remember", "--data", str(tmp_path))
-    assert (code, out.splitlines()[0]) == (0, "topics: v2 remembers 1 queries more")
+    first, undo = out.splitlines()
+    assert (code, first) == (0, "topics: v1 remembers 1 queries more")
     assert 'by "lion atom", judged before' in run("search", "lion atom", "--explain")[1]
+    code, out, _ = run(*undo.removeprefix("undo: dsearch ").removesuffix(" -c topics").split())
+    assert (code, out) == (0, "topics: 1 remembered queries dropped, 1 left\n")
+    assert "lion atom" not in run("search", "lion atom", "--explain")[1].partition("\n")[2]
     code, _, err = run("remember", "zebra quantum")
     assert code == 1
     assert "give a query and the ids of documents that answer it, or --data FOLDER" in err

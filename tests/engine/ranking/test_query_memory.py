@@ -193,7 +193,8 @@ def test_many_rows_are_found_by_an_index_and_later_ones_beside_it(
     monkeypatch.setattr(nearest, "INDEXED_FROM", 2)
     head = remembering(papers)
     assert head.memory is not None
-    indexed = nearest.index_keys(head.memory.with_setting(*head.memory.setting))
+    indexed = head.memory.with_setting(*head.memory.setting)
+    nearest.index_keys(head.remembering(indexed))
     assert indexed.index is not None
     assert indexed.lenders is not None
     more = memory_over(papers)

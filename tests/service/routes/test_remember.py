@@ -6,7 +6,7 @@ from starlette.testclient import TestClient
 from support.service.shapes import checked
 
 from dsearch.engine import Collection
-from dsearch.results import Remembered
+from dsearch.results import Remembered, RowsDropped
 
 URL = "/v1/collections/papers"
 BODY = {"queries": {"q": "zebra quantum"}, "judgements": {"q": {"d120": 1, "nothing": 1}}}
@@ -30,6 +30,14 @@ def test_a_judged_query_is_remembered_and_taken_back(client: TestClient, papers:
     explained = found["hits"][0]["explain"]  # of d120, or of a document like it, which borrows from it
     assert explained["past_queries"][0]["query"] == "zebra quantum"
     assert explained["memory"] > 0.5
+    dropped = client.post(f"{URL}/models/rollback-rows", json={"sequence": done.sequence - 1})
+    assert dropped.status_code == 200, dropped.text
+    assert checked(RowsDropped, dropped.json()).dropped == 1
+    found = client.get(f"{URL}/search", params={"q": "zebra quantum", "explain": True}).json()
+    assert found["model"] == "v1"
+    assert found["hits"][0]["explain"]["memory"] == 0
+    later = client.post(f"{URL}/models/rollback-rows", json={"sequence": 10**6})
+    assert later.status_code == 422
     assert client.post(f"{URL}/models/rollback").json()["model"] == "v0"
     assert client.get(f"{URL}/search?q=zebra quantum").json()["model"] == "v0"
 

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from dsearch.store import Store
+from dsearch.store import MemoryRow, Store
 from dsearch.types import Document
 
 DIMENSION = 64
 KINDS = ["upsert"] * 5 + ["text", "delete", "delete matching", "promote", "publish", "purge", "backup"]
+KINDS += ["judge", "judge", "drop judged"]
 
 
 def vector(text: str) -> np.ndarray:
@@ -60,6 +61,11 @@ def apply(store: Store, operation: dict[str, Any]) -> int:
         for old in store.retirable_generations(keep=1):
             store.retire_generation(old)
         return store.sequence
+    if operation["kind"] == "judge":
+        texts = [f"{id} {operation['step']}" for id in operation["ids"]]
+        return store.add_judged([MemoryRow(text, vector(text), {1: 1.0}) for text in texts])
+    if operation["kind"] == "drop judged":
+        return store.drop_judged(0)[0]
     if operation["kind"] == "purge":
         return store.purge().sequence
     if operation["kind"] == "backup":

@@ -40,21 +40,29 @@ class Expected:
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self.model = ""
+        self.judged: list[str] = []
 
     def apply(self, operation: dict[str, Any]) -> Expected:
         after = Expected()
-        after.texts, after.model = dict(self.texts), self.model
+        after.texts, after.model, after.judged = dict(self.texts), self.model, [*self.judged]
         for id in operation["ids"]:
             if operation["kind"] in ("upsert", "text"):
                 after.texts[id] = f"{id} {operation['text']}"
             elif operation["kind"] in ("delete", "delete matching"):
                 after.texts.pop(id, None)
+        if operation["kind"] == "judge":
+            after.judged += [f"{id} {operation['step']}" for id in operation["ids"]]
+        if operation["kind"] == "drop judged":
+            after.judged = []
         if operation["kind"] == "promote":
             after.model = operation["text"]
         return after
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Expected) and (self.texts, self.model) == (other.texts, other.model)
+        return isinstance(other, Expected) and self._parts() == other._parts()
+
+    def _parts(self) -> tuple[dict[str, str], str, list[str]]:
+        return self.texts, self.model, self.judged
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -63,6 +71,7 @@ def found_in(store: Store) -> Expected:
     found = Expected()
     found.texts = {document.id: document.text for document in store.list(limit=1000)}
     found.model = store.model(store.live_model()).record.get("text", "")
+    found.judged = [row.text for row in store.judged()]
     return found
 
 

@@ -1,0 +1,127 @@
+"""Rows of the query memory: judged queries, written one operation at a time, in table `judged`.
+
+A row has the query's text, its embedding, grades by rows of documents, and where it came
+from. Rows are never changed. A rollback deletes the later ones, and an entry of kind `judged` in the log
+`live` says so; `purge` removes what is left of them in the files.
+
+The table is made with the first row, which raises the format of the collection to 3.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Sequence
+
+import numpy as np
+
+from dsearch.errors import CorruptData, DimensionMismatch, InvalidRequest
+from dsearch.store.documents import passages
+from dsearch.store.records import MemoryRow
+from dsearch.store.sqlite.connection import insert_rows
+from dsearch.store.sqlite.digest import canonical_json, judged_digest, judged_fact, record_fact
+from dsearch.store.sqlite.journal import Operation
+from dsearch.store.sqlite.schema import FORMAT_WITH_JUDGED, JUDGED, PASSAGES, read_meta
+
+_COLUMNS = "number, text, state, grades, source, key, digest, written"
+
+
+def has_table(connection: sqlite3.Connection) -> bool:
+    """True if rows were ever written."""
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'judged'").fetchone() is not None
+
+
+def insert(operation: Operation, queries: Sequence[MemoryRow], dimension: int) -> int:
+    """Write judged queries; returns the operation's number.
+
+    Raises InvalidRequest for a query without a grade above 0, DimensionMismatch.
+    """
+    if not queries:
+        return operation.reached
+    connection = operation.connection
+    _raise_format(operation)
+    (last,) = connection.execute("SELECT coalesce(max(number), 0) FROM judged").fetchone()
+    rows: list[tuple[object, ...]] = []
+    for number, query in enumerate(queries, last + 1):
+        if query.state.shape != (dimension,):
+            raise DimensionMismatch(f"a query state of shape {list(query.state.shape)}; use [{dimension}]")
+        if not query.grades or not all(0 < grade < math.inf for grade in query.grades.values()):
+            raise InvalidRequest("a judged query needs finite grades above 0")
+        grades = canonical_json({str(row): float(grade) for row, grade in query.grades.items()})
+        state = query.state.astype("<f4").tobytes()
+        fields = query.text, state, grades, query.source, query.key
+        digest = _digest(*fields)
+        rows.append((number, *fields, digest, operation.sequence))
+        operation.add_fact(judged_fact(number, operation.sequence, digest))
+    insert_rows(connection, f"judged ({_COLUMNS})", rows)
+    return operation.sequence
+
+
+def drop_after(operation: Operation, sequence: int) -> int:
+    """Delete the rows that later operations than `sequence` wrote; returns their number."""
+    connection = operation.connection
+    if not has_table(connection):
+        return 0
+    query = "SELECT number, written, digest FROM judged WHERE written > ?"
+    dropped = connection.execute(query, (sequence,)).fetchall()
+    for number, written, digest in dropped:
+        operation.take_fact(judged_fact(number, written, digest))
+    if dropped:
+        connection.execute("DELETE FROM judged WHERE written > ?", (sequence,))
+        entry = operation.sequence, "judged", sequence
+        connection.execute("INSERT INTO live VALUES (?, ?, ?)", entry)
+        operation.add_fact(record_fact(b"live", *entry))
+    return len(dropped)
+
+
+def changed(connection: sqlite3.Connection) -> int:
+    """Number of the last operation that wrote or dropped rows; 0 before the first."""
+    if not has_table(connection):
+        return 0
+    (written,) = connection.execute("SELECT coalesce(max(written), 0) FROM judged").fetchone()
+    return max(written, dropped_by(connection))
+
+
+def dropped_by(connection: sqlite3.Connection) -> int:
+    """Number of the last operation that dropped rows; 0 if none did."""
+    query = "SELECT coalesce(max(written), 0) FROM live WHERE kind = 'judged'"
+    return connection.execute(query).fetchone()[0]
+
+
+def read(connection: sqlite3.Connection, after: int = 0) -> list[MemoryRow]:
+    """Rows that operations after `after` wrote, in their order; raises CorruptData."""
+    if not has_table(connection):
+        return []
+    records = connection.execute(
+        f"SELECT {_COLUMNS} FROM judged WHERE written > ? ORDER BY written, number", (after,)
+    )
+    queries: list[MemoryRow] = []
+    for number, text, state, grades, source, key, digest, written in records:
+        if _digest(text, state, grades, source, key) != digest:
+            raise CorruptData(
+                f"row {number} of the query memory is not what was written; roll back to before operation "
+                f"{written}, or restore a backup"
+            )
+        by_row = {int(row): grade for row, grade in json.loads(grades).items()}
+        numbers = np.frombuffer(state, "<f4")
+        queries.append(MemoryRow(text, numbers, by_row, source, key, written))
+    return queries
+
+
+def _digest(text: str, state: bytes, grades: str, source: str, key: str) -> bytes:
+    return judged_digest([text.encode(), state, grades.encode(), source.encode(), key.encode()])
+
+
+def _raise_format(operation: Operation) -> None:
+    """Make the table where there is none; older releases then refuse the collection."""
+    connection = operation.connection
+    if has_table(connection):
+        return
+    before = read_meta(connection)
+    for statement in (*JUDGED, *(() if passages.has_table(connection) else (PASSAGES,))):
+        connection.execute(statement)
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (str(FORMAT_WITH_JUDGED),))
+    connection.execute("INSERT OR IGNORE INTO meta VALUES ('passages', 'null')")
+    operation.take_fact(before.fact)
+    operation.add_fact(read_meta(connection).fact)
