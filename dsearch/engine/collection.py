@@ -18,7 +18,6 @@ from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, QueryCache, TextEncoder
-from dsearch.engine.indexing.chunking import Cutting, encode
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import (
@@ -141,11 +140,9 @@ class Collection(CollectionState):
         """Compute attention for texts or query states: context, weights and ids, without gradients.
 
         Args:
-            queries: texts (with quotes and signs as ordinary characters), or query states.
-            model: version; the live one when None.
+            queries: texts (quotes and signs are ordinary characters), or states in place of embeddings.
             certify: number of first places to certify as those of scoring every document; None for none.
-            filter: condition on metadata; see `dsearch.store.filters`.
-            options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
+            options: as for `predict`.
 
         Raises:
             InvalidRequest, DimensionMismatch, ModelNotFound.
@@ -169,12 +166,10 @@ class Collection(CollectionState):
         With a kernel score this is Nadaraya–Watson regression: `score="gaussian", width=0.2, mode="dense"`.
 
         Args:
-            queries: texts, or query states that replace their embeddings.
             field: dotted path of a number, string or boolean of the metadata; or "value", the documents' own
                 number or vector.
             evidence: number of documents of largest weight to return with each prediction.
-            model: version; the live one when None.
-            filter: condition on metadata.
+            queries, model, filter: texts or states; the live one when None; condition on metadata.
             options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
 
         Raises:
@@ -200,20 +195,26 @@ class Collection(CollectionState):
         documents: Iterable[Document],
         on_progress: OnProgress | None = None,
         obsolete: Callable[[], Sequence[str]] | None = None,
+        *,
+        second_stage: bool = False,
     ) -> Ingested:
         """Index many documents: store them, encode the new ones, build a generation and make it live.
 
         A repeated call with the same documents continues an interrupted one. `obsolete` is called when all
-        documents are stored; it returns ids to delete.
+        documents are stored; it returns ids to delete. `second_stage` keeps the documents' tokens from now
+        on, and computes those of documents that have none.
         """
         started, deleted = time.monotonic(), 0
-        encoder = self.encoder
+        encoder, tokens = self.encoder, self.tokens
         with self._writing:
-            inserted, updated, unchanged = store_documents(self.store, documents, on_progress)
+            inserted, updated, unchanged = store_documents(self.store, documents, on_progress, tokens)
             if obsolete is not None and (ids := obsolete()):
                 deleted = self.store.delete(ids).deleted
-            encoded = encode_pending(self.store, encoder, on_progress)
-        if inserted or updated or deleted or encoded or self._live.stale:
+            if second_stage:
+                tokens.begin(encoder)
+            encoded = encode_pending(self.store, encoder, on_progress, tokens)
+            filled = tokens.fill(encoder, on_progress)
+        if inserted or updated or deleted or encoded or filled or self._live.stale:
             self.refresh(on_progress)
         else:
             self.restore_derived(on_progress)
@@ -246,9 +247,11 @@ class Collection(CollectionState):
                 receipt = self.store.upsert(documents, checked_embeddings(self.store, documents, embeddings))
             else:
                 new = self.store.needs_encoding(documents)
-                encoded, cut = encode(encoder, [documents[i] for i in new], Cutting.of(self.store))
+                (encoded, cut), tokens = self.tokens.encode(encoder, [documents[i] for i in new])
                 further = {new[place]: passages for place, passages in cut.items()}
-                receipt = self.store.upsert(documents, encoded, new, further)
+                write = partial(self.store.upsert, documents, encoded, new, further)
+                receipt = self.tokens.moving([document.id for document in documents], write)
+                self.tokens.keep([receipt.rows[i] for i in new], tokens)
             self._live.catch_up()
         self._consider_rebuild()
         return receipt
@@ -281,7 +284,7 @@ class Collection(CollectionState):
             InvalidDocument: the result cannot be stored.
         """
         with self._writing:
-            receipt = self.store.update_metadata(id, changes)
+            receipt = self.tokens.moving([id], partial(self.store.update_metadata, id, changes))
             self._live.catch_up()
         self._consider_rebuild()
         return receipt
@@ -378,9 +381,7 @@ class Collection(CollectionState):
             head: trained head.
             record: training metadata, stored as JSON.
             parent: version that training started from.
-            encoder: change of the query encoder.
-            documents: re-encoded documents; required if the document encoder was trained.
-            lessons: influence of training queries on documents, for `explain`.
+            encoder, documents, lessons: see `save_model`.
         """
         with self._writing:
             return save_model(
