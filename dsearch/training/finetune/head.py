@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -22,15 +22,13 @@ from dsearch.engine.models.training_record import Lessons, query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.products import product
 from dsearch.training.data.examples import Examples
-from dsearch.training.finetune.training import Trainings, checkpoints_of
+from dsearch.training.finetune.second_stage import FoldHeads
+from dsearch.training.finetune.training import Trainings, as_served, checkpoints_of
 from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates, overlap_of_canaries
 from dsearch.training.gate.held_out import Headroom, headroom
 from dsearch.training.gate.selection import (
     CrossFitted,
-    Served,
     cross_fitted,
-    part_of_the_way,
-    reweighed,
     with_memory,
 )
 from dsearch.training.loop.observer import Observer
@@ -62,6 +60,7 @@ class Trained:
         lessons: in scope head, the influence of each training query, for `explain`.
         share: share of the learned change that the head has (selection.py).
         keyword_factor: factor of the learned keyword weight that the head has.
+        folds: heads that were trained without each fold, for a second stage.
     """
 
     head: Head
@@ -76,6 +75,7 @@ class Trained:
     lessons: Lessons | None = None
     share: float = 1.0
     keyword_factor: float = 1.0
+    folds: tuple[FoldHeads, ...] = field(default=(), repr=False)
 
     @property
     def goes_live(self) -> Literal["head", "tuned"] | None:
@@ -165,7 +165,7 @@ def finetune(
 
     student = trainings.on_all(epochs, begin)
     if served is not None:
-        student.head = _as_served(student.head, new_head(examples.states.shape[1], options, begin), served)
+        student.head = as_served(student.head, new_head(examples.states.shape[1], options, begin), served)
         if memories is not None and served.memory:
             memory = memory_of(examples, memories.for_head(), states=student.states(examples))
             student.head = with_memory(student.head, memory, served.memory)
@@ -202,15 +202,8 @@ def finetune(
         lessons=lessons_of(examples, begin, options) if options.scope == "head" and epochs else None,
         share=share,
         keyword_factor=factor,
+        folds=tuple(parts.heads(served) for parts in trainings.parts),
     )
-
-
-def _as_served(head: Head, beginning: Head, served: Served) -> Head:
-    """Head trained from `beginning`, with the settings that held-out queries chose."""
-    head = reweighed(part_of_the_way(beginning, head, served.share), served.keywords)
-    with torch.no_grad():
-        head.hop_strength.fill_(served.hop)
-    return head
 
 
 def _judged(

@@ -117,11 +117,12 @@ class HeldOut:
             heads, hop_strengths, self._depth, states=states, corpus=corpus, further=further
         )
         return [
-            {strength: self._answers(top) for strength, top in zip(hop_strengths, tops, strict=True)}
+            {strength: self.answers_to(top) for strength, top in zip(hop_strengths, tops, strict=True)}
             for tops in ranked
         ]
 
-    def _answers(self, top: Int64[np.ndarray, "queries depth"]) -> Answers:
+    def answers_to(self, top: Int64[np.ndarray, "queries depth"]) -> Answers:
+        """Answers of a ranking of positions, best first."""
         return Answers(
             self._whole.ndcg_at_10(top),
             self.seen,
