@@ -28,6 +28,8 @@ MAX_HOPS = 4
 MAX_DETAILED = 1000
 # Up to this many documents the exact softmax costs less than the encoder: it is computed by default.
 COVERAGE_DOCUMENTS = 20_000
+RERANK_CANDIDATES = 50
+MAX_RERANK_CANDIDATES = 1000
 _SCORES = {"low": -1e9, "high": 1e9, "allowed": "a number from -1e9 to 1e9"}
 
 
@@ -49,6 +51,9 @@ class SearchKeywords(TypedDict, total=False):
     highlight: bool
     partial: bool
     candidates: int | None
+    stages: int | None
+    rerank_candidates: int
+    highlight_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +113,12 @@ class SearchOptions:
     weight_threshold: float | None = option(None, "leave out hits of a lower weight", **_SCORES)
     explain: bool = option(False, "show the parts of every score", ranks=False)
     highlight: bool = option(False, "show the pieces that contain the query's words", ranks=False)
+    highlight_by: str = option(
+        "words",
+        "what highlight shows: the query's words, or what the tokens say means the same (meaning)",
+        choices=("words", "meaning"),
+        ranks=False,
+    )
     partial: bool = option(
         False,
         "in a cluster: answer without shards that are down, with the share of the documents that is missing, "
@@ -121,6 +132,19 @@ class SearchOptions:
         "and hits end with them; 100 by default, or as many as limit and offset need",
         low=1,
         high=MAX_LIMIT + MAX_OFFSET,
+    )
+    stages: int | None = option(
+        None,
+        "1: scores of embedding and words alone; 2: the best candidates are ranked again by their tokens, in "
+        "a collection that keeps them; the model's own by default",
+        low=1,
+        high=2,
+    )
+    rerank_candidates: int = option(
+        RERANK_CANDIDATES,
+        "candidates that a second stage looks at; none of the others ranks above them",
+        low=1,
+        high=MAX_RERANK_CANDIDATES,
     )
     coverage: bool | None = None
 

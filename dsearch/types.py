@@ -109,7 +109,9 @@ class PastQuery:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The parts of one hit's score: `score = Σ_h shares_h (dense_h + keyword_h) + memory + mixing`.
+    """The parts of one hit's score.
+
+    `score = Σ_h shares_h (dense_h + keyword_h) + memory + second_stage + mixing`.
 
     With one head the share is 1 and `mixing` 0: the parts simply add up to the score.
 
@@ -123,9 +125,11 @@ class Explanation:
         mixing: term of the score from the comparison of several heads.
         null_weight: weight of the null slot, not given to any document; null: the model has no slot.
         learned: effect of training; null for the untrained model, and if it is unknown (models with document
-            embeddings of their own, shards).
+            embeddings of their own, shards, a second stage).
         memory: part from judged queries that are like this one; 0 without a query memory.
         past_queries: the queries behind it, the largest part first.
+        second_stage: part from the tokens of query and document; 0 without a second stage. Of a document
+            that it did not look at, what keeps it below all those that it did.
     """
 
     dense: list[float]
@@ -138,6 +142,7 @@ class Explanation:
     learned: Learned | None = None
     memory: float = 0.0
     past_queries: list[PastQuery] = field(default_factory=list["PastQuery"])
+    second_stage: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +155,15 @@ class Highlight:
         field: field that contains it.
         start: offset of its first character.
         text: text of the piece.
-        spans: [start, end) of each term of the query in it.
+        spans: [start, end) of each term of the query in it; by meaning, of each word that matches one.
+        by: "words" of the query, or the "meaning" that the second stage matches.
     """
 
     field: Literal["title", "text"]
     start: int
     text: str
     spans: list[tuple[int, int]]
+    by: Literal["words", "meaning"] = "words"
 
 
 @dataclass(frozen=True, slots=True)

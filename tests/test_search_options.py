@@ -73,7 +73,9 @@ def test_attention_has_every_option_at_every_door() -> None:
     assert get_type_hints(AttentionKeywords) == {
         name: kind for name, kind in hints.items() if name not in ("model", "purpose", "score")
     }
-    assert {*get_type_hints(LayerOptions)} == {*declared, "among", "exclude"} - {"model", "purpose"}
+    of_searches = {"stages", "rerank_candidates"}
+    own = {*declared, "among", "exclude"} - {"model", "purpose"}
+    assert {*get_type_hints(LayerOptions)} == own | of_searches
     assert {*get_type_hints(AttendOptions)} == {*declared, "among", "exclude", "filter"}
     defaults = inspect.signature(SearchLayer).parameters
     of_collections = ("model", "purpose", "match_field", "ignore_case")

@@ -106,6 +106,8 @@ def _learned(learned: Learned) -> list[str]:
 def _explained(score: float, explain: Explanation) -> list[str]:
     heads = list(zip(explain.dense, explain.keyword, explain.head_weights, explain.shares, strict=True))
     past = f" + past queries {explain.memory:.4f}" if explain.memory >= _SHOWN else ""
+    if explain.second_stage:
+        past += f" + second stage {explain.second_stage:.4f}"
     if len(heads) == 1:
         lines = [f"score {score:.4f} = dense {explain.dense[0]:.4f} + keyword {explain.keyword[0]:.4f}{past}"]
     else:

@@ -8,6 +8,7 @@ from dsearch.encoder.encoder import Encoder, TextEncoder
 from dsearch.encoder.identity import EncoderIdentity
 from dsearch.encoder.load import CACHE_NAME, choice_of, load_encoder
 from dsearch.encoder.query_cache import QueryCache
+from dsearch.encoder.token_states import TextTokens, TokenEncoder
 from dsearch.encoder.tokens import TokenCounter
 from dsearch.encoder.tuned import (
     EncoderChange,
@@ -31,7 +32,9 @@ __all__ = [
     "LearningEncoder",
     "QueryCache",
     "TextEncoder",
+    "TextTokens",
     "TokenCounter",
+    "TokenEncoder",
     "TunedEncoder",
     "choice_of",
     "load_encoder",

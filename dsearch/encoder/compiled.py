@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dsearch.encoder.encoder import Encoder, Role
+    from dsearch.encoder.token_states import TextTokens
 
 # Model input → attribute of a tokenised text.
 FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
@@ -96,6 +97,12 @@ class CompiledEncoder:
     def embed(self, texts: Sequence[str], role: Role) -> Float[Tensor, "texts encoder_dim"]:
         """Unit embeddings of the torch encoder as part of the graph."""
         return self.reference.embed(texts, role)
+
+    def encode_tokens(
+        self, texts: Sequence[str], role: Role = "document"
+    ) -> tuple[Float32[np.ndarray, "texts encoder_dim"], list[TextTokens]]:
+        """Embeddings and token states of the torch encoder: the exported one gives embeddings only."""
+        return self.reference.encode_tokens(texts, role)
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Token counts of documents, with special tokens and prompt, before truncation."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dsearch.encoder.batching import length_sorted_batches
 from dsearch.encoder.identity import EncoderIdentity
 from dsearch.encoder.packed import load_packed
+from dsearch.encoder.token_states import TextTokens, TokenBatch, token_batch
 from dsearch.encoder.weights import DEFAULT_ENCODER, Weights, find_weights
 from dsearch.errors import EncoderUnavailable, InvalidRequest
 from dsearch.products import quicken
@@ -124,18 +125,69 @@ class Encoder(nn.Module):
         """Unit embeddings as part of the graph, in one batch: gradients reach the encoder's weights."""
         if not texts:
             return torch.zeros(0, self.identity.dimension, device=self.model.device)
+        with self._tokenizing:
+            prepared = self._prepared(texts, role)
+        with self._precision():
+            embedding = self.model(self._features(prepared))["sentence_embedding"]
+        return nn.functional.normalize(embedding.float(), dim=-1)
+
+    def embed_tokens(self, texts: Sequence[str], role: Role = "document") -> TokenBatch:
+        """As `embed`, with the state of each token (token_states.py), of at least one text.
+
+        Raises:
+            EncoderUnavailable: a model without states, or a tokenizer without places of tokens.
+        """
+        prompt = (self.model.prompts or {}).get(role, "")
+        with self._tokenizing:
+            prepared = self._prepared(texts, role)
+            tokenizer = self.model.tokenizer
+            if not tokenizer.is_fast:
+                raise EncoderUnavailable(
+                    f"the tokenizer of {self.identity.name!r} does not say where tokens are; there is no "
+                    "second stage with it"
+                )
+            marked = tokenizer(
+                [prompt + text for text in texts],
+                truncation=True,
+                max_length=self.model.get_max_seq_length(),
+                padding=False,
+                return_offsets_mapping=True,
+                return_special_tokens_mask=True,
+                verbose=False,
+            )
+        with self._precision():
+            return token_batch(self.model, self._features(prepared), marked, prompt)
+
+    @torch.inference_mode()
+    def encode_tokens(
+        self, texts: Sequence[str], role: Role = "document"
+    ) -> tuple[Float32[np.ndarray, "texts encoder_dim"], list[TextTokens]]:
+        """Unit embeddings of texts, and the states of their tokens, by one pass.
+
+        Raises:
+            EncoderUnavailable: see `embed_tokens`.
+        """
+        out = np.empty((len(texts), self.identity.dimension), np.float32)
+        tokens: dict[int, TextTokens] = {}
+        lengths = np.array([len(text) for text in texts], np.int64)
+        for batch in length_sorted_batches(lengths, self.batch_size):
+            encoded = self.embed_tokens([texts[int(i)] for i in batch], role)
+            out[batch] = encoded.embeddings.cpu().numpy()
+            for at, states, spans in zip(batch.tolist(), encoded.states, encoded.spans, strict=True):
+                tokens[at] = TextTokens(states.cpu().numpy(), spans)
+        return out, [tokens[at] for at in range(len(texts))]
+
+    def _prepared(self, texts: Sequence[str], role: Role) -> dict[str, Any]:
         prompt = (self.model.prompts or {}).get(role, "")
         # `preprocess` since sentence-transformers 6, `tokenize` before.
         prepare = getattr(self.model, "preprocess", None) or self.model.tokenize
-        with self._tokenizing:
-            prepared = prepare([prompt + text for text in texts])
-        features = {
+        return prepare([prompt + text for text in texts])
+
+    def _features(self, prepared: dict[str, Any]) -> dict[str, Any]:
+        return {
             key: value.to(self.model.device) if isinstance(value, Tensor) else value
             for key, value in prepared.items()
         }
-        with self._precision():
-            embedding = self.model(features)["sentence_embedding"]
-        return nn.functional.normalize(embedding.float(), dim=-1)
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Token counts of documents, with special tokens and prompt, before truncation."""

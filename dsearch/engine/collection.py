@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsearch.encoder import QueryCache, TextEncoder
-from dsearch.engine.indexing.chunking import Cutting, encode
 from dsearch.engine.indexing.clean_close import CleanClose
 from dsearch.engine.indexing.disk_errors import disk_errors
 from dsearch.engine.indexing.ingest import (
@@ -139,8 +138,7 @@ class Collection(CollectionModels):
             model: version; the live one of the purpose when None.
             purpose: search, as by default, or predict.
             certify: number of first places to certify as those of scoring every document; None for none.
-            filter: condition on metadata; see `dsearch.store.filters`.
-            options: mode, candidates, hops, score, pooling, …; see `LayerOptions`.
+            options: as for `predict`.
 
         Raises:
             InvalidRequest, DimensionMismatch, ModelNotFound.
@@ -173,7 +171,6 @@ class Collection(CollectionModels):
         With a kernel score this is Nadaraya–Watson regression: `score="gaussian", width=0.2, mode="dense"`.
 
         Args:
-            queries: texts, or query states that replace their embeddings.
             field: dotted path of a number, string or boolean of the metadata; or "value", the documents' own
                 number or vector.
             evidence: number of documents of largest weight to return with each prediction.
@@ -212,20 +209,26 @@ class Collection(CollectionModels):
         documents: Iterable[Document],
         on_progress: OnProgress | None = None,
         obsolete: Callable[[], Sequence[str]] | None = None,
+        *,
+        second_stage: bool = False,
     ) -> Ingested:
         """Index many documents: store them, encode the new ones, build a generation and make it live.
 
         A repeated call with the same documents continues an interrupted one. `obsolete` is called when all
-        documents are stored; it returns ids to delete.
+        documents are stored; it returns ids to delete. `second_stage` keeps the documents' tokens from now
+        on, and computes those of documents that have none.
         """
         started, deleted = time.monotonic(), 0
-        encoder = self.encoder
+        encoder, tokens = self.encoder, self.tokens
         with self._writing:
-            inserted, updated, unchanged = store_documents(self.store, documents, on_progress)
+            inserted, updated, unchanged = store_documents(self.store, documents, on_progress, tokens)
             if obsolete is not None and (ids := obsolete()):
                 deleted = self.store.delete(ids).deleted
-            encoded = encode_pending(self.store, encoder, on_progress)
-        if inserted or updated or deleted or encoded or self._live.stale:
+            if second_stage:
+                tokens.begin(encoder)
+            encoded = encode_pending(self.store, encoder, on_progress, tokens)
+            filled = tokens.fill(encoder, on_progress)
+        if inserted or updated or deleted or encoded or filled or self._live.stale:
             self.refresh(on_progress)
         else:
             self.restore_derived(on_progress)
@@ -258,9 +261,11 @@ class Collection(CollectionModels):
                 receipt = self.store.upsert(documents, checked_embeddings(self.store, documents, embeddings))
             else:
                 new = self.store.needs_encoding(documents)
-                encoded, cut = encode(encoder, [documents[i] for i in new], Cutting.of(self.store))
+                (encoded, cut), tokens = self.tokens.encode(encoder, [documents[i] for i in new])
                 further = {new[place]: passages for place, passages in cut.items()}
-                receipt = self.store.upsert(documents, encoded, new, further)
+                write = partial(self.store.upsert, documents, encoded, new, further)
+                receipt = self.tokens.moving([document.id for document in documents], write)
+                self.tokens.keep([receipt.rows[i] for i in new], tokens)
             self._live.catch_up()
         self._consider_rebuild()
         return receipt
@@ -293,7 +298,7 @@ class Collection(CollectionModels):
             InvalidDocument: the result cannot be stored.
         """
         with self._writing:
-            receipt = self.store.update_metadata(id, changes)
+            receipt = self.tokens.moving([id], partial(self.store.update_metadata, id, changes))
             self._live.catch_up()
         self._consider_rebuild()
         return receipt

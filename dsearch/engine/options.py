@@ -28,6 +28,8 @@ class LayerOptions(AttentionKeywords, SelectionKeywords, total=False):
     """Options described in `SearchLayer`, with its defaults; a field to match (field_match.py); documents."""
 
     score: str | Score
+    stages: int | None
+    rerank_candidates: int
 
 
 class SearchArguments(SearchKeywords, total=False):

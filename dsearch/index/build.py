@@ -26,6 +26,9 @@ from dsearch.index.manifest import FORMAT, MANIFEST_NAME, WITHOUT_PASSAGES, Mani
 from dsearch.index.metadata import FOLDER as FIELDS_FOLDER
 from dsearch.index.metadata import FieldsBuilder
 from dsearch.index.passages import PassageTable, PassageWriter
+from dsearch.index.tokens.codec import TokenCodec
+from dsearch.index.tokens.table import FOLDER as TOKENS_FOLDER
+from dsearch.index.tokens.table import DocumentTokens, write_tokens
 from dsearch.index.validation import (
     checked_identity,
     checked_projection,
@@ -57,6 +60,7 @@ def write_generation(
     keyword: bool | KeywordIndex = True,
     tokenizer: Tokenizer | None = None,
     fields: FieldsBuilder | None = None,
+    tokens: tuple[TokenCodec, Iterable[DocumentTokens | None]] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Manifest:
     """Build a generation and make it visible under `folder`, durably and as a whole.
@@ -80,6 +84,7 @@ def write_generation(
         keyword: True to build BM25, or an existing index of these documents.
         tokenizer: tokenizer of the texts; English by default.
         fields: the documents' metadata, complete when their texts were read.
+        tokens: their codec, and the tokens of each document, read once; None for no second stage.
         on_progress: callback for the stages `embeddings`, `keys`, `keyword` and `digests`.
 
     Raises:
@@ -129,6 +134,11 @@ def write_generation(
             if len(fields) != len(rows):
                 raise InvalidRequest(f"metadata of {len(fields)} documents for {len(rows)} rows; give all")
             fields.save(unfinished / FIELDS_FOLDER)
+        if tokens is not None:
+            codec, of_documents = tokens
+            written = write_tokens(unfinished / TOKENS_FOLDER, codec, of_documents)
+            if written != len(rows):
+                raise InvalidRequest(f"tokens of {written} documents for {len(rows)} rows; give all")
         manifest = Manifest(
             number=number,
             sequence=sequence,

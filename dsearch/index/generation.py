@@ -7,6 +7,7 @@
            keys.faiss           embeddings, or embeddings · W_gᵀ
            keyword/             BM25; optional
            fields/              metadata by field (metadata.py); optional
+           tokens/              tokens of the documents (tokens/table.py); optional
 
 `build.py` writes it.
 """
@@ -34,6 +35,8 @@ from dsearch.index.metadata import FOLDER as FIELDS_FOLDER
 from dsearch.index.metadata import NAME as FIELDS_NAME
 from dsearch.index.metadata import Fields
 from dsearch.index.passages import PassageTable
+from dsearch.index.tokens.table import FOLDER as TOKENS_FOLDER
+from dsearch.index.tokens.table import TokenTable
 from dsearch.index.validation import open_matrix
 
 # Bytes of the smallest files that are verified even if verified before: some tenths of a second.
@@ -56,6 +59,7 @@ class Generation:
         dense: keys of all vectors.
         keyword: BM25; None if the generation was built without it.
         fields: metadata of the documents; None if the generation was built without it.
+        tokens: tokens of the documents, for a second stage; None if the generation was built without it.
         key_projection: W_g, float32 [key_dim, encoder_dim], or None for the identity.
         recut: True if `keyword` was rebuilt on opening; see `open`.
         identities: identities of its files on opening, before they were read.
@@ -64,6 +68,7 @@ class Generation:
 
     recut = False
     fields: Fields | None = None
+    tokens: TokenTable | None = None
     identities: Mapping[str, FileIdentity] = MappingProxyType({})
     unproven: tuple[str, ...] = ()
 
@@ -163,6 +168,8 @@ class Generation:
         generation.identities, generation.unproven = identities, unproven
         if f"{FIELDS_FOLDER}/{FIELDS_NAME}" in manifest.files:
             generation.fields = Fields(folder / FIELDS_FOLDER, len(rows))
+        if f"{TOKENS_FOLDER}/offsets.npy" in manifest.files:
+            generation.tokens = TokenTable.load(folder / TOKENS_FOLDER, len(rows))
         generation._check()
         return generation
 

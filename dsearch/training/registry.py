@@ -17,6 +17,7 @@ from dsearch.training.tune import SCOPE, TunedSearch
 
 if TYPE_CHECKING:
     from dsearch.training.finetune.head import Trained
+    from dsearch.training.finetune.second_stage import TrainedStage
     from dsearch.training.values.finetune import TrainedValues
 
 
@@ -153,3 +154,23 @@ def register(
     collection.promote(live)
     sentence = sentence_of(tuned["gate"], "tuned")
     return Registered(version, live, parent, f"{reason}; {why}", sentence)
+
+
+def register_second_stage(
+    collection: Collection, trained: TrainedStage, registered: Registered
+) -> Registered:
+    """Register a second stage behind what answers now, and let it answer.
+
+    Args:
+        collection: collection of the model.
+        trained: the stage, which passed its gate.
+        registered: outcome of the training that it was trained in.
+    """
+    base = collection.live_model
+    head = collection.stored_head(base).reranking(trained.stage)
+    record = {**trained.record, "verdict": trained.gate.reason, "accepted": False}
+    version = collection.add_model(head, record, parent=base)
+    collection.promote(version, after=base)
+    reason = f"{registered.reason}; with a second stage: {trained.gate.reason}"
+    sentence = sentence_of(trained.gate.to_dict(), "live")
+    return Registered(registered.version, version, base, reason, sentence)

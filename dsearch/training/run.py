@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsearch.declared import options_of
 from dsearch.engine import UNTRAINED, Collection
+from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import LearningJob, TrainingJob, TuningJob
 from dsearch.training.confidence import ranked_examples, with_calibration
@@ -22,6 +23,7 @@ from dsearch.training.finetune.feedback import examples_from_feedback, finetune_
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import Trained, finetune
 from dsearch.training.finetune.null_slot import NullSlot, unanswerable_queries, with_null_slot
+from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
 from dsearch.training.gate.gate import Gate
 from dsearch.training.loop.observer import Observer
 from dsearch.training.loop.run_folder import RunFolder
@@ -32,7 +34,12 @@ from dsearch.training.options import (
     query_options,
     self_supervised_options,
 )
-from dsearch.training.registry import Registered, register_trained, starting_version
+from dsearch.training.registry import (
+    Registered,
+    register_second_stage,
+    register_trained,
+    starting_version,
+)
 from dsearch.training.remember import with_remembered
 from dsearch.training.scopes.full import FullOptions
 from dsearch.training.tune import TunedSearch, tune
@@ -64,6 +71,7 @@ class JobResult:
         examples: the number of queries, or documents, that it learned from.
         left_out: the number of lines that could not be used, by kind.
         null_slot: the report of the null slot, where one was learned.
+        second_stage: trained to follow what goes live; None where the collection keeps no tokens.
     """
 
     result: Trained | TrainedValues | TunedSearch
@@ -71,12 +79,16 @@ class JobResult:
     examples: int
     left_out: Mapping[str, int]
     null_slot: NullSlot | None = None
+    second_stage: TrainedStage | None = None
 
     def register(self, collection: Collection, job: LearningJob) -> Registered:
-        """Keep it as a version, which answers if the gate lets it."""
-        return register_trained(
+        """Keep it as a version, which answers if the gate lets it; with a second stage, if that may too."""
+        registered = register_trained(
             collection, self.result, promote=job.promote, accept=job.accept, parent=self.parent
         )
+        if self.second_stage is None or not self.second_stage.passed or not job.promote:
+            return registered
+        return register_second_stage(collection, self.second_stage, registered)
 
     def summary(self, registered: Registered) -> dict[str, Any]:
         """The result as JSON, as tasks show it."""
@@ -220,7 +232,19 @@ class _TrainingRun:
             )
         if self.make_task is None:
             trained = self._calibrated(trained, examples)
-        return JobResult(trained, self.parent, len(examples), examples.left_out, slot)
+        stage = self._second_stage(trained, examples)
+        return JobResult(trained, self.parent, len(examples), examples.left_out, slot, stage)
+
+    def _second_stage(self, trained: Trained, examples: Examples) -> TrainedStage | None:
+        """Train a second stage to follow what goes live, if the collection keeps tokens."""
+        collection, job = self.collection, self.job
+        base = trained.goes_live or ("start" if collection.live_model == self.parent else None)
+        if base is None or examples.snapshot.tokens is None or not trained.folds or job.accept:
+            return None
+        tokens = tokens_of(collection, examples.texts, examples.snapshot)
+        return train_second_stage(
+            examples, tokens, trained.folds, base, gate=_gate(job), seed=trained.record["options"]["seed"]
+        )
 
     def _calibrated(self, trained: Trained, examples: Examples) -> Trained:
         """Record with the head and with the tuned search how likely their first hits are right."""

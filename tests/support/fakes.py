@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from dsearch.encoder import EncoderIdentity
+from dsearch.encoder import EncoderIdentity, TextTokens
 
 
 class HashingEncoder(torch.nn.Module):
@@ -39,6 +40,20 @@ class HashingEncoder(torch.nn.Module):
         self.encoded += len(texts)
         with torch.no_grad():
             return self.embed(texts, "document").numpy().astype(np.float32)
+
+    def encode_tokens(
+        self, texts: Sequence[str], role: str = "document"
+    ) -> tuple[np.ndarray, list[TextTokens]]:
+        """The state of a word is its direction, whatever stands beside it."""
+        encode = self.encode_documents if role == "document" else self.encode_queries
+        return encode(texts), [self._tokens(text) for text in texts]
+
+    def _tokens(self, text: str) -> TextTokens:
+        spans = [match.span() for match in re.finditer(r"\w+|[^\w\s]", text)]
+        states = [_direction(text[start:end].lower(), self.identity.dimension) for start, end in spans]
+        numbers = np.array(states, np.float32).reshape(len(spans), self.identity.dimension)
+        lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
+        return TextTokens(numbers / np.maximum(lengths, 1e-12), np.array(spans, np.int64).reshape(-1, 2))
 
     def embed(self, texts: Sequence[str], role: str) -> torch.Tensor:
         vectors = np.zeros((len(texts), self.identity.dimension))

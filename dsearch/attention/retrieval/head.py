@@ -32,6 +32,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.attention.scores import length, unit
 from dsearch.errors import DimensionMismatch, InvalidRequest
 
@@ -54,6 +55,7 @@ class Head(nn.Module):
             of the index.
         null_slot: (n, s) of the null slot, see null_slot.py; None if the head has none.
         memory: judged queries and their answers, see memory.py; None if the head has none.
+        second_stage: learned late interaction, see second_stage.py; None if the head has none.
 
     Args:
         encoder_dim: length of an embedding; keys and values have the same length.
@@ -104,6 +106,8 @@ class Head(nn.Module):
         self.register_parameter("null_slot", None)
         self.memory: QueryMemory | None
         self.register_module("memory", None)
+        self.second_stage: SecondStage | None
+        self.register_module("second_stage", None)
         self._settled: dict[str, tuple[int, int]] = {}
 
     def settle(self) -> Head:
@@ -151,6 +155,12 @@ class Head(nn.Module):
         """Return a head with this memory that shares all other parameters."""
         other = copy(self)
         other._modules = {**self._modules, "memory": memory}
+        return other
+
+    def reranking(self, second_stage: SecondStage | None) -> Head:
+        """Return a head with this second stage that shares all other parameters."""
+        other = copy(self)
+        other._modules = {**self._modules, "second_stage": second_stage}
         return other
 
     def own_tensors(self) -> dict[str, Tensor]:
@@ -246,6 +256,8 @@ class Head(nn.Module):
         self.bm25 = None if chosen is None else torch.empty_like(chosen)
         slot: Tensor | None = state_dict.get(f"{prefix}null_slot")
         self.null_slot = None if slot is None else nn.Parameter(torch.empty_like(slot))
+        delta: Tensor | None = state_dict.get(f"{prefix}second_stage.token_delta")
+        self.second_stage = None if delta is None else SecondStage(delta.shape[0])
         super()._load_from_state_dict(state_dict, prefix, *further)  # pyright: ignore[reportUnknownMemberType]
 
 

@@ -15,7 +15,7 @@ from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.output import tell_waiting
 from dsearch.cli.remote import index_by_server, server_of, stays_here
 from dsearch.cli.session import ProgressBars, as_json, opened_engine, print_json, say, typed
-from dsearch.errors import DsearchError, HomeLocked
+from dsearch.errors import DsearchError, HomeLocked, InvalidRequest
 from dsearch.results import CollectionDamaged, CollectionInfo, Written
 
 if TYPE_CHECKING:
@@ -65,6 +65,14 @@ def index(
     overlap: options.Overlap = None,
     no_passages: options.NoPassages = False,
     kind: options.KeyKind = None,
+    second_stage: Annotated[
+        bool,
+        typer.Option(
+            "--second-stage",
+            help="Keep the documents' tokens, from now on and of those that are there, for searches with "
+            "--stages 2; without sources, of those that are there.",
+        ),
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")] = False,
     ray: Annotated[
         str | None,
@@ -88,6 +96,11 @@ def index(
     fields = RecordFields(
         id=id_column, title=title_column, text=text_column, value=value_column, types=parse_types(type or [])
     )
+    if second_stage and ray is not None:
+        raise InvalidRequest(
+            "--second-stage with --ray, whose workers give no token states; leave one of them out: "
+            f"{typed('index', '-c', collection, '--second-stage')} adds the tokens afterwards"
+        )
     folders = Folders(problems, keep=keep, yes=yes)
     # A missing file is noticed here.
     documents = read_sources(
@@ -112,7 +125,7 @@ def index(
                 gone = partial(folders.obsolete, bars.paused)
                 try:
                     if ray is None:
-                        report = target.ingest(documents, on_progress, gone)
+                        report = target.ingest(documents, on_progress, gone, second_stage=second_stage)
                     else:
                         from dsearch.cli.commands.serve import ingest_on_ray
 
@@ -123,9 +136,11 @@ def index(
                     raise
             described = target.describe()
             _calibrate(target)
-        if not sources and not report.encoded:
+        if not sources and not report.encoded and not second_stage:
             say("no documents were waiting: every one can be found")
     except HomeLocked as locked:
+        if second_stage:
+            raise stays_here(locked, "it keeps tokens only of collections that have them: end it") from None
         if ray is not None:
             raise stays_here(locked, "it encodes what it is sent: leave out --ray, or end it first") from None
         if not sources:

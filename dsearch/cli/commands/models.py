@@ -243,6 +243,8 @@ def _described(model: Model) -> str:
             f"tuned {origin}, keyword weight {record['keyword_weight']:g}, {bm25}"
             f"hop strength {record['hop_strength']:g}, seed {record['seed']}"
         )
+    elif record.get("scope") == "second stage":
+        origin = f"second stage behind {model.parent}, from {record.get('examples', '?')} queries"
     elif record.get("scope") == "layer":
         encoder = " and query encoder" if "query_encoder" in record else ""
         origin = f"head{encoder} trained from {model.parent} by a loss of its own"

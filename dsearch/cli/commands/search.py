@@ -59,7 +59,9 @@ def search(
         show(result)
 
 
-@with_options_of(SearchOptions, without=["operators", "highlight"])
+@with_options_of(
+    SearchOptions, without=["operators", "highlight", "highlight_by", "stages", "rerank_candidates"]
+)
 def similar(
     like: Annotated[list[str], typer.Argument(help="Ids of documents to find more of.")],
     unlike: Annotated[

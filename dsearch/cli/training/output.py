@@ -121,6 +121,10 @@ def _lines_of_ranking(collection: str, learned: JobResult, registered: Registere
         report = trained.tuned.gate
         lines.append(f"tuned search, {trained.tuned.setting}: {report.verdict}: {report.reason}")
         lines += [*decision_lines(trained.tuned.record), *leg_lines(trained.tuned.record)]
+    if learned.second_stage is not None:
+        lines.append(learned.second_stage.to_text())
+        if learned.second_stage.passed and registered.live is not None:
+            return [*lines, answers_now(collection, registered.live, registered.parent)]
     if registered.live is None:
         return [*lines, is_kept(collection, registered.version)]
     if registered.live != registered.version:

@@ -81,6 +81,11 @@ class ShardedSearch:
         started = time.perf_counter()
         if chosen.mode not in ("hybrid", "dense", "keyword"):
             raise InvalidRequest(f"mode={chosen.mode!r}; use hybrid, dense or keyword")
+        if chosen.stages == 2 or chosen.highlight_by == "meaning":
+            raise InvalidRequest(
+                "stages=2 or highlight_by='meaning'; shards have no tokens yet: leave it out, or search one "
+                "machine"
+            )
         chosen.check(queries)
         tree = None if chosen.filter is None else parse_filter(chosen.filter)
         places = PageRequest.of_batch(queries, chosen, tree)

@@ -125,6 +125,51 @@ class PassageOptions:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Documents as the texts that are encoded: one of a short document, one for each passage of a long one.
+
+    Attributes:
+        texts: of all documents, in order.
+        first: the number of each document's first text.
+        cut: title and spans of each long document, by place.
+    """
+
+    texts: list[str]
+    first: list[int]
+    cut: dict[int, tuple[str, list[Span]]]
+
+    @classmethod
+    def of(cls, encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None) -> Pieces:
+        """Cut documents."""
+        cut = spans_of(encoder, documents, cutting)
+        texts: list[str] = []
+        first: list[int] = []
+        for place, document in enumerate(documents):
+            first.append(len(texts))
+            if place in cut:
+                title, spans = cut[place]
+                texts += [f"{title} {document.text[start:end]}".strip() for start, end in spans]
+            else:
+                texts.append(document.content)
+        return cls(texts, first, cut)
+
+    def assembled(
+        self, embeddings: Float32[np.ndarray, "texts encoder_dim"]
+    ) -> tuple[Float32[np.ndarray, "documents encoder_dim"], dict[int, Passages]]:
+        """The embedding of each document, and the further passages of long ones by place."""
+        if not self.cut:
+            return embeddings, {}
+        further = {
+            place: Passages(
+                np.array(spans, np.int64),
+                embeddings[self.first[place] + 1 : self.first[place] + len(spans)].copy(),
+            )
+            for place, (_, spans) in self.cut.items()
+        }
+        return embeddings[self.first], further
+
+
 def encode(
     encoder: TextEncoder, documents: Sequence[Document], cutting: Cutting | None
 ) -> tuple[Float32[np.ndarray, "documents encoder_dim"], dict[int, Passages]]:
@@ -132,26 +177,8 @@ def encode(
 
     Without long documents the result equals the encoder's for their contents.
     """
-    cut = spans_of(encoder, documents, cutting)
-    if not cut:
-        return encoder.encode_documents([document.content for document in documents]), {}
-    texts: list[str] = []
-    first: list[int] = []
-    for place, document in enumerate(documents):
-        first.append(len(texts))
-        if place in cut:
-            title, spans = cut[place]
-            texts += [f"{title} {document.text[start:end]}".strip() for start, end in spans]
-        else:
-            texts.append(document.content)
-    embeddings = encoder.encode_documents(texts)
-    further = {
-        place: Passages(
-            np.array(spans, np.int64), embeddings[first[place] + 1 : first[place] + len(spans)].copy()
-        )
-        for place, (_, spans) in cut.items()
-    }
-    return embeddings[first], further
+    pieces = Pieces.of(encoder, documents, cutting)
+    return pieces.assembled(encoder.encode_documents(pieces.texts))
 
 
 def spans_of(

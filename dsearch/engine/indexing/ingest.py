@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from jaxtyping import Float, Float32, Int64
 from dsearch.encoder import EncoderIdentity, TextEncoder
 from dsearch.encoder.batching import length_sorted_batches
 from dsearch.engine.indexing.chunking import Cutting, encode, passage_table
+from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.options import KeyOptions, language_of, tokenizer_for
 from dsearch.errors import DimensionMismatch, EncoderMismatch, InvalidRequest
 from dsearch.index import Generation, PassageTable
@@ -51,14 +53,23 @@ class Ingested:
 
 
 def store_documents(
-    store: Store, documents: Iterable[Document], on_progress: OnProgress | None = None
+    store: Store,
+    documents: Iterable[Document],
+    on_progress: OnProgress | None = None,
+    tokens: TokenKeeper | None = None,
 ) -> tuple[int, int, int]:
-    """Store documents without embeddings; return (inserted, updated, unchanged)."""
+    """Store documents without embeddings; return (inserted, updated, unchanged).
+
+    `tokens`: of documents of which only metadata change, they stay.
+    """
     counts = np.zeros(3, np.int64)
     started = time.monotonic()
     remaining = iter(documents)
     while batch := list(islice(remaining, _STORED_AT_A_TIME)):
-        receipt = store.upsert(batch)
+        if tokens is None:
+            receipt = store.upsert(batch)
+        else:
+            receipt = tokens.moving([document.id for document in batch], partial(store.upsert, batch))
         counts += (receipt.inserted, receipt.updated, receipt.unchanged)
         if on_progress is not None:
             on_progress(Progress("read", int(counts.sum()), 0, time.monotonic() - started))
@@ -66,14 +77,27 @@ def store_documents(
     return inserted, updated, unchanged
 
 
-def encode_pending(store: Store, encoder: TextEncoder, on_progress: OnProgress | None = None) -> int:
-    """Compute and store the missing embeddings; return the number of documents that had none."""
+def encode_pending(
+    store: Store,
+    encoder: TextEncoder,
+    on_progress: OnProgress | None = None,
+    tokens: TokenKeeper | None = None,
+) -> int:
+    """Compute and store the missing embeddings; return the number of documents that had none.
+
+    `tokens`: keeps those of the documents, if the collection has a second stage.
+    """
     pending, cutting = store.pending(), Cutting.of(store)
     started, done = time.monotonic(), 0
     for batch in length_sorted_batches(pending.lengths, _ENCODED_AT_A_TIME):
         for part in [batch] if cutting is None else _of_bounded_length(batch, pending.lengths):
             rows = pending.rows[part]
-            embeddings, further = encode(encoder, store.documents(rows), cutting)
+            documents = store.documents(rows)
+            if tokens is None:
+                embeddings, further = encode(encoder, documents, cutting)
+            else:
+                (embeddings, further), of_documents = tokens.encode(encoder, documents)
+                tokens.keep(rows.tolist(), of_documents)
             store.set_embeddings(rows, embeddings, {int(rows[at]): cut for at, cut in further.items()})
             done += len(rows)
             if on_progress is not None:
@@ -145,7 +169,7 @@ def build_files(
     keys, language = keys or KeyOptions.of(store), language or language_of(store)
     state = store.snapshot()
     number = store.next_generation_number()
-    fields = FieldsBuilder()
+    fields, keeper = FieldsBuilder(), TokenKeeper(store)
     manifest = Generation.build(
         generation_folder(store, number),
         number=number,
@@ -155,6 +179,7 @@ def build_files(
         passages=_passage_blocks(store, state.rows),
         texts=_contents(store, state.rows, fields),
         fields=fields,
+        tokens=keeper.for_build(state.rows),
         encoder=store.encoder,
         key_projection=key_projection,
         dense_kind=keys.kind,
@@ -164,6 +189,7 @@ def build_files(
         tokenizer=tokenizer_for(language),
         on_progress=on_progress,
     )
+    keeper.close()
     record = {"keys": keys.to_dict(), "dense": manifest.dense, "language": language}
     return Built(number, manifest.digest, len(state.rows), state.sequence, record)
 

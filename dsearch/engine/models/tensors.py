@@ -17,6 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.errors import Conflict, DimensionMismatch, InvalidRequest
 from dsearch.index import K1, B, checked_weighting
@@ -114,6 +115,9 @@ def head_from_tensors(tensors: Mapping[str, Tensor], encoder_dim: int) -> Head:
         head.weigh_keywords(K1, B)
     if "null_slot" in tensors:
         head.open_null_slot(0.0)
+    delta = tensors.get("second_stage.token_delta")
+    if delta is not None and delta.ndim == 2 and 1 <= len(delta) <= encoder_dim:
+        head.second_stage = SecondStage(len(delta))
     expected = head.state_dict()
     if wrong := sorted(set(expected) ^ set(tensors)):
         names = ", ".join(expected)

@@ -28,6 +28,8 @@ def covered_mass(
 ) -> Float[Tensor, " batch"]:
     """Σ_h m_h Σ_candidates p_h(d): the share of the exact softmax over the corpus that the candidates hold.
 
+    That of the first stage: a second one looks at no document outside the candidates.
+
     Compares every document: its cost is that of an exact search. With a query memory it is an estimate from
     a sample in a collection of more than `COVERAGE_DOCUMENTS`: what every document borrows takes minutes.
     """
@@ -64,7 +66,7 @@ def mass_of(
     mixture: Float[Tensor, " heads"],
 ) -> Float[Tensor, " batch"]:
     """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
-    logits = found.raw / temperature
+    logits = found.first_raw / temperature
     missing = found.positions == NONE
     if missing.any():
         logits = logits.masked_fill(torch.as_tensor(missing)[:, None], -torch.inf)

@@ -1,6 +1,7 @@
 """Explanation of a hit's score, in parts that add up to it.
 
-With one head the score is dense + keyword + memory. With several it is (attention/retrieval/ranking.py)
+With one head the score is dense + keyword + memory + second stage. With several it is
+(attention/retrieval/ranking.py)
 
     s(d) = t · (log Σ_h m_h a_h(d) + Σ_h m_h Z_h)         a_h(d) = exp(l_h(d) − Z_h)
 
@@ -8,8 +9,8 @@ and with shares r_h(d) = m_h a_h(d) / Σ_g m_g a_g(d) of the heads in the docume
 
     s(d) = Σ_h r_h(d) · t l_h(d)  +  t · Σ_h (r_h(d) · (log m_h − Z_h − log r_h(d)) + m_h Z_h)
 
-exactly, since log Σ x = Σ r (log x − log r) with r = x / Σ x. t l_h(d) is dense_h + keyword_h + memory. The
-second sum, which is 0 with one head, is called mixing.
+exactly, since log Σ x = Σ r (log x − log r) with r = x / Σ x. t l_h(d) is dense_h + keyword_h + memory +
+second stage. The second sum, which is 0 with one head, is called mixing.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def explained(
             mixing=float(rest[query, column]),
             null_weight=None if found.null_weight is None else float(found.null_weight[query]),
             memory=0.0 if found.memory is None else float(found.memory[query, column]),
+            second_stage=0.0 if found.second is None else float(found.second[query, column]),
         )
 
     return explain

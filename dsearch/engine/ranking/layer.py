@@ -27,6 +27,13 @@ from dsearch.engine.ranking.candidates import Legs
 from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.ranking.parts import (
+    by_score_then_position,
+    check_texts,
+    check_values,
+    rows_at,
+    under_autocast_of_now,
+)
 from dsearch.engine.ranking.scores import (
     checked_pooling,
     checked_score,
@@ -34,9 +41,11 @@ from dsearch.engine.ranking.scores import (
     ranks_by_inner_product,
 )
 from dsearch.engine.ranking.scoring import EmbedRows, Scoring, Weighing
+from dsearch.engine.ranking.second_stage import FirstStage, QueryTokens, Reranker, chosen_stages, stage_of
 from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.snapshot.snapshot import NONE, Snapshot
-from dsearch.errors import DimensionMismatch, InvalidRequest
+from dsearch.errors import InvalidRequest
+from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.types import Mode
 
 HOP_CANDIDATES = 10  # what a hop pools: the best few speak for the query, the rest for the corpus
@@ -61,6 +70,9 @@ class SearchLayer(nn.Module):
         pooling: "soft", "hard" or "uniform", over the candidates.
         width: width of a kernel score.
         temperature: divisor of the scores; None takes the head's learned one, and 1 for a kernel.
+        stages: 2 to rank the best candidates again by their tokens (second_stage.py), given the queries'; 1
+            for none. None is 2 if the head learned it, in hybrid search of documents that have tokens.
+        rerank_candidates: number of candidates that the second stage looks at.
 
     Raises:
         InvalidRequest: hops or candidates below 1, an unknown mode, score or pooling, a width or temperature
@@ -81,6 +93,8 @@ class SearchLayer(nn.Module):
         pooling: str = "soft",
         width: float | None = None,
         temperature: float | None = None,
+        stages: int | None = None,
+        rerank_candidates: int = RERANK_CANDIDATES,
     ):
         super().__init__()
         if mode not in ("hybrid", "dense", "keyword"):
@@ -107,6 +121,9 @@ class SearchLayer(nn.Module):
         self.pooling = checked_pooling(pooling)
         self._temperature = checked_temperature(temperature, self.score)
         self._memory: SnapshotMemory | None = None
+        self.rerank_candidates = rerank_candidates
+        plain = self._ranks_by_inner_product and over == "candidates"
+        self.stages = chosen_stages(stages, snapshot, head, mode=mode, plain=plain)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -134,6 +151,7 @@ class SearchLayer(nn.Module):
         *,
         embed: EmbedRows | None = None,
         values: Float[Tensor, "positions value_dim"] | None = None,
+        tokens: Sequence[QueryTokens] | None = None,
     ) -> SearchOutput:
         """Search with each query state, and with its text for the keyword leg.
 
@@ -144,6 +162,7 @@ class SearchLayer(nn.Module):
                 the stored ones when None. What it gives is all there is of a document: no passages.
             values: what is pooled, a row for each position of the snapshot: labels, numbers, any field (see
                 `Collection.field_values`); gradients reach it. W_V e_d when None.
+            tokens: of each query, for the second stage; without them there is only the first.
 
         Raises:
             DimensionMismatch: states of another length than the embeddings; not one value a position.
@@ -151,27 +170,20 @@ class SearchLayer(nn.Module):
 
         Under autocast it computes in float32 all the same: rounded to half precision, the best scores tie.
         """
-        if texts is not None and len(texts) != len(query_states):
-            raise InvalidRequest(f"{len(texts)} texts for {len(query_states)} query states; give one each")
-        if texts is None and self.match is not None:
-            raise InvalidRequest(
-                f"a match of {self.match.field!r} without texts; give the texts to be compared"
-            )
-        if texts is None and self.mode == "keyword":
-            raise InvalidRequest("mode='keyword' without texts; give the words of each query")
-        if values is not None and (values.ndim != 2 or len(values) != self.snapshot.positions):
-            raise DimensionMismatch(
-                f"values of shape {list(values.shape)}; use [{self.snapshot.positions}, value_dim], "
-                "a row for each position of the snapshot"
-            )
+        match = None if self.match is None else self.match.field
+        check_texts(len(query_states), texts, self.mode, match)
+        check_values(values, self.snapshot.positions)
         if torch.compiler.is_compiling():
             # FAISS and NumPy have no graph: the layer runs as it is between the compiled parts around it.
             uncompiled: Callable[..., SearchOutput] = torch.compiler.disable(self._search)  # pyright: ignore
-            return uncompiled(query_states, texts, embed, values, shares=True)
-        return self._search(query_states, texts, embed, values, shares=True)
+            return uncompiled(query_states, texts, embed, values, None, tokens=tokens, shares=True)
+        return self._search(query_states, texts, embed, values, None, tokens=tokens, shares=True)
 
     def ranked(
-        self, query_states: Float[Tensor, "batch encoder_dim"], texts: Sequence[str] | None
+        self,
+        query_states: Float[Tensor, "batch encoder_dim"],
+        texts: Sequence[str] | None,
+        tokens: Sequence[QueryTokens] | None = None,
     ) -> SearchOutput:
         """Run `forward` for display: without gradients, and with a context that has no numbers.
 
@@ -179,7 +191,7 @@ class SearchLayer(nn.Module):
         candidate is read; `keys_of` then returns the keys that were chosen.
         """
         with torch.no_grad():
-            return self._search(query_states, texts, None, None, pooled=False)
+            return self._search(query_states, texts, None, None, pooled=False, tokens=tokens)
 
     def keys_of(self, found: SearchOutput, most: int) -> Int64[np.ndarray, "batch heads shown"] | None:
         """The keys that each head took of the first `most` candidates that `ranked` found; None where every
@@ -224,6 +236,11 @@ class SearchLayer(nn.Module):
         return memory(query_states)
 
     @property
+    def reranker(self) -> Reranker:
+        """The second stage over these documents."""
+        return Reranker(self._snapshot, stage_of(self._snapshot, self.head), self.rerank_candidates)
+
+    @property
     def weighing(self) -> Weighing:
         """Weighting of the candidates.
 
@@ -266,10 +283,11 @@ class SearchLayer(nn.Module):
         among: Int64[np.ndarray, "batch candidates"] | None = None,
         pooled: bool = True,
         shares: bool = False,
+        tokens: Sequence[QueryTokens] | None = None,
     ) -> SearchOutput:
         kind = query_states.device.type
         if embed is not None:
-            embed = _under_autocast_of_now(embed, kind)
+            embed = under_autocast_of_now(embed, kind)
         if query_states.dtype in (torch.bfloat16, torch.float16):
             query_states = query_states.to(self.head.log_temperature.dtype)
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
@@ -280,10 +298,12 @@ class SearchLayer(nn.Module):
             legs, scoring = self._stages(texts, further, embed)
             for _ in range(self.hops - 1):
                 queries = self._hop(queries, legs, scoring, recalled)
-            found = self._attend(queries, legs, scoring, recalled, values, among, pooled=pooled)
+            found = self._attend(
+                queries, legs, scoring, recalled, values, among, pooled=pooled, tokens=tokens
+            )
             if shares and embed is None and self.over == "candidates":
                 whole = self._whole(queries, found.folded, legs, scoring, recalled)
-                found = found._replace(covered_mass=whole.share(found.raw, found.positions))
+                found = found._replace(covered_mass=whole.share(found.first_raw, found.positions))
             return found
 
     def _whole(
@@ -337,6 +357,7 @@ class SearchLayer(nn.Module):
         *,
         pooled: bool = True,
         least: int = 1,
+        tokens: Sequence[QueryTokens] | None = None,
     ) -> SearchOutput:
         head = self.head
         folded = head.fold(queries)
@@ -369,14 +390,20 @@ class SearchLayer(nn.Module):
             mask = mask & (raw != -torch.inf).any(1)
             positions = np.where(mask.cpu().numpy(), positions, NONE)
         weighing = self.weighing
-        everything = None
+        everything = second = None
         if whole is None:
-            weighed, scores = weighing.weighed(raw, mask), weighing.scores(raw, mask)
+            scores, first = weighing.scores(raw, mask), raw
+            if tokens is not None and self.stages == 2:
+                words = None if by_words is None else torch.as_tensor(by_words)
+                second = self.reranker.terms(tokens, FirstStage(positions, raw, scores, dense, words))
+                raw = raw + second.values[:, None]
+                scores = weighing.scores(raw, mask)
+            weighed = weighing.weighed(raw, mask, first)
         else:
             everything = whole.attended(values)
             weighed = whole.weighed(raw, mask, everything)
             scores = whole.scores(raw, mask, everything)
-        order = _by_score_then_position(scores, positions)
+        order = by_score_then_position(scores, second)
         along = order[:, None].expand_as(dense)
         keys = scored.keys(positions)
         if keys is not None:
@@ -388,7 +415,9 @@ class SearchLayer(nn.Module):
             if weighed.nothing is not None:
                 context = context * (1 - weighed.nothing)[:, None]
         elif values is not None:
-            context = pool(weighed.mixed.unsqueeze(1), _rows(values, positions).to(weighed.mixed)).squeeze(1)
+            context = pool(weighed.mixed.unsqueeze(1), rows_at(values, positions).to(weighed.mixed)).squeeze(
+                1
+            )
         else:
             # W_V is linear: Σ w (W_V e) = W_V (Σ w e), one projection a query rather than one a candidate.
             context = head.values(scored.pooled(weighed, head))
@@ -409,6 +438,7 @@ class SearchLayer(nn.Module):
             keyword_of_all=legs.keyword_of_all,
             documents=everything.documents if everything is not None else (positions != NONE).sum(1),
             covered_mass=None if everything is None else torch.ones_like(scores[:, :1]).squeeze(1),
+            second=None if second is None else second.values.gather(1, order),
         )
 
     @property
@@ -419,31 +449,3 @@ class SearchLayer(nn.Module):
     @property
     def _ranks_by_inner_product(self) -> bool:
         return ranks_by_inner_product(self.score)
-
-
-def _rows(
-    values: Float[Tensor, "positions value_dim"], positions: Int64[np.ndarray, "batch candidates"]
-) -> Float[Tensor, "batch candidates value_dim"]:
-    """The value at each position; zeros at −1, whatever the values are."""
-    if len(values) == 0:
-        return values.new_zeros(*positions.shape, values.shape[1])
-    at = torch.as_tensor(positions).to(values.device)
-    return values[at.clamp_min(0)].masked_fill((at == NONE).unsqueeze(-1), 0.0)
-
-
-def _under_autocast_of_now(embed: EmbedRows, kind: str) -> EmbedRows:
-    """The caller's encoder keeps the precision that the caller chose for it."""
-    enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-
-    def embedded(positions: Int64[np.ndarray, "batch candidates"]) -> Tensor:
-        with torch.autocast(kind, dtype=dtype, enabled=enabled):
-            return embed(positions)
-
-    return embedded
-
-
-def _by_score_then_position(
-    scores: Float[Tensor, "batch candidates"], positions: Int64[np.ndarray, "batch candidates"]
-) -> Int64[Tensor, "batch candidates"]:
-    """The order of hits: by score, ties by position. Proposals ascend, so a stable sort does."""
-    return scores.detach().sort(dim=1, descending=True, stable=True).indices

@@ -18,8 +18,8 @@ class SearchOutput(NamedTuple):
         context: Σ_d weight(q, d) v_d, the mixture of the heads' contexts.
         weights: the mixture of the heads' softmaxes; zeros where `positions` is −1.
         positions: positions in the snapshot; −1 = none.
-        scores: the order of hits: dense + keyword + memory with one head, else temperature · log weight +
-            const.
+        scores: the order of hits: dense + keyword + memory + second with one head, else temperature · log
+            weight + const.
         dense: q_h · k_d, or the score in its place, per head.
         keyword: w_h(q) · b(q, d), per head.
         head_weights: each head's softmax.
@@ -30,8 +30,10 @@ class SearchOutput(NamedTuple):
         recalled: the past queries of the memory that each query attends to.
         null_weight: the weight of "nothing fits", which reduces those of the documents; None without a slot.
         documents: number of documents that share the attention: candidates, or all in reach.
+        second: term of the second stage, the same for all heads; None without one.
         covered_mass: share of the attention over all documents that is theirs; 1 over all. In a collection of
-            more than 20,000 documents an estimate. Of `SearchLayer.forward` alone, and None with `embed`.
+            more than 20,000 documents an estimate. It is that of the first stage. Of `SearchLayer.forward`
+            alone, and None with `embed`.
         dense_of_all, keyword_of_all: scores of every position, if candidate generation computed them; see
             `Legs`. Without gradients.
     """
@@ -52,9 +54,15 @@ class SearchOutput(NamedTuple):
     keyword_of_all: Float32[np.ndarray, "batch positions"] | None = None
     documents: Int64[np.ndarray, " batch"] | None = None
     covered_mass: Float[Tensor, " batch"] | None = None
+    second: Float[Tensor, "batch candidates"] | None = None
 
     @property
     def raw(self) -> Float[Tensor, "batch heads candidates"]:
         """Logits times the temperature: the sum of the parts of each head's score."""
+        return self.first_raw if self.second is None else self.first_raw + self.second[:, None]
+
+    @property
+    def first_raw(self) -> Float[Tensor, "batch heads candidates"]:
+        """`raw` before the second stage."""
         raw = self.dense + self.keyword
         return raw if self.memory is None else raw + self.memory[:, None]

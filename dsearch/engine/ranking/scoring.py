@@ -256,9 +256,15 @@ class Weighing(NamedTuple):
     slot: bool = False
 
     def weighed(
-        self, raw: Float[Tensor, "batch heads candidates"], mask: Bool[Tensor, "batch candidates"] | None
+        self,
+        raw: Float[Tensor, "batch heads candidates"],
+        mask: Bool[Tensor, "batch candidates"] | None,
+        first: Float[Tensor, "batch heads candidates"] | None = None,
     ) -> Weighed:
-        """The weights of candidates by their scores."""
+        """The weights of candidates by their scores.
+
+        `first`: their scores before a second stage, by which the null slot decides; it was fitted to those.
+        """
         if mask is None and self.pooling == "soft":  # as below, without a look for what is left out
             by_head = torch.softmax(raw / self.temperature, -1)
         else:
@@ -267,7 +273,13 @@ class Weighing(NamedTuple):
         nothing = None
         if self.slot and self.head.null_slot is not None:
             there = _everywhere(raw) if mask is None else mask
-            nothing = null_weights(self.head.null_slot, raw, there, self.temperature, self.head.mixture)
+            nothing = null_weights(
+                self.head.null_slot,
+                raw if first is None else first,
+                there,
+                self.temperature,
+                self.head.mixture,
+            )
             by_head = by_head * (1 - nothing)[:, None, None]
         alone = self.head.heads == 1 and not torch.is_grad_enabled()  # its share is 1
         return Weighed(by_head, by_head[:, 0] if alone else mix(by_head, self.head.mixture), nothing)

@@ -1,13 +1,11 @@
 """Build hits with ids and texts from attention over positions, and highlight the terms of the query.
 
-A title is highlighted whole. Of a text, the windows with the most different terms are shown: the first of
-equals, in the order of the text, without overlap.
+A title is highlighted whole, of a text some windows (fragments.py).
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,11 +17,15 @@ from dsearch.attention import entropy
 from dsearch.engine.ranking.explain import Explain
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.search.fragments import SCANNED_CHARACTERS, fragments
+from dsearch.engine.search.meaning import ShowMeaning
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.snapshot.snapshot import NONE
 from dsearch.engine.state.caches import KeptDocuments, owned
 from dsearch.index import KeywordIndex
 from dsearch.types import AttentionSummary, Document, Highlight, Hit, Passage, SearchResult, Stamp
+
+ShowPieces = Callable[[int, Document], list[Highlight]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ def hits_of(
     *,
     explain: Explain | None = None,
     highlight: ShowPieces | None = None,
+    meaning: ShowMeaning | None = None,
 ) -> list[list[Hit]]:
     """Build the hits of each query, ranks counted from 1; all documents are read in one pass."""
     stops = np.minimum(page.reached(found), page.offset + page.limit).tolist()
@@ -75,6 +78,9 @@ def hits_of(
         answer: list[Hit] = []
         for column, number, weight, score in of_row:
             document = documents[number]
+            pieces = None if highlight is None else highlight(query, document)
+            if meaning is not None:
+                pieces = meaning(query, number, document)
             answer.append(
                 Hit(
                     rank=column + 1,
@@ -85,7 +91,7 @@ def hits_of(
                     text=document.text,
                     metadata=owned(document.metadata),
                     explain=None if explain is None else explain(query, column),
-                    highlights=None if highlight is None else highlight(query, document),
+                    highlights=pieces,
                     passage=passage_of(query, column, document),
                 )
             )
@@ -164,19 +170,6 @@ def _numbers(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
 
 
-FRAGMENTS = 3
-FRAGMENT_CHARACTERS = 200
-SCANNED_CHARACTERS = 32_768  # of a text: a request may show a thousand documents of 1 MiB
-
-_LEAD = 40  # characters before the first term of a window
-_EDGE = 20  # characters to look for the end of a word
-
-_SPACE = re.compile(r"\s+")
-
-Spans = Sequence[tuple[int, int]]
-ShowPieces = Callable[[int, Document], list[Highlight]]
-
-
 def highlighter(index: KeywordIndex, texts: Sequence[str] | None) -> ShowPieces:
     """Return a function that highlights a document for a query's number; none without its words."""
 
@@ -191,38 +184,3 @@ def highlighter(index: KeywordIndex, texts: Sequence[str] | None) -> ShowPieces:
         return found + fragments(text, index.highlights(words, text))
 
     return pieces
-
-
-def fragments(text: str, spans: Spans) -> list[Highlight]:
-    """Return the best windows of `text`; `spans` are [start, end) of its terms, ascending and disjoint."""
-    short = [(start, end) for start, end in spans if end - start <= FRAGMENT_CHARACTERS]
-    windows: list[tuple[int, int, int]] = []  # −different terms, first character, end
-    for number, span in enumerate(short):
-        low, high = _window(text, span)
-        following = short[number : number + FRAGMENT_CHARACTERS]
-        terms = {text[start:end].lower() for start, end in following if end <= high}
-        windows.append((-len(terms), low, high))
-    chosen: list[tuple[int, int]] = []
-    for _, low, high in sorted(windows):
-        if all(high <= other or low >= end for other, end in chosen):
-            chosen.append((low, high))
-        if len(chosen) == FRAGMENTS:
-            break
-    return [
-        Highlight("text", low, text[low:high], [span for span in short if low <= span[0] and span[1] <= high])
-        for low, high in sorted(chosen)
-    ]
-
-
-def _window(text: str, span: tuple[int, int]) -> tuple[int, int]:
-    """From a little before a term, beginning and ending between words where those are short enough."""
-    start, end = span
-    low = max(0, start - _LEAD)
-    if low > 0:
-        gap = _SPACE.search(text, low, start)
-        low = gap.end() if gap else low
-    high = min(len(text), max(end, low + FRAGMENT_CHARACTERS))
-    if high < len(text):
-        gaps = [gap.start() for gap in _SPACE.finditer(text, max(end, high - _EDGE), high + 1)]
-        high = gaps[-1] if gaps else high
-    return low, high

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.second_stage import QueryTokens, query_tokens, require_tokens
 from dsearch.engine.snapshot.snapshot import Snapshot
 from dsearch.engine.state.state import CollectionState
 from dsearch.index import ParsedQuery, Tokenizer, parse_query
@@ -39,12 +40,14 @@ class Asked:
         layer: over the state that they are answered from.
         states: what it takes for them.
         texts: their words, without quotes, signs and what is excluded; None where words have no part.
+        tokens: for the second stage; None without one.
     """
 
     numbers: list[int]
     layer: SearchLayer
     states: Float[Tensor, "batch encoder_dim"]
     texts: list[str] | None
+    tokens: list[QueryTokens] | None = None
 
 
 def asked(
@@ -95,8 +98,11 @@ def asked(
         states = queries if turn is None else turn(queries)
         return [Asked([*range(len(states))], layer, states, None)], pinned
     groups = grouped(queries, mode, state.keyword.tokenizer, operators=operators)
+    twice = turn is None and collection.layers.over(state, head, _with_mode(options, mode)).stages == 2
     states = states_of(
-        groups, lambda texts: collection.query_states(texts, mode, pinned.model), collection.store.dimension
+        groups,
+        lambda texts: collection.query_states(texts, mode, pinned.model, tokens=twice),
+        collection.store.dimension,
     )
     if mode != "keyword" and pinned.model == live:
         collection.drift.note(live, states.numpy())
@@ -105,8 +111,22 @@ def asked(
     for group in groups:
         layer = collection.layers.over(state.holding(group.phrases), head, _with_mode(options, group.mode))
         own = states if len(groups) == 1 else states[group.numbers]
-        found.append(Asked(group.numbers, layer, own, group.texts))
+        tokens = None
+        if turn is None and layer.stages == 2 and group.texts is not None:
+            tokens = tokens_of(collection, group.texts, layer.snapshot)
+        found.append(Asked(group.numbers, layer, own, group.texts, tokens))
     return found, pinned
+
+
+def tokens_of(collection: CollectionState, texts: Sequence[str], state: Snapshot) -> list[QueryTokens]:
+    """The tokens of queries, to be matched with those of a state's documents.
+
+    Raises:
+        InvalidRequest: the documents have none.
+    """
+    require_tokens(state)
+    raw = collection.kept_query_tokens.of(collection.encoder, texts)
+    return [query_tokens(one, text, state) for one, text in zip(raw, texts, strict=True)]
 
 
 def layer_options(options: SearchOptions, candidates: int) -> LayerOptions:
@@ -116,6 +136,8 @@ def layer_options(options: SearchOptions, candidates: int) -> LayerOptions:
         "hops": options.hops,
         "hop_strength": options.hop_strength,
         "candidates": candidates,
+        "stages": options.stages,
+        "rerank_candidates": options.rerank_candidates,
     }
 
 

@@ -12,8 +12,9 @@ from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.explain import explainer
 from dsearch.engine.search.confidence import confidences
 from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of
+from dsearch.engine.search.meaning import meaning_highlighter
 from dsearch.engine.search.pagination import PageRequest
-from dsearch.engine.search.queries import Asked, asked, layer_options
+from dsearch.engine.search.queries import Asked, asked, layer_options, tokens_of
 from dsearch.engine.search.training_effect import learned
 from dsearch.engine.state.state import CollectionState
 from dsearch.search_options import SearchOptions
@@ -67,22 +68,29 @@ def answered(
     layer, texts = group.layer, group.texts
     page = HitPage(chosen.limit, places[0].offset, chosen.score_threshold, chosen.weight_threshold)
     with torch.inference_mode():
-        found = layer.ranked(group.states, texts)
+        found = layer.ranked(group.states, texts, group.tokens)
         covers = chosen.covers(layer.snapshot.positions)
         mass = covered_mass(found, layer, texts) if covers else None
         explain = None
         if chosen.explain:
-            change = learned(
-                collection, stamp.model, found, layer, group.states, texts, chosen, turned=turned
-            )
+            change = None
+            if found.second is None:  # the parent's ranking has none
+                change = learned(
+                    collection, stamp.model, found, layer, group.states, texts, chosen, turned=turned
+                )
             explain = explainer(found, layer, texts, change)
+        by_words = chosen.highlight_by == "words"
+        meaning = None
+        if chosen.highlight and not by_words and texts is not None:
+            meaning = meaning_highlighter(layer, tokens_of(collection, texts, layer.snapshot))
         hits = hits_of(
             found,
             layer,
             collection.kept_documents,
             page,
             explain=explain,
-            highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight else None,
+            highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight and by_words else None,
+            meaning=meaning,
         )
         named = [(queries[number], places[number]) for number in group.numbers]
         results = results_of(named, found, hits, mass, page, stamp)

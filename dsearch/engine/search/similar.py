@@ -48,6 +48,8 @@ def similar(
     started = time.perf_counter()
     if chosen.mode == "keyword":
         raise InvalidRequest("mode='keyword'; likeness is of meaning: use hybrid or dense")
+    if chosen.stages == 2:
+        raise InvalidRequest("stages=2; examples have no tokens of a query: leave it out, or search by text")
     if query is not None and not query.strip():
         raise InvalidRequest("query is empty; give at least one word, or leave it out")
     _check_examples(like, unlike)

@@ -12,16 +12,21 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from dsearch.index import KeywordIndex, PassageTable, TokenizedTexts
+from dsearch.index.tokens.table import TokenTable
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Documents that are not in the generation; owners of passages count from 0."""
+    """Documents that are not in the generation; owners of passages count from 0.
+
+    `tokens` are those of a second stage; None without one.
+    """
 
     rows: Int64[np.ndarray, " fresh"]
     embeddings: Float32[np.ndarray, "fresh encoder_dim"]
     texts: TokenizedTexts
     passages: PassageTable
+    tokens: TokenTable | None = None
 
     @classmethod
     def of(
@@ -31,11 +36,12 @@ class Fresh:
         texts: Sequence[str],
         keyword: KeywordIndex,
         passages: PassageTable | None = None,
+        tokens: TokenTable | None = None,
     ) -> Fresh:
         """Tokenise texts like those of the generation."""
         if passages is None:
             passages = PassageTable.empty(embeddings.shape[1])
-        return cls(rows, embeddings, TokenizedTexts.of(keyword.tokenizer, texts), passages)
+        return cls(rows, embeddings, TokenizedTexts.of(keyword.tokenizer, texts), passages, tokens)
 
     def extended(
         self,
@@ -43,6 +49,7 @@ class Fresh:
         embeddings: Float32[np.ndarray, "all encoder_dim"],
         texts: Sequence[str],
         passages: PassageTable,
+        tokens: TokenTable | None = None,
     ) -> Fresh:
         """Return these documents with new ones appended.
 
@@ -51,6 +58,7 @@ class Fresh:
             embeddings: embeddings of present and new documents.
             texts: texts of the new documents.
             passages: passages of the new documents, owners counted from 0.
+            tokens: tokens of present and new documents; None without a second stage.
         """
         if len(passages):
             both, owners = (self.passages, passages), passages.owners + len(self)
@@ -62,7 +70,9 @@ class Fresh:
             )
         else:
             passages = self.passages
-        return Fresh(np.concatenate([self.rows, rows]), embeddings, self.texts.extended(texts), passages)
+        return Fresh(
+            np.concatenate([self.rows, rows]), embeddings, self.texts.extended(texts), passages, tokens
+        )
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 
 from dsearch.engine.snapshot.fresh import Fresh
 from dsearch.engine.snapshot.passages import NONE, SnapshotPassages, best_of_documents
+from dsearch.engine.snapshot.tokens import SnapshotTokens
 from dsearch.errors import DimensionMismatch
 from dsearch.index import Generation, KeywordIndex, ParsedQuery
 from dsearch.index.exact import best_above
@@ -40,6 +41,7 @@ class Snapshot:
             None for a generation whose keys are its embeddings.
         sequence: last operation of the store that this state contains.
         passages: further embeddings of long documents; None if no document is long.
+        tokens: tokens of the documents, for the second stage; None without one.
         built: number of documents in the generation, deleted ones included.
         positions: number of all positions, deleted ones included.
         documents: number of visible documents.
@@ -52,6 +54,7 @@ class Snapshot:
     unfold: Float32[np.ndarray, "encoder_dim key_dim"] | None
     sequence: int
     passages: SnapshotPassages | None = None
+    tokens: SnapshotTokens | None = None
     # Counted once: a search reads them some thirty times.
     built: int = field(init=False, repr=False, compare=False)
     positions: int = field(init=False, repr=False, compare=False)
@@ -83,12 +86,15 @@ class Snapshot:
                 )
             unfold = np.linalg.inv(projection.astype(np.float64)).astype(np.float32)
         passages = _passages_of(generation, fresh)
-        state = cls(generation, keyword, fresh, None, unfold, sequence, passages)
+        tokens = SnapshotTokens.of(generation.tokens, fresh.tokens, len(generation))
+        state = cls(generation, keyword, fresh, None, unfold, sequence, passages, tokens)
         return state.without(removed, sequence)
 
     def later(self, fresh: Fresh, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
         """Return the next state, with `fresh` (this one's extended) and without `removed`."""
-        state = replace(self, fresh=fresh, passages=_passages_of(self.generation, fresh))
+        generation = self.generation
+        tokens = SnapshotTokens.of(generation.tokens, fresh.tokens, len(generation))
+        state = replace(self, fresh=fresh, passages=_passages_of(generation, fresh), tokens=tokens)
         return state.without(removed, sequence)
 
     def weighed(self, weighting: tuple[float, float] | None) -> Snapshot:

@@ -22,6 +22,7 @@ from dsearch.engine.indexing.ingest import Built, generation_folder, publish
 from dsearch.engine.indexing.integrity import IntegrityProof
 from dsearch.engine.indexing.leases import how_to_build, open_leased, open_live, release
 from dsearch.engine.indexing.retention import tidy
+from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import with_tuned_parameters
 from dsearch.engine.models.files import load_head
 from dsearch.engine.models.retired import served_version
@@ -41,13 +42,15 @@ class LiveState:
     Args:
         store: store of the documents.
         closed: record of the last clean close.
+        tokens: tokens of the documents; of `store` when None.
 
     Attributes:
         pending: number of documents without an embedding when the present snapshot was taken.
     """
 
-    def __init__(self, store: Store, closed: CleanClose | None = None):
+    def __init__(self, store: Store, closed: CleanClose | None = None, tokens: TokenKeeper | None = None):
         self._store = store
+        self._tokens = TokenKeeper(store) if tokens is None else tokens
         self._closed = closed
         self._proof: IntegrityProof | None = None
         self._snapshot: Snapshot | None = None
@@ -170,7 +173,8 @@ class LiveState:
             shutil.rmtree(generation.folder, ignore_errors=True)
             raise
         with self._changing:
-            self._show(self._beside(generation))
+            shown = self._show(self._beside(generation))
+            self._tokens.published(generation.rows, shown.fresh.rows)
         tidy(self._store)
 
     def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:
@@ -233,14 +237,16 @@ class LiveState:
             return present.later(before, changes.removed, changes.sequence)
         texts, embeddings = self._store.contents(added), self._store.embeddings(added)
         passages = passage_table(self._store.passages(added), added, self._store.dimension)
-        fresh = before.extended(added, self._embeddings.appended(embeddings), texts, passages)
+        tokens = self._tokens.extended(before.tokens, before.rows, added)
+        fresh = before.extended(added, self._embeddings.appended(embeddings), texts, passages, tokens)
         return present.later(fresh, changes.removed, changes.sequence)
 
     def _fresh(self, rows: np.ndarray, keyword: KeywordIndex | None) -> Fresh:
         embeddings, texts = self._store.embeddings(rows), self._store.contents(rows)
         self._embeddings = GrowingMatrix(embeddings)
         passages = passage_table(self._store.passages(rows), rows, self._store.dimension)
-        return Fresh.of(rows, embeddings, texts, keyword or KeywordIndex.build([]), passages)
+        tokens = self._tokens.fresh_table(rows)
+        return Fresh.of(rows, embeddings, texts, keyword or KeywordIndex.build([]), passages, tokens)
 
 
 def _foldable(projection: np.ndarray) -> np.ndarray | None:

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -26,6 +27,7 @@ from dsearch.attention_options import FIELD_SCORES
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder
 from dsearch.engine.indexing.clean_close import CleanClose, leave_clean_close
 from dsearch.engine.indexing.ingest import is_given, require_encoder
+from dsearch.engine.indexing.token_keeper import TokenKeeper
 from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.models.confidence import KeptCalibrations
 from dsearch.engine.models.documents import ModelDocuments
@@ -42,6 +44,7 @@ from dsearch.engine.snapshot.snapshot import NONE, Snapshot
 from dsearch.engine.state.caches import KeptDocuments, KeptLayers
 from dsearch.engine.state.fields import KeptFields
 from dsearch.engine.state.live import LiveState
+from dsearch.engine.state.query_tokens import KeptQueryTokens
 from dsearch.engine.state.remembered import RememberedRows
 from dsearch.errors import Conflict, CorruptData, DocumentNotFound, Gone, InvalidRequest, UnsupportedFormat
 from dsearch.hints import Command
@@ -77,7 +80,8 @@ class CollectionState:
         self.query_cache = QueryCache(0) if query_cache is None else query_cache
         self.drift = QueryDrift()
         self._writing = threading.Lock()
-        self._live = LiveState(store, closed)
+        self.tokens = TokenKeeper(store)
+        self._live = LiveState(store, closed, self.tokens)
         self._heads: dict[str, Head] = {}
         self.remembered = RememberedRows(store, self._writing, self._live)
         self._lessons: tuple[str, Lessons | None] | None = None
@@ -86,6 +90,7 @@ class CollectionState:
         self.kept_documents = KeptDocuments(store)
         self.kept_fields = KeptFields(store)
         self.layers = KeptLayers()
+        self.kept_query_tokens = KeptQueryTokens()
         self._feedback = FeedbackStore(store.path)
         self.calibrations = KeptCalibrations(store)
         self._encoders = ModelEncoders(store, lambda: self.encoder)
@@ -325,7 +330,7 @@ class CollectionState:
         raise Gone(f"{named} is gone; collection {self.name!r} is at {live}: ask again, without the stamp")
 
     def query_states(
-        self, queries: Sequence[str], mode: Mode, model: str | None = None
+        self, queries: Sequence[str], mode: Mode, model: str | None = None, *, tokens: bool = False
     ) -> Float[Tensor, "batch encoder_dim"]:
         """Encode texts as query states for a layer; zeros if only their words count.
 
@@ -333,13 +338,15 @@ class CollectionState:
             queries: texts.
             mode: "hybrid", "dense" or "keyword".
             model: version whose encoder is used, that of the layer's head; the live one when None.
+            tokens: whether their tokens are wanted next, which the same pass of the encoder gives.
         """
         if mode == "keyword":
             return torch.zeros(len(queries), self.store.dimension)
         encoder = self.encoder_of(self.live_model if model is None else model)
-        return torch.as_tensor(
-            self.query_cache.states(encoder.identity, list(queries), encoder.encode_queries)
-        )
+        encode = encoder.encode_queries
+        if tokens and encoder is self.encoder:
+            encode = partial(self.kept_query_tokens.encode, encoder)
+        return torch.as_tensor(self.query_cache.states(encoder.identity, list(queries), encode))
 
     @property
     def query_drift(self) -> float | None:
@@ -438,6 +445,7 @@ class CollectionState:
         closed = None if self.store.closed else self._live.close()
         proven_at = None if self.store.proof is None else self.store.proof.proven_at
         self._feedback.close()
+        self.tokens.close()
         writable = not self.store.readonly
         self.store.close()
         if writable and closed is not None:

@@ -248,6 +248,10 @@ class KeywordIndex:
         """Stretches of `text` that match terms of `query`; see `highlights`."""
         return highlights(self.tokenizer, query, text)
 
+    def idf(self, word: str) -> float:
+        """The largest idf of a word's terms; 0 for a word that is no term."""
+        return max((term.idf for term in self._terms.of(word)), default=0.0)
+
     def settings(self) -> dict[str, Any]:
         """Everything except arrays and vocabulary, as JSON."""
         return self._data.settings()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,8 @@ from dsearch.errors import InvalidRequest
 from dsearch.evaluation.confidence import Answered
 from dsearch.products import product
 from dsearch.training.data.examples import Examples
-from dsearch.training.finetune.training import Trainings, checkpoints_of
+from dsearch.training.finetune.second_stage import FoldHeads
+from dsearch.training.finetune.training import Trainings, as_served, checkpoints_of
 from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates, overlap_of_canaries
 from dsearch.training.gate.held_out import Headroom, headroom
 from dsearch.training.gate.selection import (
@@ -32,8 +33,6 @@ from dsearch.training.gate.selection import (
     FoldAnswers,
     Served,
     cross_fitted,
-    part_of_the_way,
-    reweighed,
     with_memory,
 )
 from dsearch.training.loop.observer import Observer
@@ -67,6 +66,7 @@ class Trained:
         share: share of the learned change that the head has (selection.py).
         keyword_factor: factor of the learned keyword weight that the head has.
         held_out: rankings of held-out queries by heads like this one that had not learned from them.
+        folds: heads that were trained without each fold, for a second stage.
     """
 
     head: Head
@@ -82,6 +82,7 @@ class Trained:
     share: float = 1.0
     keyword_factor: float = 1.0
     held_out: Answered | None = None
+    folds: tuple[FoldHeads, ...] = field(default=(), repr=False)
 
     @property
     def goes_live(self) -> Literal["head", "tuned"] | None:
@@ -171,7 +172,7 @@ def finetune(
 
     student = trainings.on_all(epochs, begin)
     if served is not None:
-        student.head = _as_served(student.head, new_head(examples.states.shape[1], options, begin), served)
+        student.head = as_served(student.head, new_head(examples.states.shape[1], options, begin), served)
         if memories is not None and served.memory:
             memory = memory_of(examples, memories.for_head(), states=student.states(examples))
             student.head = with_memory(student.head, memory, served.memory)
@@ -209,6 +210,7 @@ def finetune(
         share=share,
         keyword_factor=factor,
         held_out=_held_out(folds, served),
+        folds=tuple(parts.heads(served) for parts in trainings.parts),
     )
 
 
@@ -218,14 +220,6 @@ def _held_out(folds: Sequence[FoldAnswers], served: Served | None) -> Answered |
     if served is None or not ways:
         return None
     return Answered(*(np.concatenate(parts) for parts in zip(*(of(served) for of in ways), strict=True)))
-
-
-def _as_served(head: Head, beginning: Head, served: Served) -> Head:
-    """Head trained from `beginning`, with the settings that held-out queries chose."""
-    head = reweighed(part_of_the_way(beginning, head, served.share), served.keywords)
-    with torch.no_grad():
-        head.hop_strength.fill_(served.hop)
-    return head
 
 
 def _judged(

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float32
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.encoder import TextEncoder
 from dsearch.evaluation.confidence import Answered
 from dsearch.training.confidence import ranked_examples
 from dsearch.training.data.examples import Examples
+from dsearch.training.finetune.second_stage import FoldHeads
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers, HeldOut, split_folds
 from dsearch.training.gate.selection import (
     KEYWORD_FACTORS,
@@ -45,6 +47,45 @@ _CHECKPOINTS = 10  # of a training run, at which held-out queries are ranked
 
 
 @dataclass(frozen=True, slots=True)
+class FoldParts:
+    """What a fold's searches are made of; nothing of it has learned from the fold's queries.
+
+    Attributes:
+        queries: indices of the fold's queries that were ranked.
+        start: the live search.
+        tuned: the search that needs no training, with its memory.
+        beginning: of the training, in the shape of `trained`.
+        trained: head after the last checkpoint.
+        memory: beside it; None without one.
+    """
+
+    queries: list[int]
+    start: Head
+    tuned: Head
+    beginning: Head
+    trained: Head
+    memory: QueryMemory | None
+
+    def heads(self, served: Served | None) -> FoldHeads:
+        """The heads by candidate; "head" as `served` says, left out where an earlier checkpoint is kept."""
+        heads = {"start": self.start, "tuned": self.tuned}
+        if served is not None:
+            heads["head"] = with_memory(
+                as_served(self.trained, self.beginning, served), self.memory, served.memory
+            )
+        return FoldHeads(self.queries, heads)
+
+
+def as_served(head: Head, beginning: Head, served: Served) -> Head:
+    """Head trained from `beginning`, with the settings that held-out queries chose."""
+    head = reweighed(part_of_the_way(beginning, head, served.share), served.keywords)
+    other = deepcopy(head)
+    with torch.no_grad():
+        other.hop_strength.fill_(served.hop)
+    return other
+
+
+@dataclass(frozen=True, slots=True)
 class Trainings:
     """The trainings of one run.
 
@@ -57,6 +98,7 @@ class Trainings:
         run: folder of checkpoints, answers and metrics; an interrupted run resumes from it.
         observer: receives epochs and progress; may stop it.
         task: function that creates the task, over documents that are stored elsewhere.
+        parts: of each fold that was trained in this process, for a second stage.
     """
 
     examples: Examples
@@ -67,6 +109,7 @@ class Trainings:
     run: RunFolder | None
     observer: Observer
     task: MakeTask | None = None
+    parts: list[FoldParts] = field(default_factory=list[FoldParts])
 
     def held_out_folds(
         self, checkpoints: list[int], trials: Trials | None, memories: MemoryTrials | None = None
@@ -121,8 +164,10 @@ class Trainings:
             before = held_out.answers(start)
             hops = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
         tuned, beside = before, None if memories is None else memories.choose(without=part).memory
+        searched = start
         if beside is not None:
-            tuned = held_out.answers(with_memory(start, memory_of(training, beside), 1.0))
+            searched = with_memory(start, memory_of(training, beside), 1.0)
+            tuned = held_out.answers(searched)
         # An encoder that learned is served whole: its head alone would not lead back.
         shares = SHARES if self.encoder is None else (1.0,)
         if beside is not None and self.encoder is None:
@@ -173,6 +218,9 @@ class Trainings:
                         }
                         served.update(_answers_by_hop(held_out, of_memory, sorted({0.0, strength}), states))
                 answers = served[Served(1.0, strength)]
+                if self.encoder is None and self.task is None and examples.snapshot.tokens is not None:
+                    trained = deepcopy(student.head).cpu()
+                    self.parts.append(FoldParts(ranked, self.start, searched, beginning, trained, memory))
             else:
                 answers = held_out.answers(student.head, states)
             after[epoch.number] = answers

@@ -24,7 +24,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.ranking import BothTops, Ranking
-from dsearch.training.relevant import Relevant
+from dsearch.training.relevant import Pairs, Relevant, without
 
 ENOUGH = 500  # held-out queries: further folds would cost time and tell little more
 MOST = 1000  # of one fold that are ranked
@@ -120,6 +120,10 @@ class HeldOut:
             {strength: self._answers(top) for strength, top in zip(hop_strengths, tops, strict=True)}
             for tops in ranked
         ]
+
+    def answers_to(self, top: Int64[np.ndarray, "queries depth"]) -> Answers:
+        """Answers of a ranking of positions, best first."""
+        return self._answers(BothTops(top, without(top, Pairs(self._removed).among(top))))
 
     def _answers(self, top: BothTops) -> Answers:
         return Answers(self._whole.ndcg_at_10(top.whole), self.seen, self._residual.ndcg_at_10(top.rest))

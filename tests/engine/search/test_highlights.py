@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.search.hits import FRAGMENT_CHARACTERS, FRAGMENTS, SCANNED_CHARACTERS, fragments
+from dsearch.engine.search.fragments import (
+    FRAGMENT_CHARACTERS,
+    FRAGMENTS,
+    SCANNED_CHARACTERS,
+    fragments,
+)
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document, Highlight
 

@@ -1,0 +1,312 @@
+"""The second stage of a search: a term of the logit for the best candidates of the first (late interaction).
+
+    candidates by t · l₁ → the best R → tokens, features → term → one softmax over all candidates
+
+A candidate outside the best R gets the smallest term that one of them has, less what keeps its logit below
+all of theirs: it never ranks above one that was looked at. With several heads the term is the same for all.
+A document whose tokens are not known gets the mean of the others' matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor
+
+from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.second_stage import (
+    FEATURES,
+    Interactions,
+    Matches,
+    SecondStage,
+)
+from dsearch.encoder import TextTokens
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.engine.snapshot.tokens import SnapshotTokens
+from dsearch.errors import InvalidRequest
+from dsearch.index import KeywordIndex
+from dsearch.search_options import RERANK_CANDIDATES
+from dsearch.types import Mode
+
+_MOST_QUERY_TOKENS = 64  # of largest weight
+_ROUNDING = 1e-6  # of a score that is computed in two ways
+_FEEDBACK = 10  # hits of the first stage whose mean is the feedback vector
+
+
+class QueryTokens(NamedTuple):
+    """The tokens of one query.
+
+    Attributes:
+        states: projected as the documents' are.
+        weights: idf of each one's word; never all 0.
+        spans: [start, end) of each in characters of the query.
+    """
+
+    states: Float32[np.ndarray, "query_tokens dims"]
+    weights: Float32[np.ndarray, " query_tokens"]
+    spans: Int64[np.ndarray, "query_tokens 2"]
+
+
+class FirstStage(NamedTuple):
+    """What the first stage has of the candidates of some queries.
+
+    Attributes:
+        positions: of the candidates; −1 = none.
+        raw: t · l of each head.
+        scores: the score that orders them.
+        dense: of each head.
+        keyword: b(q, d), without a weight; None without words.
+    """
+
+    positions: Int64[np.ndarray, "batch candidates"]
+    raw: Float[Tensor, "batch heads candidates"]
+    scores: Float[Tensor, "batch candidates"]
+    dense: Float[Tensor, "batch heads candidates"]
+    keyword: Float[Tensor, "batch candidates"] | None
+
+
+class Terms(NamedTuple):
+    """Terms of the candidates of some queries.
+
+    Attributes:
+        values: to be added to t · l of every head.
+        inside: True for those that the second stage looked at.
+    """
+
+    values: Float[Tensor, "batch candidates"]
+    inside: Bool[np.ndarray, "batch candidates"]
+
+
+def query_tokens(tokens: TextTokens, text: str, snapshot: Snapshot) -> QueryTokens:
+    """Project a query's tokens, and weigh them by the idf of their words.
+
+    Stop words have none; a query of nothing else weighs all of its tokens alike.
+    """
+    assert snapshot.tokens is not None
+    weights = token_weights(text, tokens.spans, snapshot.keyword)
+    if not weights.any():
+        weights = np.ones(len(weights), np.float32)
+    best = np.sort(np.argsort(-weights, kind="stable")[:_MOST_QUERY_TOKENS])
+    best = best[weights[best] > 0]
+    return QueryTokens(
+        snapshot.tokens.codec.projected(tokens.states[best]), weights[best], tokens.spans[best]
+    )
+
+
+def token_weights(
+    text: str, spans: Int64[np.ndarray, "tokens 2"], keyword: KeywordIndex
+) -> Float32[np.ndarray, " tokens"]:
+    """The idf of the word that each token is part of; 0 for one that is no term."""
+    known: dict[str, float] = {}
+    weights = np.zeros(len(spans), np.float32)
+    for number, (start, end) in enumerate(spans.tolist()):
+        while start > 0 and text[start - 1].isalnum():
+            start -= 1
+        while end < len(text) and text[end].isalnum():
+            end += 1
+        word = text[start:end]
+        if word not in known:
+            known[word] = keyword.idf(word)
+        weights[number] = known[word]
+    return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Reranker:
+    """The second stage over one snapshot.
+
+    Attributes:
+        snapshot: the documents.
+        stage: the learned part.
+        candidates: R.
+    """
+
+    snapshot: Snapshot
+    stage: SecondStage
+    candidates: int = RERANK_CANDIDATES
+
+    def terms(self, queries: Sequence[QueryTokens], first: FirstStage) -> Terms:
+        """The term of each candidate."""
+        best = self.best(first)
+        every = torch.zeros_like(first.scores)
+        inside = np.zeros(first.positions.shape, bool)
+        rows: list[Tensor] = []
+        for row, (query, at) in enumerate(zip(queries, best, strict=True)):
+            inside[row, at] = True
+            rows.append(self._term_of(query, first, row, at))
+        return Terms(torch.stack(rows) if rows else every, inside)
+
+    def best(self, first: FirstStage) -> list[Int64[np.ndarray, " reranked"]]:
+        """The columns of the best candidates of each query, ascending."""
+        there = first.positions != NONE
+        order = first.scores.detach().sort(dim=1, descending=True, stable=True).indices.cpu().numpy()
+        return [
+            np.sort(line[open_[line]][: self.candidates]) for line, open_ in zip(order, there, strict=True)
+        ]
+
+    def interactions(
+        self, query: QueryTokens, positions: Int64[np.ndarray, " reranked"], like: Tensor
+    ) -> tuple[Interactions, Bool[np.ndarray, " reranked"]]:
+        """Tokens of a query and of candidates, with the type and device of `like`; and which are known."""
+        tokens = _tokens_of(self.snapshot)
+        gathered = tokens.gather(positions)
+        codec = tokens.codec
+        return (
+            Interactions(
+                torch.as_tensor(query.states).to(like),
+                torch.as_tensor(query.weights).to(like),
+                torch.as_tensor(codec.numbers(gathered.codes)).to(like),
+                torch.as_tensor(codec.steps).to(like),
+                torch.as_tensor(gathered.counts).to(like.device),
+            ),
+            gathered.present,
+        )
+
+    def features(
+        self,
+        first: FirstStage,
+        row: int,
+        at: Int64[np.ndarray, " reranked"],
+        of: Interactions,
+        found: Matches,
+    ) -> Float[Tensor, "reranked features"]:
+        """x of each reranked candidate, by `FEATURES`, on scales of about 1."""
+        columns = torch.as_tensor(at).to(first.scores.device)
+        dense = first.dense[row].mean(0)[columns]
+        keyword = torch.zeros_like(dense)
+        if first.keyword is not None:
+            keyword = first.keyword[row, columns].to(dense)
+        embeddings = torch.as_tensor(self.snapshot.embeddings(first.positions[row, at])).to(dense)
+        order = first.scores[row, columns].detach().sort(descending=True, stable=True).indices
+        leaders = order[:_FEEDBACK]
+        centre = torch.nn.functional.normalize(embeddings[leaders].mean(0), dim=0)
+        length = of.counts.to(dense).clamp_min(1).log() / 4
+        every = {
+            "dense": dense,
+            "keyword": keyword,
+            "sum": found.sum,
+            "lead": found.lead,
+            "length": length,
+            "feedback": embeddings @ centre,
+            "dense_place": _place(dense),
+            "keyword_place": _place(keyword),
+        }
+        return torch.stack([every[name] for name in FEATURES], dim=1)
+
+    def _term_of(
+        self, query: QueryTokens, first: FirstStage, row: int, at: Int64[np.ndarray, " reranked"]
+    ) -> Float[Tensor, " candidates"]:
+        raw = first.raw[row]
+        if not len(at):
+            return raw.new_zeros(raw.shape[1])
+        of, present = self.interactions(query, first.positions[row, at], raw)
+        found = neutral(self.stage.matches(of), present)
+        if self.stage.has_features or torch.is_grad_enabled():
+            features = self.features(first, row, at, of, found)
+        else:
+            features = raw.new_zeros(len(at), len(FEATURES))
+        inside = self.stage.term(found, features).to(raw)
+        return spread(inside, at, raw, first.positions[row] != NONE)
+
+
+def neutral(found: Matches, present: Bool[np.ndarray, " reranked"]) -> Matches:
+    """Matches in which documents without known tokens have the mean of the others."""
+    if present.all() or not present.any():
+        return found
+    known = torch.as_tensor(present).to(found.sharp.device)
+    return Matches(*(torch.where(known, of, of[known].mean()) for of in found))
+
+
+def spread(
+    inside: Float[Tensor, " reranked"],
+    at: Int64[np.ndarray, " reranked"],
+    raw: Float[Tensor, "heads candidates"],
+    there: Bool[np.ndarray, " candidates"],
+) -> Float[Tensor, " candidates"]:
+    """The terms of all candidates, given those of the reranked ones; `there` is False at padding.
+
+    A constant for all outside, so that they keep their order.
+    """
+    columns = torch.as_tensor(at).to(raw.device)
+    outside = torch.as_tensor(there).to(raw.device)
+    outside = outside.scatter(0, columns, torch.zeros_like(columns, dtype=torch.bool))
+    floor = inside.min()
+    if bool(outside.any()):
+        highest = (raw[:, outside] + floor).amax()
+        lowest = (raw[:, columns] + inside).amin()
+        floor = floor - (highest - lowest).clamp_min(0.0).nan_to_num(nan=0.0, posinf=0.0)
+    term = floor.expand(raw.shape[1])
+    return term.scatter(0, columns, inside)
+
+
+def stage_of(snapshot: Snapshot, head: Head) -> SecondStage:
+    """The head's second stage; the untrained one if it learned none."""
+    if head.second_stage is not None:
+        return head.second_stage
+    return SecondStage(_tokens_of(snapshot).codec.dims).to(head.log_temperature.device)
+
+
+def chosen_stages(stages: int | None, snapshot: Snapshot, head: Head, *, mode: Mode, plain: bool) -> int:
+    """The number of stages of a search: 2 if asked for, or if the head learned it and it is a hybrid search.
+
+    Args:
+        stages: as asked for; None for the head's own.
+        snapshot: the documents.
+        head: the learned part.
+        mode: legs of the search.
+        plain: whether it ranks candidates by inner products.
+
+    Raises:
+        InvalidRequest: 2 of documents without tokens, or with options that it does not go with.
+    """
+    if stages is not None and stages not in (1, 2):
+        raise InvalidRequest(f"stages={stages}; use 1 or 2")
+    learned, tokens = head.second_stage, snapshot.tokens
+    fits = tokens is not None and (learned is None or learned.dims == tokens.codec.dims)
+    if stages is None:
+        return 2 if learned is not None and fits and plain and mode == "hybrid" else 1
+    if stages == 1:
+        return 1
+    tokens = require_tokens(snapshot)
+    if mode == "keyword" or not plain:
+        raise InvalidRequest(
+            f"stages=2 with mode={mode!r}, over='all' or a score of its own; a second stage follows hybrid "
+            "or dense search by inner products among candidates: leave one of them out"
+        )
+    if not fits:
+        raise InvalidRequest(
+            f"stages=2 by a model for other tokens than this collection's, of {tokens.codec.dims} numbers; "
+            "use another model, or train again"
+        )
+    return 2
+
+
+def require_tokens(snapshot: Snapshot) -> SnapshotTokens:
+    """Return the tokens of a state's documents.
+
+    Raises:
+        InvalidRequest: there are none.
+    """
+    if snapshot.tokens is None:
+        raise InvalidRequest(
+            "stages=2, or highlight_by='meaning', in a collection without tokens, or by a model with "
+            "document embeddings of its own; leave it out, or add them: dsearch index -c COLLECTION "
+            "--second-stage"
+        )
+    return snapshot.tokens
+
+
+def _tokens_of(snapshot: Snapshot) -> SnapshotTokens:
+    assert snapshot.tokens is not None
+    return snapshot.tokens
+
+
+def _place(scores: Float[Tensor, " reranked"]) -> Float[Tensor, " reranked"]:
+    """1 / (place + 1) of each, the best at place 1; equals share the better place."""
+    fixed = scores.detach()
+    return 1 / (2 + (fixed[None] > fixed[:, None] + _ROUNDING).sum(1).to(scores))

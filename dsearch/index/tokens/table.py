@@ -1,0 +1,194 @@
+"""`TokenTable`: the tokens of documents, one document after the other; a folder of a generation, or memory.
+
+    tokens/offsets.npy      int64 [n + 1]: tokens offsets[p] up to offsets[p + 1] are those of position p
+           codes.npy        uint8 [tokens, width] (codec.py)
+           spans.npy        int32 [tokens, 2]: [start, end) in characters of title, a blank and text
+           present.npy      bool [n]: False for a document whose tokens were never computed
+           projection.npy, steps.npy, bits.npy   the codec
+
+A document without a word has no token and is present; a document that is not present is neither good nor bad
+for the second stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64, UInt8
+
+from dsearch.errors import CorruptData
+from dsearch.index.tokens.codec import TokenCodec
+
+FOLDER = "tokens"
+
+
+class DocumentTokens(NamedTuple):
+    """The tokens of one document.
+
+    Attributes:
+        codes: rounded states.
+        spans: [start, end) of each in characters of `content_of` the document.
+    """
+
+    codes: UInt8[np.ndarray, "tokens width"]
+    spans: Int32[np.ndarray, "tokens 2"]
+
+    @classmethod
+    def none(cls, width: int) -> DocumentTokens:
+        """The tokens of a document without words."""
+        return cls(np.zeros((0, width), np.uint8), np.zeros((0, 2), np.int32))
+
+
+def content_of(title: str, text: str) -> str:
+    """The characters that spans count: title, a blank, text."""
+    return f"{title} {text}"
+
+
+class Gathered(NamedTuple):
+    """The tokens of some documents in one array.
+
+    Attributes:
+        codes: of all, document by document.
+        counts: tokens of each document; 0 where there is none.
+        present: False where tokens are not known.
+    """
+
+    codes: UInt8[np.ndarray, "tokens width"]
+    counts: Int64[np.ndarray, " documents"]
+    present: Bool[np.ndarray, " documents"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenTable:
+    """The tokens of documents at positions 0 to n − 1."""
+
+    codec: TokenCodec
+    offsets: Int64[np.ndarray, " documents_and_1"]
+    codes: UInt8[np.ndarray, "tokens width"]
+    spans: Int32[np.ndarray, "tokens 2"]
+    present: Bool[np.ndarray, " documents"]
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    @classmethod
+    def of(cls, codec: TokenCodec, documents: Sequence[DocumentTokens | None]) -> TokenTable:
+        """Put documents one after the other; None for one whose tokens are not known."""
+        present = np.array([one is not None for one in documents], bool)
+        there = [one or DocumentTokens.none(codec.width) for one in documents]
+        counts = [len(one.codes) for one in there]
+        return cls(
+            codec,
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            np.concatenate([np.zeros((0, codec.width), np.uint8), *(one.codes for one in there)]),
+            np.concatenate([np.zeros((0, 2), np.int32), *(one.spans for one in there)]),
+            present,
+        )
+
+    def document(self, position: int) -> DocumentTokens | None:
+        """The tokens of one document; None if they are not known."""
+        if not self.present[position]:
+            return None
+        start, stop = self.offsets[position : position + 2].tolist()
+        return DocumentTokens(np.array(self.codes[start:stop]), np.array(self.spans[start:stop]))
+
+    def extended(self, documents: Sequence[DocumentTokens | None]) -> TokenTable:
+        """Return these with further documents behind them."""
+        more = TokenTable.of(self.codec, documents)
+        return TokenTable(
+            self.codec,
+            np.concatenate([self.offsets, more.offsets[1:] + self.offsets[-1]]),
+            np.concatenate([self.codes, more.codes]),
+            np.concatenate([self.spans, more.spans]),
+            np.concatenate([self.present, more.present]),
+        )
+
+    def gather(self, positions: Int64[np.ndarray, " documents"]) -> Gathered:
+        """The tokens of documents at these positions; −1 is a document that is not present."""
+        if not len(self):
+            nothing = np.zeros(len(positions), np.int64)
+            return Gathered(self.codes[:0], nothing, nothing.astype(bool))
+        at = np.maximum(positions, 0)
+        present = (positions >= 0) & self.present[at]
+        starts = self.offsets[at]
+        counts = np.where(present, self.offsets[at + 1] - starts, 0)
+        pieces = [
+            self.codes[start : start + count]
+            for start, count in zip(starts.tolist(), counts.tolist(), strict=True)
+            if count
+        ]
+        return Gathered(np.concatenate([self.codes[:0], *pieces]), counts, present)
+
+    @classmethod
+    def load(cls, folder: Path, documents: int) -> TokenTable:
+        """Open what `TokenWriter` wrote; the codes stay on disk until they are used.
+
+        Raises:
+            CorruptData: the files do not fit each other, or not so many documents.
+        """
+        try:
+            arrays = {
+                name: np.load(folder / f"{name}.npy", allow_pickle=False)
+                for name in ("offsets", "spans", "present", "projection", "steps", "bits")
+            }
+            codes = np.load(folder / "codes.npy", mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise CorruptData(f"{folder}: {error}; build the generation again") from error
+        codec = TokenCodec.of_arrays(arrays)
+        offsets, spans, present = arrays["offsets"], arrays["spans"], arrays["present"]
+        tokens = int(offsets[-1]) if offsets.shape == (documents + 1,) else -1
+        if (
+            codes.shape != (tokens, codec.width)
+            or spans.shape != (tokens, 2)
+            or present.shape != (documents,)
+            or (np.diff(offsets) < 0).any()
+            or (codes.dtype, spans.dtype, present.dtype) != (np.uint8, np.int32, np.bool_)
+        ):
+            raise CorruptData(f"{folder}: its files do not fit each other; build the generation again")
+        return cls(codec, offsets, codes, spans, present)
+
+
+def write_tokens(folder: Path, codec: TokenCodec, documents: Iterable[DocumentTokens | None]) -> int:
+    """Write the tokens of documents, by position, into a new folder; return the number of documents.
+
+    The codes go to the disk document by document: they may be larger than the memory.
+    """
+    folder.mkdir()
+    counts: list[int] = []
+    present: list[bool] = []
+    spans: list[np.ndarray] = [np.zeros((0, 2), np.int32)]
+    with open(folder / "codes.npy", "w+b") as file:
+        _write_header(file, 0, codec.width)
+        for one in documents:
+            present.append(one is not None)
+            counts.append(0 if one is None else len(one.codes))
+            if one is not None and len(one.codes):
+                file.write(np.ascontiguousarray(one.codes).tobytes())
+                spans.append(one.spans)
+        file.seek(0)
+        _write_header(file, sum(counts), codec.width)
+    np.save(folder / "offsets.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+    np.save(folder / "spans.npy", np.concatenate(spans).astype(np.int32))
+    np.save(folder / "present.npy", np.array(present, bool))
+    for name, array in codec.arrays().items():
+        np.save(folder / f"{name}.npy", array)
+    return len(counts)
+
+
+def tokens_of(table: TokenTable, positions: Iterable[int]) -> Iterator[DocumentTokens | None]:
+    """The tokens of documents at these positions; −1 is one that is not known."""
+    for position in positions:
+        yield None if position < 0 else table.document(position)
+
+
+_HEADER_BYTES = 128  # of .npy version 1: whatever the number of tokens is
+
+
+def _write_header(file: object, tokens: int, width: int) -> None:
+    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({tokens}, {width}), }}"
+    body = text.encode("latin1").ljust(_HEADER_BYTES - 11, b" ") + b"\n"
+    file.write(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body)  # type: ignore[attr-defined]

@@ -1,0 +1,178 @@
+"""A second stage ranks the best candidates again: by written-out MaxSim, inside one softmax."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.fakes import HashingEncoder
+
+from dsearch.attention.retrieval.second_stage import FEATURES, POWER, SecondStage
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.ranking.second_stage import query_tokens
+from dsearch.errors import InvalidCursor, InvalidRequest
+from dsearch.types import Document
+
+QUERY = "bread with cheese"
+
+
+@pytest.fixture
+def staged(engine: SearchEngine, documents: list[Document]) -> Collection:
+    collection = engine.create("staged")
+    collection.ingest(documents, second_stage=True)
+    collection.upsert([Document(id="fresh", title="bread", text="cheese")])
+    return collection
+
+
+def written_out(collection: Collection, query: str, id: str) -> float:
+    """γ M of one document, token by token, from what is stored."""
+    snapshot = collection.snapshot
+    assert snapshot.tokens is not None
+    codec = snapshot.tokens.codec
+    (of_query,) = collection.encoder.encode_tokens([query], "query")[1]  # type: ignore[attr-defined]
+    row = collection.store.rows_of([id])[id]
+    tokens = snapshot.tokens.document(int(snapshot.positions_of(np.array([row]))[0]))
+    assert tokens is not None
+    stored = codec.numbers(tokens.codes) * codec.steps
+    total, weight = 0.0, 0.0
+    for state, (start, end) in zip(of_query.states, of_query.spans, strict=True):
+        idf = snapshot.keyword.idf(query[start:end])
+        projected = codec.projected(state[None])[0]
+        best = max([0.0, *(float(projected @ token) for token in stored)])
+        total, weight = total + idf * best**POWER, weight + idf
+    return 0.75 * total / weight
+
+
+def test_the_term_is_maxsim_written_out(staged: Collection) -> None:
+    result = staged.search(QUERY, stages=2, explain=True, limit=20)
+    assert {hit.id for hit in result.hits} >= {"fresh", "d1", "d2"}
+    for hit in result.hits:
+        assert hit.explain is not None
+        assert hit.explain.second_stage == pytest.approx(written_out(staged, QUERY, hit.id), abs=1e-5)
+
+
+def test_parts_sum_to_the_score_and_weights_to_one(staged: Collection) -> None:
+    result = staged.search(QUERY, stages=2, explain=True, limit=20)
+    assert sum(hit.weight for hit in result.hits) == pytest.approx(1.0, abs=1e-5)
+    logits = []
+    for hit in result.hits:
+        parts = hit.explain
+        assert parts is not None
+        assert parts.dense[0] + parts.keyword[0] + parts.second_stage == pytest.approx(hit.score, abs=1e-5)
+        logits.append(hit.score / 0.05)
+    expected = torch.tensor(logits, dtype=torch.float64).softmax(0)
+    assert [hit.weight for hit in result.hits] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("reranked", [1, 3, 5])
+def test_nothing_outside_ranks_above_what_was_looked_at(staged: Collection, reranked: int) -> None:
+    first = [hit.id for hit in staged.search(QUERY, limit=20).hits]
+    second = [hit.id for hit in staged.search(QUERY, limit=20, stages=2, rerank_candidates=reranked).hits]
+    assert set(second[:reranked]) == set(first[:reranked])
+    assert second[reranked:] == first[reranked:]
+
+
+def test_pages_go_on_in_the_order_of_the_second_stage(staged: Collection) -> None:
+    whole = [hit.id for hit in staged.search(QUERY, limit=12, stages=2, rerank_candidates=4).hits]
+    page = staged.search(QUERY, limit=3, stages=2, rerank_candidates=4)
+    found = [hit.id for hit in page.hits]
+    while page.next_cursor is not None and len(found) < 12:
+        page = staged.search(QUERY, limit=3, stages=2, rerank_candidates=4, cursor=page.next_cursor)
+        found += [hit.id for hit in page.hits]
+    assert found == whole
+    cursor = staged.search(QUERY, limit=3, stages=2, rerank_candidates=4).next_cursor
+    with pytest.raises(InvalidCursor, match="another search"):
+        staged.search(QUERY, limit=3, stages=2, rerank_candidates=5, cursor=cursor)
+
+
+def test_served_as_trained(staged: Collection) -> None:
+    """The ids and weights of an answer are those of the layer that gradients flow through."""
+    layer, _ = staged.layer_and_stamp(stages=2)
+    states = staged.query_states([QUERY], "hybrid")
+    (of_query,) = staged.kept_query_tokens.of(staged.encoder, [QUERY])
+    found = layer(states, [QUERY], tokens=[query_tokens(of_query, QUERY, layer.snapshot)])
+    answer = staged.search(QUERY, stages=2, limit=20)
+    assert staged.ids_at(layer.snapshot, found.positions)[0][: len(answer.hits)] == [
+        hit.id for hit in answer.hits
+    ]
+    weights = found.weights[0, : len(answer.hits)].tolist()
+    assert weights == pytest.approx([hit.weight for hit in answer.hits], abs=1e-6)
+
+
+def test_gradients_reach_matrix_strength_and_features(staged: Collection) -> None:
+    head = copy.deepcopy(staged.head("v0"))
+    assert staged.snapshot.tokens is not None
+    head.second_stage = SecondStage(staged.snapshot.tokens.codec.dims)
+    layer = staged.layer_over(staged.snapshot, head, {"stages": 2})
+    (of_query,) = staged.kept_query_tokens.of(staged.encoder, [QUERY])
+    states = staged.query_states([QUERY], "hybrid")
+    found = layer(states, [QUERY], tokens=[query_tokens(of_query, QUERY, layer.snapshot)])
+    found.weights[0, 0].log().neg().backward()
+    for parameter in head.second_stage.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all()
+        assert parameter.grad.abs().sum() > 0
+    assert len(head.second_stage.feature_weights) == len(FEATURES)
+
+
+def test_a_document_without_known_tokens_is_ranked_neutrally(staged: Collection) -> None:
+    staged.upsert([Document(id="lost", title="bread", text="with cheese")])
+    staged.tokens.spool.forget(staged.tokens.spool.rows().tolist())
+    staged.refresh()
+    hits = staged.search(QUERY, stages=2, explain=True, limit=20).hits
+    parts = {hit.id: hit.explain.second_stage for hit in hits if hit.explain is not None}
+    others = [part for id, part in parts.items() if id not in ("lost", "fresh")]
+    assert parts["lost"] == parts["fresh"] == pytest.approx(np.mean(others), abs=1e-5)
+
+
+@pytest.mark.parametrize("query", ["the", "!", "xyzzy", "bread " * 200])
+def test_odd_queries_are_answered(staged: Collection, query: str) -> None:
+    result = staged.search(query, stages=2)
+    assert result.hits
+    assert all(np.isfinite(hit.score) for hit in result.hits)
+
+
+def test_a_query_is_encoded_once(staged: Collection, encoder: HashingEncoder) -> None:
+    calls = []
+    encode_tokens = encoder.encode_tokens
+
+    def counted(texts: list[str], role: str = "document") -> Any:
+        calls.append(texts)
+        return encode_tokens(texts, role)
+
+    encoder.encode_tokens = counted  # type: ignore[method-assign]
+    staged.search("oat and mango", stages=2)
+    assert calls == [["oat and mango"]]
+
+
+@pytest.mark.parametrize("options", [{"mode": "keyword"}, {"stages": 3}])
+def test_what_does_not_go_together_is_refused(staged: Collection, options: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest, match="stages"):
+        staged.search(QUERY, **{"stages": 2, **options})  # type: ignore[arg-type]
+
+
+def test_without_tokens_the_way_to_get_them_is_named(collection: Collection) -> None:
+    with pytest.raises(InvalidRequest, match="--second-stage"):
+        collection.search(QUERY, stages=2)
+    with pytest.raises(InvalidRequest, match="stages=2"):
+        collection.similar(["d1"], stages=2)
+
+
+def test_highlights_of_meaning_mark_words_of_the_fields(staged: Collection) -> None:
+    hits = staged.search(QUERY, highlight=True, highlight_by="meaning", limit=20).hits
+    marked = {hit.id: hit.highlights for hit in hits}
+    assert marked["fresh"] is not None
+    shown = [
+        (piece.field, piece.by, [piece.text[a - piece.start : b - piece.start] for a, b in piece.spans])
+        for piece in marked["fresh"]
+    ]
+    assert shown == [("title", "meaning", ["bread"]), ("text", "meaning", ["cheese"])]
+    assert marked["d9"] == []
+
+
+def test_highlights_of_meaning_need_tokens(collection: Collection) -> None:
+    with pytest.raises(InvalidRequest, match="--second-stage"):
+        collection.search(QUERY, highlight=True, highlight_by="meaning")

@@ -1,0 +1,141 @@
+"""A second stage is pulled to nothing, chosen and judged on queries that it did not learn from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.fakes import HashingEncoder
+
+from dsearch.attention.retrieval.second_stage import FEATURES
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.ranking.second_stage import query_tokens
+from dsearch.training.data.examples import Examples, examples_from_judgements
+from dsearch.training.finetune.second_stage import (
+    PULLS,
+    WAYS,
+    FoldHeads,
+    Lists,
+    TrainedStage,
+    Way,
+    chosen_way,
+    fitted,
+    lists_of,
+    stage_with,
+    train_second_stage,
+)
+from dsearch.training.gate.gate import judge
+from dsearch.training.registry import Registered, register_second_stage
+from dsearch.types import Document
+
+TERMS = 1 + len(FEATURES)
+
+
+def drawn_lists(queries: int, *, informative: bool, seed: int = 0) -> Lists:
+    """Ten candidates a query, one of them relevant; its first feature is higher, or nothing is."""
+    chance = np.random.default_rng(seed)
+    grades = np.zeros((queries, 10))
+    grades[np.arange(queries), chance.integers(10, size=queries)] = 1.0
+    features = chance.normal(size=(queries, 10, TERMS)) * 0.1
+    if informative:
+        features[..., 0] += 0.3 * grades
+    return Lists(
+        np.tile(np.arange(10), (queries, 1)),
+        torch.as_tensor(chance.normal(size=(queries, 10)) * 0.1).float(),
+        torch.as_tensor(features).float(),
+        grades,
+        torch.full((queries,), 0.05),
+        np.arange(queries),
+    )
+
+
+def examples_of(lists: Lists, examples: Examples) -> Examples:
+    """Examples whose relevant positions are those of the lists."""
+    relevant = [(np.flatnonzero(row), np.ones(1, np.float32)) for row in lists.grades]
+    count = len(lists)
+    states = np.zeros((count, 32), np.float32)
+    return Examples(examples.snapshot, ["x"] * count, states, relevant, {}, "")
+
+
+@pytest.fixture
+def judged(engine: SearchEngine) -> tuple[Collection, Examples]:
+    """Sixty documents of three words; each of the 48 queries has two words of one."""
+    documents = [Document(id=f"d{i}", title=f"a{i % 7}", text=f"b{i % 11} the c{i % 13}") for i in range(60)]
+    collection = engine.create("judged")
+    collection.ingest(documents, second_stage=True)
+    queries = {f"q{i}": f"a{i % 7} c{i % 13}" for i in range(48)}
+    return collection, examples_from_judgements(
+        collection, queries, {f"q{i}": {f"d{i}": 1.0} for i in range(48)}
+    )
+
+
+def test_what_tells_is_learned_and_noise_is_not(judged: tuple[Collection, Examples]) -> None:
+    _, examples = judged
+    tells, noise = drawn_lists(200, informative=True), drawn_lists(200, informative=False)
+    assert chosen_way(tells, examples_of(tells, examples), 0) != WAYS[0]
+    assert chosen_way(noise, examples_of(noise, examples), 0) == WAYS[0]
+    weights = fitted(tells, Way(pull=PULLS[0]))
+    assert weights[0] > 5 * weights[1:].abs().max()
+
+
+def test_a_larger_pull_leaves_less() -> None:
+    lists = drawn_lists(200, informative=True)
+    sizes = [float(fitted(lists, Way(pull=pull)).norm()) for pull in (*PULLS, 1e6)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < 1e-3
+
+
+def test_lists_are_what_is_served(judged: tuple[Collection, Examples]) -> None:
+    """The order of the lists under some weights is that of a search with a stage of these weights."""
+    collection, examples = judged
+    texts = examples.texts[:6]
+    raw = collection.kept_query_tokens.of(collection.encoder, texts)
+    tokens = [query_tokens(one, text, examples.snapshot) for one, text in zip(raw, texts, strict=True)]
+    head = collection.head("v0")
+    lists = lists_of(examples, tokens, head, range(6))
+    weights = torch.linspace(0.5, -0.1, TERMS)
+    version = collection.add_model(head.reranking(stage_with(examples.snapshot, weights)), {"scope": "test"})
+    collection.promote(version)
+    assert collection.store.model(version).record["format"] == 10
+    ranked = collection.ids_at(examples.snapshot, lists.ranked(weights))
+    for text, expected in zip(texts, ranked, strict=True):
+        hits = collection.search(text, limit=20).hits  # the model's own: two stages
+        assert [hit.id for hit in hits] == expected[:20]
+
+
+def test_a_stage_goes_live_behind_what_answers(judged: tuple[Collection, Examples]) -> None:
+    collection, examples = judged
+    raw = collection.kept_query_tokens.of(collection.encoder, examples.texts)
+    tokens = [
+        query_tokens(one, text, examples.snapshot) for one, text in zip(raw, examples.texts, strict=True)
+    ]
+    folds = [FoldHeads(list(range(start, start + 24)), {"start": collection.head("v0")}) for start in (0, 24)]
+    trained = train_second_stage(examples, tokens, folds, "start")
+    assert trained is not None
+    assert trained.gate.slice("all").queries == 48
+    assert train_second_stage(examples, tokens, folds, "head") is None
+    passed = TrainedStage("start", trained.stage, trained.way, judge(None, None), trained.record)
+    registered = register_second_stage(collection, passed, Registered("v0", None, "v0", "kept"))
+    assert collection.live_model == registered.live
+    assert collection.search("a1 c1", explain=True).stamp.model == registered.live
+
+
+def test_training_offers_one_where_there_are_tokens(
+    tmp_path: Path, judged: tuple[Collection, Examples], encoder: HashingEncoder
+) -> None:
+    from dsearch.jobs import TrainingJob
+    from dsearch.training.run import run_training
+
+    collection, _ = judged
+    queries = {f"q{i}": f"a{i % 7} c{i % 13}" for i in range(48)}
+    judgements = {f"q{i}": {f"d{i}": 1} for i in range(48)}
+    job = TrainingJob(queries=queries, judgements=judgements, epochs=2, memory=False, tune=False)
+    learned = run_training(collection, job)
+    assert learned.second_stage is not None
+    registered = learned.register(collection, job)
+    if learned.second_stage.passed:
+        assert collection.head(collection.live_model).second_stage is not None
+    else:
+        assert registered.live is None or collection.head(registered.live).second_stage is None
