@@ -26,7 +26,7 @@ from dsearch.index.tokens.table import FOLDER, DocumentTokens, TokenTable
 from dsearch.store import Store, WriteReceipt
 from dsearch.types import Document, Progress
 
-_FIRST = 256  # documents that the projection is fitted to
+_FIRST = 64  # documents that the projection is fitted to, encoded once more for it
 _AT_A_TIME = 256
 
 

@@ -69,8 +69,7 @@ class SearchLayer(nn.Module):
         pooling: "soft", "hard" or "uniform", over the candidates.
         width: width of a kernel score.
         temperature: divisor of the scores; None takes the head's learned one, and 1 for a kernel.
-        stages: 2 to rank the best candidates again by their tokens; see `chosen_stages` (second_stage.py).
-        rerank_candidates: number of candidates that the second stage looks at.
+        stages, rerank_candidates: of a second stage (second_stage.py); see `chosen_stages`.
 
     Raises:
         InvalidRequest: hops or candidates below 1, an unknown mode, score or pooling, a width or temperature
@@ -298,8 +297,9 @@ class SearchLayer(nn.Module):
             legs, scoring = self._stages(texts, further, embed)
             for _ in range(self.hops - 1):
                 queries = self._hop(queries, legs, scoring, recalled)
-            own = {"pooled": pooled, "tokens": tokens}
-            found = self._attend(queries, legs, scoring, recalled, values, among, **own)
+            found = self._attend(
+                queries, legs, scoring, recalled, values, among, pooled=pooled, tokens=tokens
+            )
             if shares and embed is None and self.over == "candidates":
                 whole = self._whole(queries, found.folded, legs, scoring, recalled)
                 found = found._replace(covered_mass=whole.share(found.first_raw, found.positions))
