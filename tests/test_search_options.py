@@ -51,7 +51,10 @@ def test_keyword_arguments_have_every_option() -> None:
         assert name == "filter" or declared[name] == kind, name
 
 
-@pytest.mark.parametrize(("command", "without"), [("search", set()), ("similar", {"operators", "highlight"})])
+OF_TEXTS = {"operators", "highlight", "highlight_by", "stages", "rerank_candidates"}
+
+
+@pytest.mark.parametrize(("command", "without"), [("search", set()), ("similar", OF_TEXTS)])
 def test_commands_have_every_option(command: str, without: set[str]) -> None:
     commands: Any = typer.main.get_command(app)
     parameters = {one.name: one for one in commands.commands[command].params}

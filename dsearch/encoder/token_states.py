@@ -75,7 +75,7 @@ def token_batch(model: Any, features: dict[str, Any], marked: Any, prompt: str) 
             "this encoder has no state for each token, so there is no second stage with it; use a "
             "transformer with a pooling layer, such as the default encoder"
         )
-    found: list[Tensor] = []
+    of_texts: list[Tensor] = []
     places: list[np.ndarray] = []
     masks = features["attention_mask"].bool().cpu().numpy()
     for row, mask in enumerate(masks):
@@ -88,7 +88,7 @@ def token_batch(model: Any, features: dict[str, Any], marked: Any, prompt: str) 
             )
         inside = ~special & (offsets[:, 0] >= len(prompt)) & (offsets[:, 1] > offsets[:, 0])
         at = torch.as_tensor(np.flatnonzero(mask)[inside]).to(states.device)
-        found.append(nn.functional.normalize(states[row, at].float(), dim=-1))
+        of_texts.append(nn.functional.normalize(states[row, at].float(), dim=-1))
         places.append(offsets[inside] - len(prompt))
     embeddings = nn.functional.normalize(output["sentence_embedding"].float(), dim=-1)
-    return TokenBatch(embeddings, found, places)
+    return TokenBatch(embeddings, of_texts, places)

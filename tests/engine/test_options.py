@@ -8,7 +8,7 @@ from dsearch.search_options import SearchOptions
 
 
 def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() -> None:
-    shown = {"limit", "offset", "cursor", "explain", "highlight", "coverage", "partial"}
+    shown = {"limit", "offset", "cursor", "explain", "highlight", "highlight_by", "coverage", "partial"}
     plain = SearchOptions()
     changed = {
         "mode": "dense",
@@ -19,6 +19,8 @@ def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() 
         "operators": False,
         "score_threshold": 0.1,
         "weight_threshold": 0.1,
+        "stages": 2,
+        "rerank_candidates": 20,
     }
     assert {field.name for field in fields(SearchOptions)} == shown | {"filter", *changed}
     for name, value in changed.items():

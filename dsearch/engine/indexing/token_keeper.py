@@ -26,7 +26,7 @@ from dsearch.index.tokens.table import FOLDER, DocumentTokens, TokenTable
 from dsearch.store import Store, WriteReceipt
 from dsearch.types import Document, Progress
 
-_FIRST = 256  # documents that the projection is fitted to
+_FIRST = 64  # documents that the projection is fitted to, encoded once more for it
 _AT_A_TIME = 256
 
 
@@ -98,8 +98,8 @@ class TokenKeeper:
             for id, row in zip(ids, receipt.rows, strict=True)
             if id in before and before[id] != row
         }
-        known = self.of_rows(list(moved))
-        self.spool.put({moved[row]: one for row, one in known.items() if one is not None})
+        before_moving = self.of_rows(list(moved))
+        self.spool.put({moved[row]: of for row, of in before_moving.items() if of is not None})
         return receipt
 
     def of_rows(self, rows: Sequence[int]) -> dict[int, DocumentTokens | None]:
@@ -107,14 +107,14 @@ class TokenKeeper:
         _, built, table = self._generation()
         wanted = np.array(rows, np.int64)
         beside = self.spool.get(wanted)
-        found: dict[int, DocumentTokens | None] = {}
+        by_row: dict[int, DocumentTokens | None] = {}
         at = np.searchsorted(built, wanted)
         for row, place in zip(wanted.tolist(), at.tolist(), strict=True):
-            one = beside.get(row)
-            if one is None and table is not None and place < len(built) and built[place] == row:
-                one = table.document(place)
-            found[row] = one
-        return found
+            tokens_of_row = beside.get(row)
+            if tokens_of_row is None and table is not None and place < len(built) and built[place] == row:
+                tokens_of_row = table.document(place)
+            by_row[row] = tokens_of_row
+        return by_row
 
     def fresh_table(self, rows: Int64[np.ndarray, " fresh"]) -> TokenTable | None:
         """The tokens of rows that no generation has; None without a second stage."""
@@ -147,8 +147,8 @@ class TokenKeeper:
         def tokens() -> Iterator[DocumentTokens | None]:
             for start in range(0, len(rows), _AT_A_TIME):
                 some = rows[start : start + _AT_A_TIME].tolist()
-                known = self.of_rows(some)
-                yield from (known[row] for row in some)
+                by_row = self.of_rows(some)
+                yield from (by_row[row] for row in some)
 
         return codec, tokens()
 
@@ -159,11 +159,11 @@ class TokenKeeper:
         self._built = None
         beside = self.spool.rows()
         _, built, table = self._generation()
-        there = beside[np.isin(beside, rows) & np.isin(beside, built)]
+        built_rows = beside[np.isin(beside, rows) & np.isin(beside, built)]
         if table is None:
-            there = there[:0]
+            built_rows = built_rows[:0]
         gone = beside[~np.isin(beside, rows) & ~np.isin(beside, fresh)]
-        self.spool.forget([*there.tolist(), *gone.tolist()])
+        self.spool.forget([*built_rows.tolist(), *gone.tolist()])
 
     def missing(self) -> Int64[np.ndarray, " rows"]:
         """Searchable rows without tokens, ascending; none without a second stage."""
@@ -171,10 +171,10 @@ class TokenKeeper:
             return np.zeros(0, np.int64)
         rows = self._store.rows()
         _, built, table = self._generation()
-        known = self.spool.rows()
+        rows_with = self.spool.rows()
         if table is not None:
-            known = np.concatenate([known, built[table.present]])
-        return rows[~np.isin(rows, known)]
+            rows_with = np.concatenate([rows_with, built[table.present]])
+        return rows[~np.isin(rows, rows_with)]
 
     def fill(self, encoder: TextEncoder, on_progress: Callable[[Progress], None] | None = None) -> int:
         """Compute the tokens that are missing; return the number of documents."""

@@ -70,9 +70,7 @@ class SearchLayer(nn.Module):
         pooling: "soft", "hard" or "uniform", over the candidates.
         width: width of a kernel score.
         temperature: divisor of the scores; None takes the head's learned one, and 1 for a kernel.
-        stages: 2 to rank the best candidates again by their tokens (second_stage.py), given the queries'; 1
-            for none. None is 2 if the head learned it, in hybrid search of documents that have tokens.
-        rerank_candidates: number of candidates that the second stage looks at.
+        stages, rerank_candidates: of a second stage (second_stage.py); see `chosen_stages`.
 
     Raises:
         InvalidRequest: hops or candidates below 1, an unknown mode, score or pooling, a width or temperature

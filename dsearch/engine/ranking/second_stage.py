@@ -53,7 +53,7 @@ class QueryTokens(NamedTuple):
 
 
 class FirstStage(NamedTuple):
-    """What the first stage has of the candidates of some queries.
+    """Scores of the first stage for the candidates of some queries.
 
     Attributes:
         positions: of the candidates; −1 = none.
@@ -102,7 +102,7 @@ def token_weights(
     text: str, spans: Int64[np.ndarray, "tokens 2"], keyword: KeywordIndex
 ) -> Float32[np.ndarray, " tokens"]:
     """The idf of the word that each token is part of; 0 for one that is no term."""
-    known: dict[str, float] = {}
+    idf_of: dict[str, float] = {}
     weights = np.zeros(len(spans), np.float32)
     for number, (start, end) in enumerate(spans.tolist()):
         while start > 0 and text[start - 1].isalnum():
@@ -110,9 +110,9 @@ def token_weights(
         while end < len(text) and text[end].isalnum():
             end += 1
         word = text[start:end]
-        if word not in known:
-            known[word] = keyword.idf(word)
-        weights[number] = known[word]
+        if word not in idf_of:
+            idf_of[word] = keyword.idf(word)
+        weights[number] = idf_of[word]
     return weights
 
 
@@ -143,10 +143,10 @@ class Reranker:
 
     def best(self, first: FirstStage) -> list[Int64[np.ndarray, " reranked"]]:
         """The columns of the best candidates of each query, ascending."""
-        there = first.positions != NONE
+        open_to = first.positions != NONE
         order = first.scores.detach().sort(dim=1, descending=True, stable=True).indices.cpu().numpy()
         return [
-            np.sort(line[open_[line]][: self.candidates]) for line, open_ in zip(order, there, strict=True)
+            np.sort(line[open_[line]][: self.candidates]) for line, open_ in zip(order, open_to, strict=True)
         ]
 
     def interactions(
@@ -173,7 +173,7 @@ class Reranker:
         row: int,
         at: Int64[np.ndarray, " reranked"],
         of: Interactions,
-        found: Matches,
+        matches: Matches,
     ) -> Float[Tensor, "reranked features"]:
         """x of each reranked candidate, by `FEATURES`, on scales of about 1."""
         columns = torch.as_tensor(at).to(first.scores.device)
@@ -189,8 +189,8 @@ class Reranker:
         every = {
             "dense": dense,
             "keyword": keyword,
-            "sum": found.sum,
-            "lead": found.lead,
+            "sum": matches.sum,
+            "lead": matches.lead,
             "length": length,
             "feedback": embeddings @ centre,
             "dense_place": _place(dense),
@@ -205,35 +205,35 @@ class Reranker:
         if not len(at):
             return raw.new_zeros(raw.shape[1])
         of, present = self.interactions(query, first.positions[row, at], raw)
-        found = neutral(self.stage.matches(of), present)
+        matches = neutral(self.stage.matches(of), present)
         if self.stage.has_features or torch.is_grad_enabled():
-            features = self.features(first, row, at, of, found)
+            features = self.features(first, row, at, of, matches)
         else:
             features = raw.new_zeros(len(at), len(FEATURES))
-        inside = self.stage.term(found, features).to(raw)
+        inside = self.stage.term(matches, features).to(raw)
         return spread(inside, at, raw, first.positions[row] != NONE)
 
 
-def neutral(found: Matches, present: Bool[np.ndarray, " reranked"]) -> Matches:
+def neutral(matches: Matches, present: Bool[np.ndarray, " reranked"]) -> Matches:
     """Matches in which documents without known tokens have the mean of the others."""
     if present.all() or not present.any():
-        return found
-    known = torch.as_tensor(present).to(found.sharp.device)
-    return Matches(*(torch.where(known, of, of[known].mean()) for of in found))
+        return matches
+    with_tokens = torch.as_tensor(present).to(matches.sharp.device)
+    return Matches(*(torch.where(with_tokens, of, of[with_tokens].mean()) for of in matches))
 
 
 def spread(
     inside: Float[Tensor, " reranked"],
     at: Int64[np.ndarray, " reranked"],
     raw: Float[Tensor, "heads candidates"],
-    there: Bool[np.ndarray, " candidates"],
+    candidates_at: Bool[np.ndarray, " candidates"],
 ) -> Float[Tensor, " candidates"]:
-    """The terms of all candidates, given those of the reranked ones; `there` is False at padding.
+    """The terms of all candidates, given those of the reranked ones; `candidates_at` is False at padding.
 
     A constant for all outside, so that they keep their order.
     """
     columns = torch.as_tensor(at).to(raw.device)
-    outside = torch.as_tensor(there).to(raw.device)
+    outside = torch.as_tensor(candidates_at).to(raw.device)
     outside = outside.scatter(0, columns, torch.zeros_like(columns, dtype=torch.bool))
     floor = inside.min()
     if bool(outside.any()):

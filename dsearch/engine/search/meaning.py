@@ -44,14 +44,14 @@ def meaning_highlighter(layer: SearchLayer, queries: Sequence[QueryTokens]) -> S
         best = likeness.max(axis=1, keepdims=True)
         marked = ((likeness >= LIKE) & (likeness >= NEARLY * best)).any(axis=0)
         in_title = of.spans[:, 1] <= len(document.title)
-        shown: list[Highlight] = []
+        highlights: list[Highlight] = []
         title = _words(document.title, of.spans[marked & in_title])
         if title:
-            shown.append(Highlight("title", 0, document.title, title))
+            highlights.append(Highlight("title", 0, document.title, title))
         text = document.text[:SCANNED_CHARACTERS]
         spans = of.spans[marked & ~in_title] - (len(document.title) + 1)
-        shown += fragments(text, _words(text, spans[spans[:, 1] <= len(text)]))
-        return [replace(piece, by="meaning") for piece in shown]
+        highlights += fragments(text, _words(text, spans[spans[:, 1] <= len(text)]))
+        return [replace(piece, by="meaning") for piece in highlights]
 
     return pieces
 

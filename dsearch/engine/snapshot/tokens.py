@@ -60,12 +60,12 @@ class SnapshotTokens:
         return None if self.fresh is None else self.fresh.document(position - self.documents)
 
 
-def same_codec(one: TokenCodec, other: TokenCodec) -> bool:
+def same_codec(first: TokenCodec, other: TokenCodec) -> bool:
     """True if tokens of both can be compared."""
-    if one is other:
+    if first is other:
         return True
     return (
-        one.bits == other.bits
-        and np.array_equal(one.steps, other.steps)
-        and np.array_equal(one.projection, other.projection)
+        first.bits == other.bits
+        and np.array_equal(first.steps, other.steps)
+        and np.array_equal(first.projection, other.projection)
     )

@@ -173,8 +173,8 @@ class LiveState:
             shutil.rmtree(generation.folder, ignore_errors=True)
             raise
         with self._changing:
-            shown = self._show(self._beside(generation))
-            self._tokens.published(generation.rows, shown.fresh.rows)
+            state = self._show(self._beside(generation))
+            self._tokens.published(generation.rows, state.fresh.rows)
         tidy(self._store)
 
     def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:

@@ -38,15 +38,15 @@ class KeptQueryTokens:
             EncoderUnavailable: the encoder gives no token states.
         """
         with self._lock:
-            known = {text: self._tokens[text] for text in texts if text in self._tokens}
-            for text in known:
+            by_text = {text: self._tokens[text] for text in texts if text in self._tokens}
+            for text in by_text:
                 self._tokens.move_to_end(text)
-        missing = [text for text in dict.fromkeys(texts) if text not in known]
+        missing = [text for text in dict.fromkeys(texts) if text not in by_text]
         if missing:
             _, tokens = token_encoder(encoder).encode_tokens(missing, "query")
             self._keep(missing, tokens)
-            known.update(zip(missing, tokens, strict=True))
-        return [known[text] for text in texts]
+            by_text.update(zip(missing, tokens, strict=True))
+        return [by_text[text] for text in texts]
 
     def forget(self) -> None:
         """Empty the cache."""

@@ -58,9 +58,9 @@ class TokenSpool:
         """
         if self._codec is None and self.path.exists():
             with self._lock, _readable(self.path):
-                found = self._open().execute("SELECT name, shape, content FROM codec").fetchall()
-            if found:
-                self._codec = TokenCodec.of_arrays({name: _array(*rest) for name, *rest in found})
+                records = self._open().execute("SELECT name, shape, content FROM codec").fetchall()
+            if records:
+                self._codec = TokenCodec.of_arrays({name: _array(*rest) for name, *rest in records})
         return self._codec
 
     def begin(self, codec: TokenCodec) -> None:
@@ -79,8 +79,11 @@ class TokenSpool:
     def put(self, tokens: Mapping[int, DocumentTokens]) -> None:
         """Keep the tokens of rows, in place of those that were there."""
         values: list[tuple[int, bytes, bytes, bytes]] = []
-        for row, one in tokens.items():
-            codes, spans = np.ascontiguousarray(one.codes).tobytes(), one.spans.astype("<i4").tobytes()
+        for row, document in tokens.items():
+            codes, spans = (
+                np.ascontiguousarray(document.codes).tobytes(),
+                document.spans.astype("<i4").tobytes(),
+            )
             values.append((int(row), _digest(codes, spans), codes, spans))
         if values:
             with self._lock, _readable(self.path):
@@ -99,12 +102,12 @@ class TokenSpool:
             some = wanted[start : start + _AT_A_TIME]
             marks = ",".join("?" * len(some))
             with self._lock, _readable(self.path):
-                found = (
+                records = (
                     self._open()
                     .execute(f"SELECT row, digest, codes, spans FROM tokens WHERE row IN ({marks})", some)
                     .fetchall()
                 )
-            for row, digest, codes, spans in found:
+            for row, digest, codes, spans in records:
                 if digest == _digest(codes, spans) and len(codes) * 8 == len(spans) * codec.width:
                     tokens[row] = DocumentTokens(
                         np.frombuffer(codes, np.uint8).reshape(-1, codec.width),
@@ -126,8 +129,8 @@ class TokenSpool:
         if self.codec is None:
             return np.zeros(0, np.int64)
         with self._lock, _readable(self.path):
-            found = self._open().execute("SELECT row FROM tokens ORDER BY row").fetchall()
-        return np.array([row for (row,) in found], np.int64)
+            records = self._open().execute("SELECT row FROM tokens ORDER BY row").fetchall()
+        return np.array([row for (row,) in records], np.int64)
 
     def close(self) -> None:
         """Close the file; what is used afterwards opens it again."""

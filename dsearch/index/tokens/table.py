@@ -78,14 +78,21 @@ class TokenTable:
     @classmethod
     def of(cls, codec: TokenCodec, documents: Sequence[DocumentTokens | None]) -> TokenTable:
         """Put documents one after the other; None for one whose tokens are not known."""
-        present = np.array([one is not None for one in documents], bool)
-        there = [one or DocumentTokens.none(codec.width) for one in documents]
-        counts = [len(one.codes) for one in there]
+        present = np.array([document_tokens is not None for document_tokens in documents], bool)
+        all_documents = [document_tokens or DocumentTokens.none(codec.width) for document_tokens in documents]
+        counts = [len(document_tokens.codes) for document_tokens in all_documents]
         return cls(
             codec,
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            np.concatenate([np.zeros((0, codec.width), np.uint8), *(one.codes for one in there)]),
-            np.concatenate([np.zeros((0, 2), np.int32), *(one.spans for one in there)]),
+            np.concatenate(
+                [
+                    np.zeros((0, codec.width), np.uint8),
+                    *(document_tokens.codes for document_tokens in all_documents),
+                ]
+            ),
+            np.concatenate(
+                [np.zeros((0, 2), np.int32), *(document_tokens.spans for document_tokens in all_documents)]
+            ),
             present,
         )
 
@@ -163,12 +170,12 @@ def write_tokens(folder: Path, codec: TokenCodec, documents: Iterable[DocumentTo
     spans: list[np.ndarray] = [np.zeros((0, 2), np.int32)]
     with open(folder / "codes.npy", "w+b") as file:
         _write_header(file, 0, codec.width)
-        for one in documents:
-            present.append(one is not None)
-            counts.append(0 if one is None else len(one.codes))
-            if one is not None and len(one.codes):
-                file.write(np.ascontiguousarray(one.codes).tobytes())
-                spans.append(one.spans)
+        for document_tokens in documents:
+            present.append(document_tokens is not None)
+            counts.append(0 if document_tokens is None else len(document_tokens.codes))
+            if document_tokens is not None and len(document_tokens.codes):
+                file.write(np.ascontiguousarray(document_tokens.codes).tobytes())
+                spans.append(document_tokens.spans)
         file.seek(0)
         _write_header(file, sum(counts), codec.width)
     np.save(folder / "offsets.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))

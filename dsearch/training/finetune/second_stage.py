@@ -1,11 +1,11 @@
 """Fit a second stage (attention/retrieval/second_stage.py) on judged queries, and judge it.
 
-    l(q, d) = (s₁(q, d) + γ M + Σ u x) / t over the best candidates of the first stage
+    l(q, d) = β (s₁(q, d) + γ M + Σ u x) over the best candidates of the first stage
 
-is linear in (γ, u), so the listwise softmax has one optimum. It is pulled towards (0, 0), where hybrid
-search answers as before: with λ = ∞ there is no second stage. First γ alone is tried on a grid, then the
-linear model with several λ; other queries choose among them. W stays as it is: a matrix of 4,096 numbers has
-no place beside some hundred queries.
+is linear in (γ, u), which are pulled towards (0, 0), where hybrid search answers as before; β is free, for
+the order does not depend on it. First γ alone is tried on a grid, then the linear model with several pulls;
+other queries choose among them. W stays as it is: a matrix of 4,096 numbers has no place beside some hundred
+queries.
 
 Scores of the first stage have to be those of queries that it did not learn from, so each fold of the training
 is scored by the head (and the memory) that was trained without it (`FoldHeads`). What is chosen and fitted on
@@ -47,7 +47,7 @@ _STEPS = 40
 
 
 class Way(NamedTuple):
-    """How a second stage is fitted: γ as it is, or everything with this pull to nothing."""
+    """Manner of fitting a second stage: γ as it is, or everything with this pull to nothing."""
 
     strength: float = 0.0
     pull: float | None = None
@@ -59,7 +59,7 @@ WAYS = (Way(), *(Way(strength=of) for of in STRENGTHS), *(Way(pull=of) for of in
 
 @dataclass(frozen=True, slots=True)
 class FoldHeads:
-    """The heads of one fold: what each search that may go live is, learned without these queries.
+    """The heads of one fold: each search that may go live, learned without these queries.
 
     Attributes:
         queries: indices of the fold's queries.
@@ -158,28 +158,28 @@ def _block(
     assert snapshot.tokens is not None
     reranker = Reranker(snapshot, SecondStage(snapshot.tokens.codec.dims))
     texts = [examples.texts[i] for i in at]
-    found = layer.ranked(torch.as_tensor(examples.states[at]), texts)
-    positions = found.positions.copy()
+    first_hits = layer.ranked(torch.as_tensor(examples.states[at]), texts)
+    positions = first_hits.positions.copy()
     if examples.hidden is not None:
         for row, i in enumerate(at.tolist()):
             positions[row, np.isin(positions[row], examples.hidden[i])] = NONE
-    scores = found.scores.masked_fill(torch.as_tensor(positions == NONE), -torch.inf)
+    scores = first_hits.scores.masked_fill(torch.as_tensor(positions == NONE), -torch.inf)
     words = torch.as_tensor(snapshot.keyword_scores(texts, positions))
-    first = FirstStage(positions, found.raw, scores, found.dense, words)
+    first = FirstStage(positions, first_hits.raw, scores, first_hits.dense, words)
     width = min(RERANK_CANDIDATES, positions.shape[1])
-    kept = np.full((len(at), width), NONE, np.int64)
+    of_positions = np.full((len(at), width), NONE, np.int64)
     of_scores = torch.full((len(at), width), -torch.inf)
     features = torch.zeros(len(at), width, 1 + len(FEATURES))
     for row, columns in enumerate(reranker.best(first)):
         count = len(columns)
         of, present = reranker.interactions(tokens[at[row]], positions[row, columns], scores)
         matches = neutral(reranker.stage.matches(of), present)
-        kept[row, :count] = positions[row, columns]
+        of_positions[row, :count] = positions[row, columns]
         of_scores[row, :count] = scores[row, torch.as_tensor(columns)]
         features[row, :count, 0] = matches.sharp
         features[row, :count, 1:] = reranker.features(first, row, columns, of, matches)
-    gains = Relevant([examples.relevant[i] for i in at]).gains(kept)
-    return Lists(kept, of_scores, features, gains, layer.head.temperature.expand(len(at)).clone(), at)
+    gains = Relevant([examples.relevant[i] for i in at]).gains(of_positions)
+    return Lists(of_positions, of_scores, features, gains, layer.head.temperature.expand(len(at)).clone(), at)
 
 
 def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
@@ -193,35 +193,41 @@ def fitted(lists: Lists, way: Way) -> Float[Tensor, " terms"]:
     if not judged.any():
         return start
     features, scores = lists.features[judged].double(), lists.scores[judged].double()
-    there = (scores > -torch.inf)[..., None]
+    present = (scores > -torch.inf)[..., None]
     grades = torch.as_tensor(lists.grades)[judged].double()
-    target = grades / grades.sum(1, keepdim=True)
-    temperature = lists.temperature[judged].double()[:, None]
+    target, pull = grades / grades.sum(1, keepdim=True), way.pull
     # Constants of a query cancel in the softmax; on a common scale one pull serves all.
-    centred = torch.where(there, features - _means(features, there), 0.0)
-    scale = (centred.square().sum((0, 1)) / there.sum()).sqrt().clamp_min(1e-4)
-    inputs = centred / scale
+    inputs, of_features = _standardised(features, present)
+    of_first, of_scores = _standardised(scores.nan_to_num(neginf=0.0)[..., None], present)
     weights = torch.zeros(terms, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([weights], max_iter=_STEPS, line_search_fn="strong_wolfe")
+    # Free of the pull: with a temperature of its own, no feature has to stand in for another one.
+    steepness = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights, steepness], max_iter=_STEPS, line_search_fn="strong_wolfe")
+    missing = ~present[..., 0]
 
     def loss() -> Tensor:
         optimiser.zero_grad()
-        logits = (scores + inputs @ weights) / temperature
-        log_share = torch.where(target > 0, logits.log_softmax(1), 0.0)
-        pulled = way.pull or 0.0
-        value = (
-            -(target * log_share).sum(1).mean() + pulled * (weights / lists.temperature.mean()).square().sum()
-        )
+        logits = (of_first[..., 0] + inputs @ weights) * steepness.exp()
+        log_share = logits.masked_fill(missing, -torch.inf).log_softmax(1)
+        lost = -torch.where(target > 0, target * log_share, 0.0).sum(1).mean()
+        value = lost + pull * weights.square().sum()
         value.backward()
         return value
 
     with torch.enable_grad():
         optimiser.step(loss)  # pyright: ignore[reportArgumentType]
-    return (weights.detach() / scale).float()
+    return (weights.detach() / of_features * of_scores).float()
 
 
-def _means(features: Tensor, there: Tensor) -> Tensor:
-    return (features * there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp_min(1)
+def _standardised(values: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """Values less their mean of the query, by their deviation; and that."""
+    centred = torch.where(present, values - _means(values, present), 0.0)
+    deviation = (centred.square().sum((0, 1)) / present.sum()).sqrt().clamp_min(1e-4)
+    return centred / deviation, deviation
+
+
+def _means(features: Tensor, present: Tensor) -> Tensor:
+    return (features * present).sum(1, keepdim=True) / present.sum(1, keepdim=True).clamp_min(1)
 
 
 def chosen_way(lists: Lists, examples: Examples, seed: int) -> Way:

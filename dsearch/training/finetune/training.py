@@ -48,7 +48,7 @@ _CHECKPOINTS = 10  # of a training run, at which held-out queries are ranked
 
 @dataclass(frozen=True, slots=True)
 class FoldParts:
-    """What a fold's searches are made of; nothing of it has learned from the fold's queries.
+    """The parts of a fold's searches; none of them has learned from the fold's queries.
 
     Attributes:
         queries: indices of the fold's queries that were ranked.

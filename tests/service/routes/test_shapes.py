@@ -57,6 +57,7 @@ def test_a_hit_is_written_without_what_was_not_requested() -> None:
             "learned": dataclasses.asdict(learned),
             "memory": 0.0,
             "past_queries": [],
+            "second_stage": 0.0,
         },
         "passage": {"ordinal": 0, "start": 0, "end": 2, "text": "te"},
     }
