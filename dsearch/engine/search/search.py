@@ -10,7 +10,8 @@ import torch
 
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.explain import explainer
-from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of
+from dsearch.engine.search.arrangement import arranged
+from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import Asked, asked, layer_options
 from dsearch.engine.search.training_effect import learned
@@ -69,6 +70,8 @@ def answered(
         found = layer.ranked(group.states, texts)
         covers = chosen.covers(layer.snapshot.positions)
         mass = covered_mass(found, layer, texts) if covers else None
+        summaries = summaries_of(found, mass)
+        found = arranged(found, layer, page.reached(found), chosen, collection.kept_fields.of)
         explain = None
         if chosen.explain:
             change = learned(
@@ -84,4 +87,4 @@ def answered(
             highlight=highlighter(layer.snapshot.keyword, texts) if chosen.highlight else None,
         )
         named = [(queries[number], places[number]) for number in group.numbers]
-        return results_of(named, found, hits, mass, page, stamp)
+        return results_of(named, found, hits, summaries, page, stamp)
