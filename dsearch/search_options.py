@@ -24,6 +24,8 @@ MAX_LIMIT = 1000
 MAX_OFFSET = 10_000
 MAX_CURSOR_CHARACTERS = 512
 MAX_HOPS = 4
+MAX_FIELD_CHARACTERS = 1024
+MAX_ARRANGED = 32  # queries of one call: the fields and embeddings of their candidates are read
 # Hits of one call that can be explained or highlighted: each costs a look at its text.
 MAX_DETAILED = 1000
 # Up to this many documents the exact softmax costs less than the encoder: it is computed by default.
@@ -54,6 +56,8 @@ class SearchKeywords(TypedDict, total=False):
     stages: int | None
     rerank_candidates: int
     highlight_by: str
+    group_by: str | None
+    diversity: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,19 +150,38 @@ class SearchOptions:
         low=1,
         high=MAX_RERANK_CANDIDATES,
     )
+    group_by: str | None = option(
+        None,
+        "metadata field of whose equal values only the best hit is shown; documents without it all are",
+        longest=MAX_FIELD_CHARACTERS,
+        allowed="a metadata field such as author.name",
+    )
+    diversity: float = option(
+        0.0,
+        "how much a hit that is like an earlier one is put off, 0 to 1 (maximal marginal relevance)",
+        low=0,
+        high=1,
+    )
     coverage: bool | None = None
 
     def check(self, queries: Sequence[str]) -> None:
         """Refuse options that do not go together.
 
         Raises:
-            InvalidRequest: an empty query, a cursor with several, too many hits to be explained.
+            InvalidRequest: an empty query, a cursor with several, too many hits to be explained, too many
+                queries to be grouped.
         """
         blank = next((i for i, query in enumerate(queries) if not query.strip()), None)
         if blank is not None:
             raise InvalidRequest(f"query {blank} is empty; give at least one word")
         if self.cursor is not None and len(queries) != 1:
             raise InvalidRequest(f"cursor and {len(queries)} queries; it goes on with one: ask that alone")
+        if not 0 <= self.diversity <= 1:
+            raise InvalidRequest(f"diversity={self.diversity}; use a number from 0 to 1")
+        if (self.group_by is not None or self.diversity) and len(queries) > MAX_ARRANGED:
+            raise InvalidRequest(
+                f"group_by or diversity with {len(queries)} queries; use at most {MAX_ARRANGED} in one call"
+            )
         if (self.explain or self.highlight) and len(queries) * self.limit > MAX_DETAILED:
             raise InvalidRequest(
                 f"explain or highlight of {len(queries)} times {self.limit} hits; "

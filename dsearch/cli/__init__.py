@@ -1,7 +1,8 @@
 """The command line: thin verbs over the library. stdout carries the answer, stderr everything else.
 
 Exit codes: 0 done; 1 it failed (the message gives the reason and what to do); 2 the command was not
-understood; 3 a model was trained and saved, but the gate rejected its promotion; 130 it was interrupted.
+understood; 3 the gate rejected a model that was trained and saved, or what answers is worse than the baseline
+of `evaluate`; 130 it was interrupted.
 """
 
 from __future__ import annotations

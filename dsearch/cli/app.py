@@ -30,7 +30,6 @@ app = typer.Typer(
     name="dsearch",
     help="A differentiable search engine: index a corpus, query it over HTTP, fine-tune its retrieval.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

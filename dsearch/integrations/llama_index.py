@@ -45,6 +45,7 @@ except ImportError as error:
     ) from error
 
 DEFAULT_K = 4
+DEFAULT_MMR_THRESHOLD = 0.5  # as in LlamaIndex
 _NODE = "_node_content"
 _MODES: dict[VectorStoreQueryMode, Mode] = {
     VectorStoreQueryMode.DEFAULT: "hybrid",
@@ -52,6 +53,7 @@ _MODES: dict[VectorStoreQueryMode, Mode] = {
     VectorStoreQueryMode.SEMANTIC_HYBRID: "hybrid",
     VectorStoreQueryMode.SPARSE: "keyword",
     VectorStoreQueryMode.TEXT_SEARCH: "keyword",
+    VectorStoreQueryMode.MMR: "hybrid",
 }
 _OPERATORS = {
     FilterOperator.EQ: "eq",
@@ -171,6 +173,9 @@ class DSearchVectorStore(BasePydanticVectorStore):
             raise InvalidRequest("node_ids restrict no search here; use filters or doc_ids")
         conditions = [item for item in (filter_of(query.filters), _of_sources(query.doc_ids)) if item]
         options: dict[str, Any] = {**self.options, "mode": _mode(query), **kwargs}
+        if query.mode == VectorStoreQueryMode.MMR:
+            relevance = DEFAULT_MMR_THRESHOLD if query.mmr_threshold is None else query.mmr_threshold
+            options = {"diversity": 1 - relevance, **options}
         if conditions:
             options["filter"] = {"and": conditions}
         result = self.engine.search(self.collection, query.query_str, limit=query.similarity_top_k, **options)

@@ -20,6 +20,7 @@ from dsearch.training.finetune.null_slot import (
 from dsearch.training.gate.compare import Comparison, compare_values
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Headroom, headroom
+from dsearch.training.gate.regression import Baseline, Regression, judge_regression
 from dsearch.training.loop.loop import TrainingDiverged, Watch
 from dsearch.training.loop.observer import Epoch, Observer
 from dsearch.training.loop.run_folder import RunFolder
@@ -56,6 +57,7 @@ from dsearch.training.values.finetune import TrainedValues, finetune_values
 __all__ = [
     "ACTIONS",
     "Action",
+    "Baseline",
     "CheckedData",
     "ClickOptions",
     "Comparison",
@@ -75,6 +77,7 @@ __all__ = [
     "Observer",
     "Propensities",
     "Registered",
+    "Regression",
     "RunFolder",
     "Student",
     "Trained",
@@ -100,6 +103,7 @@ __all__ = [
     "headroom",
     "judge",
     "judge_layer",
+    "judge_regression",
     "learn_null_slot",
     "propensities_from_pages",
     "query_options",

@@ -50,6 +50,19 @@ def test_index_search_train_evaluate_run(dsearch: Terminal, beir: Path, tmp_path
     assert "seen (10)" in text
     assert "[95 % paired bootstrap interval]" in text
 
+    saved = tmp_path / "run.json"
+    gate = ("evaluate", "-c", "t", "--data", beir, "--baseline", saved, "--fail-if-worse", "0.005")
+    assert dsearch("evaluate", "-c", "t", "--data", beir, "--save-baseline", saved)[0] == 0
+    code, out, _ = dsearch(*gate)
+    assert (code, "against the baseline: nDCG@10" in out) == (0, True)
+    better = json.loads(saved.read_text())
+    assert better["system"] == "trained v1"
+    saved.write_text(json.dumps({**better, "values": {id: of + 0.2 for id, of in better["values"].items()}}))
+    code, out, _ = dsearch(*gate, "--json")
+    assert (code, json.loads(out)["regression"]["worse"]) == (3, True)
+    code, _, err = dsearch("evaluate", "-c", "t", "--data", beir, "--fail-if-worse", "0.1")
+    assert (code, "give --baseline FILE as well" in err) == (1, True)
+
     run = tmp_path / "run.trec"
     code, out, _ = dsearch("run", "-c", "t", "--queries", beir / "queries.jsonl", "--out", run, "-k", "7")
     lines = [line.split() for line in run.read_text().splitlines()]

@@ -21,6 +21,8 @@ def test_thresholds_and_filters_decide_the_ranking_that_a_cursor_goes_on_with() 
         "weight_threshold": 0.1,
         "stages": 2,
         "rerank_candidates": 20,
+        "group_by": "year",
+        "diversity": 0.5,
     }
     assert {field.name for field in fields(SearchOptions)} == shown | {"filter", *changed}
     for name, value in changed.items():

@@ -146,6 +146,8 @@ def test_modes_leave_a_leg_out(store: DSearchVectorStore) -> None:
     assert scores(mode=VectorStoreQueryMode.TEXT_SEARCH) == expected("keyword")
     assert scores(mode=VectorStoreQueryMode.HYBRID, alpha=1.0) == expected("dense")
     assert scores(mode=VectorStoreQueryMode.HYBRID, alpha=0.5) == expected("hybrid") == scores()
+    apart = [round(hit.score, 5) for hit in engine.search(name, "river", limit=4, diversity=0.75).hits]
+    assert scores(mode=VectorStoreQueryMode.MMR, mmr_threshold=0.25) == apart
 
 
 def test_what_there_is_none_of_is_refused_with_a_way_out(store: DSearchVectorStore) -> None:

@@ -5,7 +5,7 @@ A BEIR folder supplies the judged queries of a split, and the data that a model 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,9 @@ import typer
 
 from dsearch.cli import options
 from dsearch.cli.session import ProgressBars, opened_engine, print_json, say
+from dsearch.cli.training.session import HELD_BACK
 from dsearch.corpus import Problems
+from dsearch.errors import InvalidRequest
 from dsearch.evaluation import Pairs, Qrels, merged_pairs, read_pairs
 from dsearch.evaluation.judged_data import read_judged_data, splits_of
 from dsearch.types import Progress, Query
@@ -22,6 +24,8 @@ from dsearch.types import Progress, Query
 if TYPE_CHECKING:
     from dsearch.engine import Collection, QueryStates
     from dsearch.evaluation import EvaluationReport, Run
+    from dsearch.evaluation.metrics import Values
+    from dsearch.training import Regression
 
 
 TRAINED = "trained"
@@ -39,6 +43,16 @@ def evaluate(
     model: options.ModelVersion = None,
     hops: options.Hops = None,
     hop_strength: options.HopStrength = None,
+    save_baseline: Annotated[
+        Path | None, typer.Option(help="Write nDCG@10 of each query by what answers: a file for --baseline.")
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="What --save-baseline wrote, to compare with what answers now.")
+    ] = None,
+    fail_if_worse: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Exit code 3 if nDCG@10 falls by more than that, significantly."),
+    ] = None,
     home: options.HomeFolder = None,
     encoder: options.EncoderName = None,
     device: options.Device = None,
@@ -46,15 +60,22 @@ def evaluate(
     threads: options.Threads = None,
     json: options.AsJson = False,
 ) -> None:
-    """Score dense, keyword, hybrid and trained search side by side, seen and unseen documents apart."""
+    """Score dense, keyword, hybrid and trained search side by side, seen and unseen documents apart.
+
+    With --baseline and --fail-if-worse it is a gate for continuous integration: exit code 3 if what answers
+    now is worse than the baseline by the gate's own test.
+    """
+    if fail_if_worse is not None and baseline is None:
+        raise InvalidRequest("--fail-if-worse compares with a baseline; give --baseline FILE as well")
     judged = read_judgements(data, split, exclude)
     own: dict[str, Any] = {"encoder": encoder, "device": device, "backend": backend, "threads": threads}
     with opened_engine(home, readonly=True, **own) as (engine, _):
         from dsearch.engine.evaluate import judged_answerability
 
         target = engine.collection(collection)
+        systems: dict[str, Values] = {}
         report = compare_systems(
-            target, judged, folds=folds, model=model, hops=hops, hop_strength=hop_strength
+            target, judged, folds=folds, model=model, hops=hops, hop_strength=hop_strength, values=systems
         )
         texts = {query.id: query.text for query in judged.queries}
         told = judged_answerability(target, texts, judged.qrels, model=model)
@@ -64,12 +85,21 @@ def evaluate(
 
             version = target.live_model if model is None else model
             calibration = calibrate_by_judgements(target, version, texts, judged.qrels)
+    regression = _against(baseline, save_baseline, systems, fail_if_worse or 0.0)
     if json:
-        print_json({**report.to_dict(), "answerability": None if told is None else told.to_dict()})
+        answerability = None if told is None else told.to_dict()
+        compared = {} if regression is None else {"regression": regression.to_dict()}
+        print_json({**report.to_dict(), "answerability": answerability, **compared})
+    else:
+        typer.echo(report.to_text())
+        if told is not None:
+            typer.echo(told.to_text())
+        if regression is not None:
+            typer.echo(f"{'worse than' if regression.worse else 'against'} the baseline: {regression.reason}")
+    if regression is not None and regression.worse and fail_if_worse is not None:
+        raise typer.Exit(HELD_BACK)
+    if json:
         return
-    typer.echo(report.to_text())
-    if told is not None:
-        typer.echo(told.to_text())
     if calibration is not None:
         say(
             f"from now on answers say how likely their first hit is right, by {calibration.queries} of these "
@@ -77,6 +107,21 @@ def evaluate(
         )
     if judged.training is None and folds is None:
         say("seen and unseen documents are not told apart: this data has no split named train")
+
+
+def _against(
+    baseline: Path | None, save: Path | None, systems: Mapping[str, Values], tolerated: float
+) -> Regression | None:
+    """Compare with a baseline where one is named, and write the next one."""
+    from dsearch.training import Baseline, judge_regression
+
+    now = Baseline.of(systems)
+    regression = None
+    if baseline is not None:
+        regression = judge_regression(Baseline.read(baseline), now, tolerated=tolerated)
+    if save is not None:
+        now.write(save)
+    return regression
 
 
 def compare_systems(
@@ -88,10 +133,12 @@ def compare_systems(
     hops: int | None = None,
     hop_strength: float | None = None,
     dense_trained: bool = False,
+    values: dict[str, Values] | None = None,
 ) -> EvaluationReport:
     """The four systems on the same queries. Differences are to the untrained hybrid search.
 
     `dense_trained` adds the trained head without keywords, to be held against the untrained dense search.
+    `values` receives the values of each system, query by query.
     """
     from dsearch.engine import UNTRAINED, QueryStates, System, make_run
     from dsearch.evaluation import build_report, split_seen, without_pairs, without_positives
@@ -124,6 +171,8 @@ def compare_systems(
             groups = {"seen": seen, "unseen": unseen}
         groups |= training_apart(collection, judged, states, [version])
     systems = {name: score(run, judged.qrels, exclude=judged.exclude) for name, run in runs.items()}
+    if values is not None:
+        values |= systems
     left_out = len(without_positives(without_pairs(judged.qrels, judged.exclude)))
     return build_report(systems, baseline="hybrid", groups=groups, left_out=left_out)
 

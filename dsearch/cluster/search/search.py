@@ -20,7 +20,7 @@ from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.attention import ShardedAttention, ShardedOutput, ShardQuery, Shards
 from dsearch.cluster.search.hits import HitFields, hits_of, preview
-from dsearch.engine.search.hits import HitPage, results_of
+from dsearch.engine.search.hits import HitPage, results_of, summaries_of
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import grouped, states_of
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing
@@ -87,6 +87,8 @@ class ShardedSearch:
                 "machine"
             )
         chosen.check(queries)
+        if chosen.group_by is not None or chosen.diversity:
+            raise InvalidRequest("group_by and diversity are of one machine; leave them out over shards")
         tree = None if chosen.filter is None else parse_filter(chosen.filter)
         places = PageRequest.of_batch(queries, chosen, tree)
         if not places:
@@ -195,4 +197,4 @@ class ShardedSearch:
             states, head, query, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
         )
         hits = hits_of(answer, self._shards, head, page, fields, explain=chosen.explain)
-        return results_of(named, answer.output, hits, answer.mass, page, stamp)
+        return results_of(named, answer.output, hits, summaries_of(answer.output, answer.mass), page, stamp)

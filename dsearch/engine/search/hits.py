@@ -127,15 +127,14 @@ def results_of(
     named: Sequence[tuple[str, PageRequest]],
     found: SearchOutput,
     hits: Sequence[list[Hit]],
-    mass: Float[Tensor, " batch"] | None,
+    summaries: Sequence[AttentionSummary],
     page: HitPage,
     stamp: Stamp,
 ) -> list[SearchResult]:
-    """Build one result per query of a batch, given each query's start in its ranking.
+    """Build one result per query of a batch, given each query's start in its ranking, and its attention.
 
     How long they took whoever began knows.
     """
-    summaries = summaries_of(found, mass)
     reached = page.reached(found).tolist()
     return [
         SearchResult(

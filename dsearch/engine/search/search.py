@@ -10,8 +10,9 @@ import torch
 
 from dsearch.engine.ranking.coverage import covered_mass
 from dsearch.engine.ranking.explain import explainer
+from dsearch.engine.search.arrangement import arranged
 from dsearch.engine.search.confidence import confidences
-from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of
+from dsearch.engine.search.hits import HitPage, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.meaning import meaning_highlighter
 from dsearch.engine.search.pagination import PageRequest
 from dsearch.engine.search.queries import Asked, asked, layer_options, tokens_of
@@ -71,6 +72,12 @@ def answered(
         found = layer.ranked(group.states, texts, group.tokens)
         covers = chosen.covers(layer.snapshot.positions)
         mass = covered_mass(found, layer, texts) if covers else None
+        summaries = summaries_of(found, mass)
+        calibration = None
+        if texts is not None and chosen.mode == "hybrid" and not turned:
+            calibration = collection.calibrations.of(stamp.model)
+        estimated = [] if calibration is None else confidences(found, layer, calibration)
+        found = arranged(found, layer, page.reached(found), chosen, collection.kept_fields.of)
         explain = None
         if chosen.explain:
             change = None
@@ -93,11 +100,7 @@ def answered(
             meaning=meaning,
         )
         named = [(queries[number], places[number]) for number in group.numbers]
-        results = results_of(named, found, hits, mass, page, stamp)
-        calibration = None
-        if texts is not None and chosen.mode == "hybrid" and not turned:
-            calibration = collection.calibrations.of(stamp.model)
+        results = results_of(named, found, hits, summaries, page, stamp)
         if calibration is None:
             return results
-        estimated = confidences(found, layer, calibration)
         return [replace(result, confidence=of) for result, of in zip(results, estimated, strict=True)]

@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from dsearch.errors import InvalidRequest
+from dsearch.search_options import MAX_FIELD_CHARACTERS
 from dsearch.store.metadata import MAX_METADATA_DEPTH
 
 MAX_DEPTH = 16
 MAX_CONDITIONS = 256
 MAX_OPERANDS = 10_000
 MAX_OPERAND_CHARACTERS = 4096
-MAX_FIELD_CHARACTERS = 1024
 
 Scalar = str | int | float | bool | None
 Order = Literal["gt", "gte", "lt", "lte"]

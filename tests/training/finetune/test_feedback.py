@@ -71,6 +71,24 @@ def test_examples_are_graded_and_weighted(synonyms: Collection) -> None:
     assert other.digest != examples.digest
 
 
+def test_what_agents_saw_and_left_is_in_the_softmax(synonyms: Collection) -> None:
+    """A page of query i shows documents i, i + 5, …: the first is read, the others are left."""
+    clicked(synonyms, "agent", list(range(10)), action="read")
+    examples = examples_from_feedback(synonyms, propensities=even_propensities()).examples
+    assert examples.negatives is not None
+    left = {f"d{(i + 5 * k) % COUNT}" for i in range(10) for k in range(1, 10)}
+    assert set(synonyms.ids_at(examples.snapshot, examples.negatives[None])[0]) == left
+    corpus, which = torch.zeros(COUNT, examples.states.shape[1]), torch.arange(len(examples))
+    batch = _Batches(examples, "cpu").of(Head(examples.states.shape[1]), corpus, which, None)
+    relevant = {int(at) for positions, _ in examples.relevant for at in positions}
+    assert set(batch.judged.tolist()) == relevant | set(examples.negatives.tolist())
+    assert examples.subset([0]).negatives is examples.negatives
+
+    clicked(synonyms, "user", list(range(10)))
+    alone = examples_from_feedback(synonyms, propensities=even_propensities(), only={"user"}).examples
+    assert alone.negatives is None  # a click says nothing of the rest of its page
+
+
 def test_keys_can_be_named_and_left_out(synonyms: Collection) -> None:
     clicked(synonyms, "a", list(range(10)))
     clicked(synonyms, "b", list(range(20)))

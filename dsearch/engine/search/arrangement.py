@@ -1,0 +1,132 @@
+"""The order and the choice of hits beyond their scores: one hit for each value of a field, and diversity.
+
+Diversity is maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998): the next hit maximises
+
+    (1 − λ) · relevance(d) − λ · max over the hits before of cos(d, hit)
+
+over the first `POOL` candidates, where the relevance of candidates is their score, scaled to 0 … 1 in the
+pool, and the cosine is that of the stored embeddings. The order does not depend on the page, so pagination
+holds. Weights and scores of hits are those of the ranking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from dsearch.engine.ranking.layer import SearchLayer
+from dsearch.engine.ranking.output import SearchOutput
+from dsearch.engine.snapshot.snapshot import NONE
+from dsearch.search_options import SearchOptions
+
+POOL = 100
+
+FieldOf = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
+
+
+def arranged(
+    output: SearchOutput,
+    layer: SearchLayer,
+    reached: Int64[np.ndarray, " batch"],
+    chosen: SearchOptions,
+    field_of: FieldOf,
+) -> SearchOutput:
+    """Return the candidates in the order of the hits; those that are no hits come last, as padding.
+
+    Args:
+        output: ranking of the candidates.
+        layer: that ranked them.
+        reached: for each query, number of candidates that reach the thresholds; these are the first ones.
+        chosen: options of the search.
+        field_of: values of a field by rows, None where it is absent.
+
+    Raises:
+        InvalidRequest: not a field.
+    """
+    if chosen.group_by is None and not chosen.diversity:
+        return output
+    orders: list[Int64[np.ndarray, " hits"]] = []
+    counts: list[int] = reached.tolist()
+    for query, count in enumerate(counts):
+        order: Int64[np.ndarray, " hits"] = np.arange(count, dtype=np.int64)
+        positions = output.positions[query, :count]
+        if chosen.group_by is not None:
+            order = order[first_of_each(field_of(layer.snapshot.rows(positions), chosen.group_by))]
+        if chosen.diversity:
+            pool: Int64[np.ndarray, " pool"] = order[:POOL]
+            scores = output.scores[query].detach().cpu().numpy()[pool]
+            embeddings = layer.snapshot.embeddings(positions[pool])
+            order = np.concatenate([pool[diverse(scores, embeddings, chosen.diversity)], order[POOL:]])
+        orders.append(order)
+    return _taken(output, orders)
+
+
+def first_of_each(values: list[Any]) -> Int64[np.ndarray, " hits"]:
+    """Indices of the first of equal values; where there is no value every one is a first."""
+    seen: set[str] = set()
+    indices: list[int] = []
+    for index, value in enumerate(values):
+        name = None if value is None else repr(value)
+        if name is None or name not in seen:
+            indices.append(index)
+        if name is not None:
+            seen.add(name)
+    return np.array(indices, np.int64)
+
+
+def diverse(
+    scores: Float[np.ndarray, " pool"], embeddings: Float[np.ndarray, "pool encoder_dim"], strength: float
+) -> Int64[np.ndarray, " pool"]:
+    """Order by maximal marginal relevance; of equals the one of the higher score comes first."""
+    count = len(scores)
+    if count < 2:
+        return np.arange(count)
+    span = float(scores.max() - scores.min())
+    relevance = (scores - scores.min()) / span if span > 0 else np.ones(count)
+    likeness = embeddings @ embeddings.T
+    nearest = np.full(count, -np.inf)
+    order: list[int] = []
+    left = np.ones(count, bool)
+    for _ in range(count):
+        penalty = nearest if order else np.zeros(count)
+        gain = np.where(left, (1 - strength) * relevance - strength * penalty, -np.inf)
+        best = int(gain.argmax())
+        order.append(best)
+        left[best] = False
+        nearest = np.maximum(nearest, likeness[best])
+    return np.array(order, np.int64)
+
+
+def _taken(output: SearchOutput, orders: list[Int64[np.ndarray, " hits"]]) -> SearchOutput:
+    """The output with its candidates in these orders, padded to its width."""
+    width = output.positions.shape[1]
+    columns = np.zeros((len(orders), width), np.int64)
+    padding = np.ones((len(orders), width), bool)
+    for query, order in enumerate(orders):
+        columns[query, : len(order)] = order
+        padding[query, : len(order)] = False
+    at, absent = torch.as_tensor(columns), torch.as_tensor(padding)
+
+    def of(values: Tensor) -> Tensor:
+        index = at.to(values.device)
+        return values.gather(-1, index if values.ndim == 2 else index[:, None].expand_as(values))
+
+    positions = np.where(padding, NONE, np.take_along_axis(output.positions, columns, 1))
+    keys = output.keys
+    if keys is not None:
+        keys = np.take_along_axis(keys, np.broadcast_to(columns[:, None], keys.shape), 2)
+    return output._replace(
+        positions=positions,
+        weights=of(output.weights).masked_fill(absent.to(output.weights.device), 0.0),
+        scores=of(output.scores),
+        dense=of(output.dense),
+        keyword=of(output.keyword),
+        head_weights=of(output.head_weights),
+        memory=None if output.memory is None else of(output.memory),
+        keys=keys,
+    )
