@@ -238,9 +238,9 @@ class QueryMemory(nn.Module):
         """Recall past queries, with γ a of each and γ r of the documents; see `attention`."""
         rows, weights = self.attention(states, above=above)
         weights = self.strength * weights
-        return Recalled(rows, weights, self._relevance(rows, weights))
+        return Recalled(rows, weights, self.relevance(rows, weights))
 
-    def _relevance(
+    def relevance(
         self, rows: Int64[Tensor, "batch near"], weights: Float[Tensor, "batch near"]
     ) -> Float[Tensor, "batch documents"]:
         """Σ_i weight_i R_ij of each judged document j."""
