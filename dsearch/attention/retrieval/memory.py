@@ -40,7 +40,7 @@ from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.products import product
 from dsearch.types import query_name
 
-NEAREST = 256  # past queries that share the attention of a query
+NEAREST = 64  # past queries that share the attention of a query
 NEIGHBOURS = 5
 LENDING = 0.03  # temperature of the borrowing weights, chosen on training queries (guide decisions)
 LENDING_LEVEL = 0.5  # cosine of the null key of borrowing: of judged documents that are less alike, little
