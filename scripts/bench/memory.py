@@ -148,7 +148,7 @@ def found_share(memory, asked) -> float:
     index, memory.index = memory.index, None
     exact = memory.attention(asked)[1].sum()
     memory.index = index
-    return float(memory.attention(asked)[1].sum() / exact)
+    return (memory.attention(asked)[1].sum() / exact).item()
 
 
 if __name__ == "__main__":

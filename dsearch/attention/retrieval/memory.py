@@ -40,7 +40,7 @@ from dsearch.errors import DimensionMismatch, InvalidRequest
 from dsearch.products import product
 from dsearch.types import query_name
 
-NEAREST = 256  # past queries that share the attention of a query
+NEAREST = 64  # past queries that share the attention of a query
 NEIGHBOURS = 5
 LENDING = 0.03  # temperature of the borrowing weights, chosen on training queries (guide decisions)
 LENDING_LEVEL = 0.5  # cosine of the null key of borrowing: of judged documents that are less alike, little
@@ -238,9 +238,9 @@ class QueryMemory(nn.Module):
         """Recall past queries, with γ a of each and γ r of the documents; see `attention`."""
         rows, weights = self.attention(states, above=above)
         weights = self.strength * weights
-        return Recalled(rows, weights, self._relevance(rows, weights))
+        return Recalled(rows, weights, self.relevance(rows, weights))
 
-    def _relevance(
+    def relevance(
         self, rows: Int64[Tensor, "batch near"], weights: Float[Tensor, "batch near"]
     ) -> Float[Tensor, "batch documents"]:
         """Σ_i weight_i R_ij of each judged document j."""

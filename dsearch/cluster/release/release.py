@@ -5,6 +5,7 @@
                  documents.db …              the texts and metadata of its documents (a store of its own)
                  generations/000012/…        an ordinary generation of them (index/README.md)
                  frequencies.npy             df of each term in the whole generation
+                 rows.npy                    the home's row of each document, by which a query memory names it
              001/…
 
 A shard has the documents at positions `offset` to `offset + documents − 1` of the generation: the shards in
@@ -25,6 +26,7 @@ from dsearch.index.durable import file_digest, files_below
 from dsearch.index.manifest import MANIFEST_NAME
 
 RELEASE_NAME, SHARD_NAME, FREQUENCIES_NAME = "release.json", "shard.json", "frequencies.npy"
+ROWS_NAME = "rows.npy"  # a release of before query memories has none
 FORMAT = 1
 
 # SQLite creates these when it opens the database; the lock file is empty.

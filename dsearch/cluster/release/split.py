@@ -18,6 +18,7 @@ import numpy as np
 
 from dsearch.cluster.release.release import (
     FREQUENCIES_NAME,
+    ROWS_NAME,
     Release,
     ShardEntry,
     ShardManifest,
@@ -141,6 +142,7 @@ def _write_shard(part: _Part, folder: Path, number: int) -> ShardEntry:
         keyword=keyword,
     )
     np.save(folder / FREQUENCIES_NAME, keyword.statistics.frequencies)
+    np.save(folder / ROWS_NAME, np.asarray(generation.rows[part.start : part.stop]))
     shard = ShardManifest(
         collection=source.name,
         generation=generation.number,

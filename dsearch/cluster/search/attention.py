@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Protocol, cast, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,15 +19,30 @@ from torch import Tensor
 
 from dsearch.attention import refine
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.cluster.errors import ShardsLost
 from dsearch.cluster.release.release import Release
 from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked
-from dsearch.cluster.wire.messages import HitPreview, PoolResult, Proposal, ProposalRequest, ShardHit
+from dsearch.cluster.wire.messages import (
+    HitPreview,
+    MemoryContent,
+    PastQueries,
+    PoolResult,
+    Proposal,
+    ProposalRequest,
+    ShardHit,
+)
+from dsearch.engine.models.memory import memory_bytes
 from dsearch.engine.ranking.coverage import mass_of
 from dsearch.engine.ranking.layer import HOP_CANDIDATES
+from dsearch.engine.ranking.memory import AT_ONCE
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.errors import InvalidRequest
+from dsearch.search_options import COVERAGE_DOCUMENTS
 from dsearch.store.filters.parse import Filter
 from dsearch.types import Mode
+
+_ASKED_AGAIN = 4
 
 
 @runtime_checkable
@@ -54,6 +71,7 @@ class ShardQuery:
         excluded: phrases that documents must not contain.
         coverage: whether to compute the covered mass.
         preview: documents to send with the proposals; used for a single query with a single head.
+        past: past queries of the head's memory.
     """
 
     texts: list[str] | None
@@ -64,6 +82,7 @@ class ShardQuery:
     excluded: tuple[str, ...] = ()
     coverage: bool = False
     preview: HitPreview | None = None
+    past: PastQueries | None = None
 
     @property
     def words(self) -> list[str] | None:
@@ -85,6 +104,7 @@ class ShardQuery:
             temperature=float(head.temperature),
             weighting=head.keyword_weighting,
             preview=self.preview if folded.shape[:2] == (1, 1) else None,
+            past=self.past,
         )
 
 
@@ -147,6 +167,10 @@ class ShardedAttention:
         if hops < 1:
             raise InvalidRequest(f"hops={hops}; use an integer of at least 1")
         queries = head.queries(states)
+        if head.memory and query.mode != "keyword":
+            past = self._past(head.memory, states)
+            # What every document of a large collection borrows takes minutes.
+            query = replace(query, past=past, coverage=query.coverage and past.borrowers)
         for _ in range(hops - 1):
             before = replace(query, coverage=False, preview=None)
             answer = self._read(queries, head, before, lost)
@@ -175,7 +199,7 @@ class ShardedAttention:
         folded = head.fold(queries)
         question = query.question(folded, head)
         numbers = [number for number in range(len(self.release.shards)) if number not in lost]
-        answers = cast("dict[int, Proposal]", self._shards.ask("propose", dict.fromkeys(numbers, question)))
+        answers = self._proposals(dict.fromkeys(numbers, question), head)
         offsets = {number: self.release.shards[number].offset for number in numbers}
         candidates, documents = merged(answers, offsets, question)
         output, by_weight = ranked(candidates, folded, head, question)
@@ -183,9 +207,39 @@ class ShardedAttention:
         entries = {at: entry for answer in answers.values() for at, entry in answer.hits.items()}
         return ShardedOutput(output, by_weight, mass, entries)
 
+    def _proposals(self, questions: Mapping[int, ProposalRequest], head: Head) -> dict[int, Proposal]:
+        """Ask for proposals; shards that lack the memory get it, as often as another copy of one answers."""
+        answers = cast("dict[int, Proposal]", self._shards.ask("propose", questions))
+        for _ in range(_ASKED_AGAIN):
+            lacking = [number for number, answer in answers.items() if answer.lacks_memory]
+            if not lacking:
+                return answers
+            assert head.memory is not None
+            shipped = MemoryContent(name_of(head.memory), memory_bytes(head.memory))
+            self._shards.ask("learn", dict.fromkeys(lacking, shipped))
+            again = {number: questions[number] for number in lacking}
+            answers |= cast("dict[int, Proposal]", self._shards.ask("propose", again))
+        raise ShardsLost(number for number, answer in answers.items() if answer.lacks_memory)
+
+    def _past(self, memory: QueryMemory, states: Float[Tensor, "batch encoder_dim"]) -> PastQueries:
+        rows, weights, _ = memory(states)
+        documents = self.release.documents
+        few = documents <= COVERAGE_DOCUMENTS and len(states) * documents <= AT_ONCE
+        return PastQueries(name_of(memory), rows.numpy().copy(), weights.float().numpy(), few)
+
     def _pool(self, answer: ShardedOutput, head: Head, most: int) -> list[PoolResult]:
         requests = poolings(answer.output, answer.candidates, head, most)
         return list(self._shards.ask("pool", requests).values()) if requests else []
+
+
+_names: WeakKeyDictionary[QueryMemory, str] = WeakKeyDictionary()
+
+
+def name_of(memory: QueryMemory) -> str:
+    """Name of a memory by its content."""
+    if memory not in _names:
+        _names[memory] = sha256(memory_bytes(memory)).hexdigest()
+    return _names[memory]
 
 
 def _mass(

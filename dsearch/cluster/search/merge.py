@@ -37,6 +37,7 @@ class Candidates:
         shards: shard number of each candidate, −1 for padding.
         keys: the shard's number of the key that each head chose, −1 for padding.
         passages: True if any of these documents has more than one key.
+        memory: γ M(q, d); None without a query memory.
     """
 
     positions: Int64[np.ndarray, "batch candidates"]
@@ -45,6 +46,7 @@ class Candidates:
     shards: Int64[np.ndarray, "batch candidates"]
     keys: Int64[np.ndarray, "batch heads candidates"]
     passages: bool
+    memory: Float32[np.ndarray, "batch candidates"] | None = None
 
 
 def merged(
@@ -66,7 +68,13 @@ def merged(
     widths = [proposal.positions.shape[1] for proposal in every]
     shards = np.broadcast_to(np.repeat(np.array(numbers, np.int64), widths), positions.shape)
     keys = np.concatenate([_keys(proposals[number], offsets[number]) for number in numbers], axis=2)
-    chosen = _chosen(positions, dense, keyword, documents, question)
+    memory, leading = None, None
+    if question.past is not None:
+        parts = [(proposal.memory, proposal.by_memory) for proposal in every]
+        memory = np.concatenate([scores for scores, _ in parts if scores is not None], axis=1)
+        proposable = np.concatenate([of for _, of in parts if of is not None], axis=1)
+        leading = np.where(proposable, memory, 0.0)
+    chosen = _chosen(positions, dense, keyword, leading, documents, question)
     width = int(chosen.sum(axis=1).max(initial=0))
     order = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # chosen ones first, by position
     valid = np.take_along_axis(chosen, order, 1)
@@ -82,6 +90,7 @@ def merged(
         shards=taken(shards, NONE),
         keys=taken(keys, NONE),
         passages=any(proposal.keys is not None for proposal in every),
+        memory=None if memory is None else taken(memory, 0.0),
     )
     return candidates, documents
 
@@ -97,6 +106,7 @@ def _chosen(
     positions: Int64[np.ndarray, "batch every"],
     dense: Float32[np.ndarray, "batch heads every"],
     keyword: Float32[np.ndarray, "batch every"],
+    leading: Float32[np.ndarray, "batch every"] | None,
     documents: int,
     question: ProposalRequest,
 ) -> Bool[np.ndarray, "batch every"]:
@@ -112,6 +122,10 @@ def _chosen(
         by_words = np.zeros(positions.shape, bool)
         np.put_along_axis(by_words, _best(keyword, most), True, 1)
         chosen |= by_words & (keyword > 0)
+    if leading is not None:
+        by_memory = np.zeros(positions.shape, bool)
+        np.put_along_axis(by_memory, _best(leading, most), True, 1)
+        chosen |= by_memory & (leading > 0)
     return chosen & valid
 
 
@@ -135,6 +149,9 @@ def ranked(
         weight = torch.as_tensor(question.keyword_weight)
         keyword = keyword_part(weight, torch.as_tensor(candidates.keyword))
     raw = dense + keyword
+    memory = None if candidates.memory is None else torch.as_tensor(candidates.memory)
+    if memory is not None:
+        raw = raw + memory[:, None]
     mask = torch.as_tensor(candidates.positions != NONE)
     head_weights = POOLINGS["soft"](temper(raw, head.temperature), mask.unsqueeze(1))
     weights = mix(head_weights, head.mixture)
@@ -153,6 +170,7 @@ def ranked(
         shards=np.take_along_axis(candidates.shards, places, 1),
         keys=np.take_along_axis(candidates.keys, places[:, None], 2),
         passages=candidates.passages,
+        memory=None if candidates.memory is None else np.take_along_axis(candidates.memory, places, 1),
     )
     output = SearchOutput(
         context=folded.new_zeros(len(folded), 0),
@@ -163,6 +181,7 @@ def ranked(
         keyword=keyword.gather(2, along),
         head_weights=head_weights.gather(2, along),
         folded=folded,
+        memory=None if memory is None else memory.gather(1, order),
         keys=by_weight.keys if by_weight.passages else None,
     )
     return output, by_weight
@@ -171,7 +190,7 @@ def ranked(
 def poolings(output: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, PoolRequest]:
     """Build the pooling request of each shard: the first `most` candidates of each query."""
     shards, keys = candidates.shards[:, :most], candidates.keys[:, :, :most]
-    logits = ((output.dense + output.keyword) / head.temperature)[:, :, :most].numpy()
+    logits = (output.raw / head.temperature)[:, :, :most].numpy()
     requests: dict[int, PoolRequest] = {}
     for shard in np.unique(shards[shards != NONE]).tolist():
         here = shards == shard

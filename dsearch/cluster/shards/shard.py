@@ -16,13 +16,15 @@ from jaxtyping import Float32, Int64
 
 from dsearch.attention import Partial
 from dsearch.attention.retrieval.maxp import best_passages
-from dsearch.cluster.release.release import FREQUENCIES_NAME, ShardManifest
+from dsearch.cluster.release.release import FREQUENCIES_NAME, ROWS_NAME, ShardManifest
 from dsearch.cluster.shards import training as shard_training
+from dsearch.cluster.shards.memory import RecalledHere, ShardMemories
 from dsearch.cluster.wire.messages import (
     GatherRequest,
     GatherResult,
     HitPreview,
     HitRequest,
+    MemoryContent,
     Part,
     PoolRequest,
     PoolResult,
@@ -51,10 +53,18 @@ class Shard:
         manifest: its files.
         store: its documents.
         state: its part of the generation.
+        rows: row of each document in the home; None in a release of before query memories.
     """
 
-    def __init__(self, manifest: ShardManifest, store: Store, state: Snapshot):
+    def __init__(
+        self,
+        manifest: ShardManifest,
+        store: Store,
+        state: Snapshot,
+        rows: Int64[np.ndarray, " documents"] | None = None,
+    ):
         self.manifest = manifest
+        self._memories = ShardMemories(state, rows)
         self.store = store
         self.state = state
         self._narrowed = NarrowedStates(store)
@@ -83,7 +93,8 @@ class Shard:
         nothing = np.empty(0, np.int64)
         fresh = Fresh.of(nothing, np.empty((0, generation.manifest.encoder_dim), np.float32), [], keyword)
         state = Snapshot.of(generation, fresh, nothing, manifest.sequence)
-        return cls(manifest, Store.open(folder, readonly=True), state)
+        rows = np.load(folder / ROWS_NAME, allow_pickle=False) if (folder / ROWS_NAME).exists() else None
+        return cls(manifest, Store.open(folder, readonly=True), state, rows)
 
     def close(self) -> None:
         """Close its files."""
@@ -95,7 +106,18 @@ class Shard:
             state = self._narrowed.narrowed(self.state, question.filter).weighed(question.weighting)
             if question.required or question.excluded:
                 state = state.holding(ParsedQuery("", question.required, question.excluded))
-            legs = Legs(state, question.texts, mode=question.mode, candidates=question.candidates)
+            past = None
+            if question.past is not None:
+                past = self._memories.of(question.past, state)
+                if past is None:
+                    return _without_memory(question, state.documents)
+            legs = Legs(
+                state,
+                question.texts,
+                mode=question.mode,
+                candidates=question.candidates,
+                further=None if past is None else past.best(question.candidates),
+            )
             positions = np.ascontiguousarray(legs.propose(torch.as_tensor(question.folded)))
             dense, keys = _dense(state, question, positions)
             keyword = legs.keyword_scores(positions)
@@ -105,10 +127,17 @@ class Shard:
                 dense=dense,
                 keyword=np.zeros(positions.shape, np.float32) if keyword is None else keyword,
                 keys=keys,
-                partition=_partition(state, question, legs) if question.partition else None,
+                partition=_partition(state, question, legs, past) if question.partition else None,
+                memory=None if past is None else past.scores(positions),
+                by_memory=None if past is None else past.proposable(positions),
             )
         preview = question.preview
         return proposal if preview is None else self._with_preview(proposal, question, preview)
+
+    def learn(self, shipped: MemoryContent) -> bool:
+        """Take a query memory; raises NotInCluster if the release is older than query memories."""
+        self._memories.learn(shipped)
+        return True
 
     def pool(self, pooling: PoolRequest) -> PoolResult:
         """Compute the (max, sum, context) triple of some candidates, with embeddings as values."""
@@ -161,6 +190,8 @@ class Shard:
         logits = proposal.dense[0, 0]
         if question.keyword_weight is not None:
             logits = logits + question.keyword_weight[0] * proposal.keyword[0]
+        if proposal.memory is not None:
+            logits = logits + proposal.memory[0]
         valid = proposal.positions[0] != NONE
         best = np.argsort(np.where(valid, -logits, np.inf), kind="stable")[: min(preview.most, valid.sum())]
         positions = proposal.positions[0, best].tolist()
@@ -213,7 +244,16 @@ def _dense(
     return every.gather(2, taken).numpy(), np.where(positions[:, None] == NONE, NONE, keys)
 
 
-def _partition(state: Snapshot, question: ProposalRequest, legs: Legs) -> Float32[np.ndarray, "batch heads"]:
+def _without_memory(question: ProposalRequest, documents: int) -> Proposal:
+    batch, heads, _ = question.folded.shape
+    nothing = np.zeros((batch, 0), np.float32)
+    positions, dense = np.zeros((batch, 0), np.int64), np.zeros((batch, heads, 0), np.float32)
+    return Proposal(documents, positions, dense, nothing, None, None, lacks_memory=True)
+
+
+def _partition(
+    state: Snapshot, question: ProposalRequest, legs: Legs, past: RecalledHere | None
+) -> Float32[np.ndarray, "batch heads"]:
     weight = question.keyword_weight
     return whole_log_partition(
         state,
@@ -224,4 +264,5 @@ def _partition(state: Snapshot, question: ProposalRequest, legs: Legs) -> Float3
         temperature=torch.tensor(question.temperature),
         dense_of_all=legs.dense_of_all,
         keyword_of_all=legs.keyword_of_all,
+        memory_of_all=None if past is None else past.of_all(),
     ).numpy()

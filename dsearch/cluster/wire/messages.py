@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Bool, Float32, Int64
 
 from dsearch.store.filters.parse import Filter
 from dsearch.types import Document, Highlight, Mode, Passage
@@ -60,6 +60,31 @@ class HitPreview:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryContent:
+    """A query memory on its way to a shard: its name, and the bytes of its file."""
+
+    name: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PastQueries:
+    """Past queries that the queries of a request attend to.
+
+    Attributes:
+        name: of the memory; a shard that does not know it answers so, and gets it.
+        rows: numbers of past queries.
+        weights: γ a of each.
+        borrowers: whether documents that borrow are proposed, too, as in a small collection.
+    """
+
+    name: str
+    rows: Int64[np.ndarray, "batch near"]
+    weights: Float32[np.ndarray, "batch near"]
+    borrowers: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ProposalRequest:
     """Queries after projection and folding: a shard needs no model to answer them.
 
@@ -76,6 +101,7 @@ class ProposalRequest:
         temperature: t, for the partition function.
         weighting: (k1, b) of the keyword score; None for those of the generation.
         preview: documents to return at once, for a single query of a single head.
+        past: past queries of the memory; None without one.
     """
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -90,6 +116,7 @@ class ProposalRequest:
     temperature: float
     weighting: tuple[float, float] | None = None
     preview: HitPreview | None = None
+    past: PastQueries | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +131,9 @@ class Proposal:
         keys: the shard's number of the key that each head chose; None if every document has only one.
         partition: log Σ exp(logit) over all admitted documents; None if it was not requested.
         hits: documents that `preview` requested, by position.
+        memory: γ M(q, d); None without a memory.
+        by_memory: candidates that its leg may propose.
+        lacks_memory: True in place of candidates if the shard does not know the memory.
     """
 
     documents: int
@@ -113,6 +143,9 @@ class Proposal:
     keys: Int64[np.ndarray, "batch heads candidates"] | None
     partition: Float32[np.ndarray, "batch heads"] | None
     hits: dict[int, ShardHit] = field(default_factory=dict)
+    memory: Float32[np.ndarray, "batch candidates"] | None = None
+    by_memory: Bool[np.ndarray, "batch candidates"] | None = None
+    lacks_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

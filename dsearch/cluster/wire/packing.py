@@ -21,6 +21,7 @@ _CLASSES = (
     *(messages.ShardAttendRequest, messages.Part, messages.Upstream),
     *(messages.ProposalRequest, messages.Proposal, messages.HitPreview),
     *(messages.HitRequest, messages.ShardHit, messages.PoolRequest, messages.PoolResult),
+    *(messages.MemoryContent, messages.PastQueries),
     *(messages.GatherRequest, messages.GatherResult, Document, Highlight, Passage),
     *get_args(parse.Filter),
 )

@@ -25,7 +25,7 @@ from dsearch.products import product
 from dsearch.search_options import COVERAGE_DOCUMENTS
 
 _Compute = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-_AT_ONCE = 1 << 22  # similarities of documents and judged documents that are in memory together
+AT_ONCE = 1 << 22  # similarities of documents and judged documents that are in memory together
 
 
 class SnapshotMemory:
@@ -92,15 +92,17 @@ class SnapshotMemory:
         """A bound on γ M of any document: none has more than the judged document with the most."""
         return recalled.relevance.amax(1).clamp_min(0.0)
 
-    def best(self, recalled: Recalled, count: int) -> Int64[np.ndarray, "batch found"]:
-        """Positions of the visible documents with the largest M above 0, −1 behind.
+    def best(
+        self, recalled: Recalled, count: int, *, borrowers: bool | None = None
+    ) -> Int64[np.ndarray, "batch found"]:
+        """Positions of the visible documents with the largest M above 0, ties by position, −1 behind.
 
         In a large collection these are judged documents alone: who borrows from them is like them, and is
-        proposed by the dense leg.
+        proposed by the dense leg. `borrowers` says which, for a part of a collection.
         """
         relevance, excluded = recalled.relevance.detach(), self.snapshot.excluded
-        if self._few(len(relevance)):
-            scores, positions = self.of_all(recalled).detach(), None
+        if self._few(len(relevance)) if borrowers is None else borrowers:
+            scores, positions = self.of_all(recalled).detach(), np.arange(self.snapshot.positions)
             if excluded is not None:
                 scores = scores.masked_fill(torch.as_tensor(excluded).to(scores.device), 0.0)
         else:
@@ -111,9 +113,18 @@ class SnapshotMemory:
             scores = relevance
             if hidden.any():
                 scores = scores.masked_fill(torch.as_tensor(hidden).to(scores.device), 0.0)
-        best = scores.topk(min(count, scores.shape[1]), dim=1)
-        at = best.indices.cpu().numpy()
-        return np.where(best.values.cpu().numpy() > 0, at if positions is None else positions[at], NONE)
+        best = np.full((len(scores), min(count, scores.shape[1])), NONE, np.int64)
+        if best.shape[1]:
+            least = scores.topk(best.shape[1], dim=1).values[:, -1:].cpu().numpy()
+            for row, line, at_least in zip(best, scores.cpu().numpy(), least, strict=True):
+                chosen = np.flatnonzero((line >= at_least) & (line > 0))
+                order = np.lexsort((positions[chosen], -line[chosen]))[: len(row)]
+                row[: len(order)] = positions[chosen[order]]
+        return best
+
+    def is_judged(self, positions: Int64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
+        """True for documents that have grades of their own."""
+        return (self._judged[np.maximum(positions, 0)] != NONE) & (positions != NONE)
 
     def sources(
         self, recalled: Recalled, query: int, position: int
@@ -154,7 +165,7 @@ class SnapshotMemory:
         return matrix
 
     def _few(self, batch: int) -> bool:
-        return self.snapshot.positions <= COVERAGE_DOCUMENTS and batch * self.snapshot.positions <= _AT_ONCE
+        return self.snapshot.positions <= COVERAGE_DOCUMENTS and batch * self.snapshot.positions <= AT_ONCE
 
     def _lent(
         self, positions: Int64[np.ndarray, "batch candidates"]
@@ -212,7 +223,7 @@ def _nearest_lenders(
         similar.append(torch.einsum("bd,bnd->bn", embeddings, keys).masked_fill(near < 0, -torch.inf))
     if start < memory.documents:
         lenders = memory.codes[start:].float() * memory.scales[start:].float()[:, None]
-        most, step = min(NEIGHBOURS, len(lenders)), max(1, _AT_ONCE // len(lenders))
+        most, step = min(NEIGHBOURS, len(lenders)), max(1, AT_ONCE // len(lenders))
         best = [product(part, lenders).topk(most, dim=1) for part in _split(embeddings, step)]
         numbers.append(torch.cat([part.indices for part in best]) + start)
         similar.append(torch.cat([part.values for part in best]))

@@ -1,0 +1,109 @@
+"""Query memories on a shard: which of its documents were judged, and what the others borrow.
+
+A memory travels to a shard once, with the embeddings of all judged documents, since a document borrows from
+those of other shards too. Requests bring the past queries that theirs attend to, so that every shard gives a
+document the score that one machine gives it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor
+
+from dsearch.attention.retrieval.memory import QueryMemory, Recalled
+from dsearch.cluster.wire.messages import MemoryContent, PastQueries
+from dsearch.engine.models.memory import memory_from_bytes
+from dsearch.engine.ranking.memory import SnapshotMemory
+from dsearch.engine.snapshot.snapshot import NONE, Snapshot
+from dsearch.errors import NotInCluster
+
+MOST = 4  # memories: live versions, before and after insertions
+
+
+class RecalledHere:
+    """Past queries of a request, over the documents of a state.
+
+    Args:
+        memory: of the state.
+        past: past queries that the queries attend to.
+    """
+
+    def __init__(self, memory: SnapshotMemory, past: PastQueries):
+        self._memory, self._borrowers = memory, past.borrowers
+        rows, weights = torch.as_tensor(past.rows), torch.as_tensor(past.weights)
+        self._recalled = Recalled(rows, weights, memory.memory.relevance(rows, weights))
+
+    def best(self, count: int) -> Int64[np.ndarray, "batch found"]:
+        """Positions of the documents with the largest M."""
+        return self._memory.best(self._recalled, count, borrowers=self._borrowers)
+
+    def scores(
+        self, positions: Int64[np.ndarray, "batch candidates"]
+    ) -> Float32[np.ndarray, "batch candidates"]:
+        """γ M of candidates, 0 at −1."""
+        return self._memory.scores(self._recalled, positions).numpy()
+
+    def proposable(
+        self, positions: Int64[np.ndarray, "batch candidates"]
+    ) -> Bool[np.ndarray, "batch candidates"]:
+        """Candidates that one machine would propose by M, if it were large enough."""
+        return positions != NONE if self._borrowers else self._memory.is_judged(positions)
+
+    def of_all(self) -> Float[Tensor, "batch positions"]:
+        """γ M of every position."""
+        return self._memory.of_all(self._recalled)
+
+
+class ShardMemories:
+    """The memories that a shard knows; for many threads.
+
+    Args:
+        state: documents of the shard.
+        rows: row of each in the home; None in a release of before query memories.
+    """
+
+    def __init__(self, state: Snapshot, rows: Int64[np.ndarray, " documents"] | None):
+        self._state, self._rows = state, rows
+        self._lock = threading.Lock()
+        self._memories: OrderedDict[str, QueryMemory] = OrderedDict()
+        self._over: SnapshotMemory | None = None
+
+    def learn(self, shipped: MemoryContent) -> None:
+        """Take a memory, whose documents are named by rows of the home.
+
+        Raises:
+            NotInCluster: the release does not tell these rows.
+        """
+        if self._rows is None:
+            raise NotInCluster(
+                "this release is older than query memories, so its shards cannot serve one; publish the "
+                "collection again, or ask with another model"
+            )
+        memory = memory_from_bytes(shipped.content)
+        judged = memory.rows.numpy()
+        at = np.minimum(np.searchsorted(self._rows, judged), max(len(self._rows) - 1, 0))
+        here = self._rows[at] == judged if len(self._rows) else np.zeros(len(judged), bool)
+        own = np.where(here, self._state.rows(np.where(here, at, NONE)), NONE)
+        memory.rows = torch.as_tensor(own)
+        with self._lock:
+            self._memories[shipped.name] = memory
+            while len(self._memories) > MOST:
+                self._memories.popitem(last=False)
+
+    def of(self, past: PastQueries, state: Snapshot) -> RecalledHere | None:
+        """Return past queries over the documents of a state; None if the memory is unknown."""
+        with self._lock:
+            memory = self._memories.get(past.name)
+            if memory is not None:
+                self._memories.move_to_end(past.name)
+        if memory is None:
+            return None
+        over = self._over
+        if over is None or over.memory is not memory or over.snapshot is not state:
+            over = self._over = SnapshotMemory(memory, state)
+        return RecalledHere(over, past)

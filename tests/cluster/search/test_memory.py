@@ -1,0 +1,114 @@
+"""Shards serve a query memory as one machine does: scores, candidates, covered mass, hops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cluster_checks import WORDS, require_same, sharded
+from support.fakes import HashingEncoder
+
+import dsearch.engine.ranking.memory as ranking_memory
+from dsearch.cluster.release.release import ROWS_NAME
+from dsearch.cluster.search import attention
+from dsearch.cluster.search.search import ShardedSearch
+from dsearch.cluster.shards.memory import ShardMemories
+from dsearch.cluster.wire.messages import MemoryContent
+from dsearch.engine import Collection, SearchEngine
+from dsearch.engine.models.files import save_model
+from dsearch.errors import NotInCluster
+from dsearch.search_options import SearchOptions
+from dsearch.training import remember
+from dsearch.types import Document
+
+PAST = {f"p{n}": f"{WORDS[n]} {WORDS[(n * 5 + 2) % 16]}" for n in range(12)}
+JUDGED = {f"p{n}": {f"d{(n * 7) % 60}": 2.0, f"d{(n * 11 + 3) % 60}": 1.0} for n in range(12)}
+
+
+@pytest.fixture(scope="module")
+def food(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    """Sixty documents, some of them changed and deleted, and twelve judged queries."""
+    with SearchEngine(tmp_path_factory.mktemp("past") / "home", encoder=HashingEncoder) as engine:
+        food = engine.create("food")
+        texts = [f"{WORDS[n % 16]} {WORDS[(n * 3 + 1) % 16]} number{n}" for n in range(60)]
+        food.ingest([Document(f"d{n}", text, metadata={"even": n % 2 == 0}) for n, text in enumerate(texts)])
+        remember(food, PAST, JUDGED, accept=True)
+        food.upsert([Document("d7", "pear changed")])
+        food.delete(["d14"])
+        food.refresh()
+        yield food
+
+
+@pytest.fixture(scope="module")
+def shards(food: Collection, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardedSearch]:
+    with sharded(food, tmp_path_factory.mktemp("release") / "three", 3) as search:
+        yield search
+
+
+@pytest.mark.parametrize("query", ["apple cheese", "honey ice", "number7 pear"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mode": "dense"},
+        {"mode": "keyword"},
+        {"candidates": 3, "limit": 3},
+        {"hops": 2, "hop_strength": 0.5},
+        {"explain": True, "filter": {"even": {"eq": True}}},
+    ],
+)
+def test_shards_equal_one_machine(
+    food: Collection, shards: ShardedSearch, query: str, options: dict[str, Any]
+) -> None:
+    assert food.live_model == "v1"
+    found = shards.search([query], "v1", SearchOptions(**options))[0]
+    expected = food.search(query, **options)
+    require_same(found, expected)
+    assert found.hits
+    if options.get("explain"):
+        for ours, theirs in zip(found.hits, expected.hits, strict=True):
+            assert ours.explain is not None
+            assert theirs.explain is not None
+            assert ours.explain.memory == pytest.approx(theirs.explain.memory, abs=1e-5)
+        assert query != "apple cheese" or any(hit.explain.memory > 0.1 for hit in found.hits if hit.explain)
+
+
+def test_in_a_large_collection_judged_documents_alone_are_proposed(
+    food: Collection, shards: ShardedSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "COVERAGE_DOCUMENTS", 10)
+    monkeypatch.setattr(ranking_memory, "COVERAGE_DOCUMENTS", 10)
+    for query in PAST.values():
+        options: dict[str, Any] = {"candidates": 4, "limit": 4, "coverage": False}
+        require_same(shards.search([query], "v1", SearchOptions(**options))[0], food.search(query, **options))
+
+
+def test_several_heads_and_an_insertion(food: Collection, shards: ShardedSearch) -> None:
+    """A memory with more rows is another one, which the shards get when they are asked with it."""
+    from dsearch.attention.retrieval.head import Head
+
+    memory = food.stored_head("v1").memory
+    assert memory is not None
+    headed = Head(32, heads=2, rank=4, seed=1).remembering(memory)
+    version = save_model(food.store, headed, parent="v0", record={})
+    for _ in range(2):
+        options: dict[str, Any] = {"limit": 5, "model": version}
+        require_same(
+            shards.search(["zebra lion"], version, SearchOptions(**options))[0],
+            food.search("zebra lion", **options),
+        )
+        done = remember(food, {"z": "zebra lion"}, {"z": {"d20": 1.0}})
+    food.remembered.drop_after(done.sequence - 2)
+
+
+def test_a_release_of_before_memories_says_so(shards: ShardedSearch, food: Collection) -> None:
+    memories = ShardMemories(food.snapshot, None)
+    with pytest.raises(NotInCluster, match="publish the collection again"):
+        memories.learn(MemoryContent("m", b""))
+
+
+def test_rows_of_the_home_are_part_of_a_release(food: Collection, tmp_path: Path) -> None:
+    with sharded(food, tmp_path / "two", 2):
+        assert len(list((tmp_path / "two").rglob(ROWS_NAME))) == 4  # of the shards, and of their generations
