@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from support.fakes import HashingEncoder
 
 from dsearch.engine import Collection, SearchEngine
@@ -105,3 +106,20 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="the extra lm is not installed")
     with pytest.raises(EncoderUnavailable, match="no GGUF file in"):
         QuestionWriter(tmp_path)
+
+
+def test_out_of_memory_halves_the_batch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def small(_: QuestionWriter, passages: Sequence[str]) -> list[str]:
+        if len(passages) > 2:
+            raise torch.OutOfMemoryError("does not fit")
+        return [f"what is {passage}?" for passage in passages]
+
+    monkeypatch.setattr(QuestionWriter, "_written", small)
+    writer = QuestionWriter.__new__(QuestionWriter)  # without a model
+    assert writer.questions(list("abcde")) == [f"what is {letter}?" for letter in "abcde"]
+    assert "out of memory: 2 passages are read at a time" in caplog.text
+    monkeypatch.setattr(QuestionWriter, "_written", lambda *_: small(writer, "abc"))
+    with pytest.raises(torch.OutOfMemoryError):
+        writer.questions(["one"])
