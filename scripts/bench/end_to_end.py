@@ -37,6 +37,7 @@ import torch
 import dsearch
 from dsearch.corpus import BeirFolder
 from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import InvalidRequest
 from dsearch.evaluation import evaluate, read_qrels
 from dsearch.evaluation.judged_data import read_judged_data
 from dsearch.jobs import TrainingJob
@@ -175,7 +176,11 @@ def print_collection(
     base = ndcg_of(collection, qrels, texts, "v0")
     print(f"| {folder.name} | nothing | {len(base)} | | {base.mean():.3f} | |", flush=True)
     for name, job in jobs.items():
-        learned = run_training(collection, job)
+        try:
+            learned = run_training(collection, job)
+        except InvalidRequest as error:  # nothing to learn from
+            print(f"| {folder.name} | {name} | | {error} | | |", flush=True)
+            continue
         registered = learned.register(collection, job)
         values = ndcg_of(collection, qrels, texts, registered.version)
         verdict = "passed" if registered.live == registered.version else "refused"
