@@ -25,6 +25,7 @@ from dsearch.cli.commands import (
 )
 from dsearch.cli.services import mcp, watch
 from dsearch.cli.session import remember_home
+from dsearch.cli.training import synthesize
 
 app = typer.Typer(
     name="dsearch",
@@ -51,6 +52,7 @@ for command in (
     mcp.mcp,
     tune.tune,
     train.train,
+    synthesize.synthesize,
     evaluate.evaluate,
     evaluate.compare,
     evaluate.run,

@@ -34,6 +34,7 @@ STAGES = {
     "train": "training on all",
     "settings": "trying settings",
     "search": "searching",
+    "questions": "writing questions",
     "send": "sending",
     "purge": "writing the database anew",
 }

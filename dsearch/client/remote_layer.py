@@ -175,7 +175,8 @@ class RemoteSearch(nn.Module):
             return self.encoder.embed(list(texts), "query")
         if (encoder := self._frozen[0]) is None:
             raise InvalidRequest("query_states() of a layer without an encoder; make it with encoder=…")
-        return torch.as_tensor(encoder.encode_queries(list(texts)))
+        device = None if self.head is None else next(self.head.parameters()).device
+        return torch.as_tensor(encoder.encode_queries(list(texts)), device=device)
 
     def with_model(self, version: str) -> RemoteSearch:
         """The same search by another version of the server, without parameters to train.

@@ -86,7 +86,12 @@ class CollectionLayer(SearchLayer):
         if not self._frozen:
             with self._source() as collection:
                 self._frozen.append(collection.encoder_of(self.version))
-        return torch.as_tensor(self._frozen[0].encode_queries(list(texts)))
+        return torch.as_tensor(self._frozen[0].encode_queries(list(texts)), device=self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the head, and so of the layer."""
+        return next(self.head.parameters()).device
 
     def refresh(self) -> None:
         """Search the documents as they are now: later steps see what was added and deleted meanwhile.
@@ -109,12 +114,12 @@ class CollectionLayer(SearchLayer):
             return collection.ids_at(self.snapshot, positions)
 
     def with_model(self, version: str) -> CollectionLayer:
-        """Open the same search by another version, without an encoder that learns.
+        """Open the same search by another version, on the same device, without an encoder that learns.
 
         Raises:
             ModelNotFound, CorruptData.
         """
-        return CollectionLayer(self._source, version, **self._options)
+        return CollectionLayer(self._source, version, **self._options).to(self.device)
 
 
 def open_layer(

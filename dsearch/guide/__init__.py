@@ -14,6 +14,7 @@ _ORDER = (
     "getting-started",
     "finding",
     "indexes",
+    "languages",
     "training",
     "differentiable",
     "end-to-end",

@@ -6,7 +6,9 @@ from dsearch.training.data.actions import ACTIONS, Action
 from dsearch.training.data.clicks import ClickOptions, Graded, graded_pages
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
 from dsearch.training.data.propensity import Propensities, propensities_from_pages
+from dsearch.training.data.synthesis import SynthesisResult, synthesize
 from dsearch.training.data.validation import CheckedData, DataReport, checked_judgements
+from dsearch.training.data.writer import QuestionWriter
 from dsearch.training.evaluation import run_evaluation
 from dsearch.training.finetune.feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
@@ -76,10 +78,12 @@ __all__ = [
     "NullSlot",
     "Observer",
     "Propensities",
+    "QuestionWriter",
     "Registered",
     "Regression",
     "RunFolder",
     "Student",
+    "SynthesisResult",
     "Trained",
     "TrainedValues",
     "TrainingDiverged",
@@ -118,6 +122,7 @@ __all__ = [
     "self_supervised_options",
     "starting_version",
     "summary",
+    "synthesize",
     "train_head",
     "train_student",
     "tune",

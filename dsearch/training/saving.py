@@ -11,6 +11,7 @@ both versions. Without evidence a version is kept and does not answer.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,7 +91,8 @@ def save_model(
         parent, encoder = parent or layer.version, encoder or layer.encoder
     parent = parent or collection.live_model
     change = encoder.change() if isinstance(encoder, LearningEncoder) else encoder
-    head = layer if isinstance(layer, Head) else layer.head
+    # The gate ranks on the CPU, wherever the layer was trained; the layer itself stays where it is.
+    head = copy.deepcopy(layer if isinstance(layer, Head) else layer.head).cpu()
     if callable(evidence):
         if isinstance(layer, Head):
             raise InvalidRequest("a function as evidence scores layers, and this is a head; give the layer")

@@ -11,7 +11,7 @@ every language. Recall@10 among one language's messages:
 `keywords, english` and `keywords, auto` are BM25 with English stems, and with those of each text's language.
 
 --agreement compares the torch model with the package's own engine. --english takes samples of judged
-collections: --queries test queries, their relevant documents and as many others as make --documents.
+collections: --queries queries of --split, their relevant documents and as many others as make --documents.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=200)
     parser.add_argument("--agreement", type=int, default=0, help="texts to compare with the package's engine")
     parser.add_argument("--english", nargs="*", type=Path, default=[], help="BEIR folders")
+    parser.add_argument("--split", default="test", help="judgements to measure by")
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--documents", type=int, default=600)
     parser.add_argument("--cache", type=Path, help="folder that keeps embeddings between runs")
@@ -188,7 +189,7 @@ def print_english(encoders: dict[str, Cached], arguments: argparse.Namespace) ->
         f"| sample of | queries | documents | encoder | {' | '.join(names)} |\n|{'---|' * (len(names) + 4)}"
     )
     for folder in arguments.english:
-        queries, documents, relevant = sample_of(folder, arguments.queries, arguments.documents)
+        queries, documents, relevant = sample_of(folder, arguments)
         words = keywords("english")(queries, documents)
         base: list[np.ndarray] = []
         for name, encoder in encoders.items():
@@ -206,20 +207,20 @@ def print_english(encoders: dict[str, Cached], arguments: argparse.Namespace) ->
 
 
 def sample_of(
-    folder: Path, queries: int, documents: int
+    folder: Path, arguments: argparse.Namespace
 ) -> tuple[list[str], list[str], list[dict[int, int]]]:
     data = BeirFolder(folder)
-    qrels = read_qrels(data.qrels_path("test"))
+    qrels = read_qrels(data.qrels_path(arguments.split))
     texts = {query.id: query.text for query in data.queries()}
     draw = np.random.default_rng(0)
     judged = sorted(id for id, of in qrels.items() if any(grade > 0 for grade in of.values()))
-    chosen = [judged[i] for i in draw.permutation(len(judged))[:queries]]
+    chosen = [judged[i] for i in draw.permutation(len(judged))[: arguments.queries]]
     corpus = {one.id: f"{one.title or ''} {one.text}".strip() for one in data.documents(Problems())}
     wanted = {id for query in chosen for id, grade in qrels[query].items() if grade > 0 and id in corpus}
     rest = sorted(corpus.keys() - wanted)
     ids = [
         *sorted(wanted),
-        *(rest[i] for i in draw.permutation(len(rest))[: max(0, documents - len(wanted))]),
+        *(rest[i] for i in draw.permutation(len(rest))[: max(0, arguments.documents - len(wanted))]),
     ]
     places = {id: place for place, id in enumerate(ids)}
     relevant = [{places[d]: g for d, g in qrels[query].items() if g > 0 and d in places} for query in chosen]

@@ -15,6 +15,7 @@ import torch
 
 from dsearch.encoder import Encoder, EncoderIdentity, weights
 from dsearch.encoder.batching import length_sorted_batches
+from dsearch.encoder.encoder import Role
 from dsearch.errors import CorruptData, EncoderMismatch, EncoderUnavailable, InvalidRequest
 
 pytestmark = pytest.mark.usefixtures("offline_encoder")
@@ -97,6 +98,29 @@ def test_a_folder_loads_by_path(tmp_path: Path) -> None:
     assert packaged
     found = weights.find_weights(str(packaged))
     assert found.sha256 == hashlib.sha256((packaged / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_out_of_memory_halves_the_batch(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = [f"text number {n}" for n in range(9)]
+    expected = encoder.encode_documents(texts)
+    embed, sizes = encoder.embed, list[int]()
+
+    def small(some: list[str], role: Role) -> torch.Tensor:
+        sizes.append(len(some))
+        if len(some) > 3:
+            raise torch.OutOfMemoryError("does not fit")
+        return embed(some, role)
+
+    monkeypatch.setattr(encoder, "embed", small)
+    monkeypatch.setattr(encoder, "batch_size", 8)
+    assert encoder.encode_documents(texts) == pytest.approx(expected, abs=1e-5)
+    assert encoder.batch_size == 2  # for good
+    assert "out of memory: 2 texts are encoded at a time from now on" in caplog.text
+    monkeypatch.setattr(encoder, "embed", lambda some, role: small([*some, *range(9)], role))
+    with pytest.raises(torch.OutOfMemoryError):  # one text alone does not fit
+        encoder.encode_documents(["text"])
 
 
 def test_missing_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

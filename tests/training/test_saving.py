@@ -44,7 +44,7 @@ def likelihood(layer: CollectionLayer, ids: list[str]) -> torch.Tensor:
     out = layer(layer.query_states([TEXTS[id] for id in ids]))
     names = layer.ids(out.positions)
     relevant = [[name in JUDGED[id] for name in line] for id, line in zip(ids, names, strict=True)]
-    return (out.weights * torch.tensor(relevant)).sum(1).clamp_min(1e-9).log()
+    return (out.weights * torch.tensor(relevant, device=out.weights.device)).sum(1).clamp_min(1e-9).log()
 
 
 def learn(layer: CollectionLayer, steps: int = 40) -> CollectionLayer:
@@ -165,6 +165,102 @@ def test_a_layer_learns_while_documents_come_and_go(engine: SearchEngine, topics
         seen.append(loss.item())
     assert seen[-1] < seen[0] - 0.5
     assert save_model(topics, layer, evidence=evidence()).live == "v1"
+
+
+def test_one_loss_goes_through_several_collections(engine: SearchEngine, topics: Collection) -> None:
+    """A network before two layers learns with both heads; each head is saved to its own collection."""
+    second = engine.create("second")
+    second.ingest(topics.store.list(limit=100))
+    layers = [dsearch.open_layer(engine, name, mode="dense") for name in ("topics", "second")]
+    turn = torch.nn.Linear(64, 64, bias=False)
+    torch.nn.init.eye_(turn.weight)
+    optimizer = torch.optim.AdamW([*layers[0].parameters(), *layers[1].parameters()], lr=0.01)
+    states = layers[0].query_states([TEXTS[id] for id in LEARNED])
+    losses: list[float] = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        shares = []
+        for layer in layers:
+            out = layer(turn(states))
+            relevant = [
+                [name in JUDGED[id] for name in line]
+                for id, line in zip(LEARNED, layer.ids(out.positions), strict=True)
+            ]
+            shares.append((out.weights * torch.tensor(relevant)).sum(1))
+        loss = -(sum(shares) / 2).clamp_min(1e-9).log().mean()  # either collection may answer
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.5
+    assert turn.weight.grad is not None
+    assert turn.weight.grad.abs().sum() > 0
+    for collection, layer in zip((topics, second), layers, strict=True):
+        assert save_model(collection, layer, evidence=evidence()).live == "v1"
+    assert torch.equal(second.head("v1").key_delta, layers[1].head.key_delta)
+
+
+def test_two_collections_may_share_a_head(engine: SearchEngine, topics: Collection) -> None:
+    second = engine.create("second")
+    second.ingest(topics.store.list(limit=100))
+    first, other = (dsearch.open_layer(engine, name, mode="dense") for name in ("topics", "second"))
+    other.head = first.head
+    learn(first)
+    for collection, layer in ((topics, first), (second, other)):
+        assert save_model(collection, layer, evidence=evidence()).live == "v1"
+    assert torch.equal(second.head("v1").key_delta, topics.head("v1").key_delta)
+
+
+def test_a_run_of_ones_own_resumes_bit_for_bit(
+    engine: SearchEngine, topics: Collection, tmp_path: Path
+) -> None:
+    def run(layer: CollectionLayer, optimizer: torch.optim.Optimizer, steps: range) -> None:
+        for step in steps:
+            optimizer.zero_grad()
+            (-likelihood(layer, LEARNED[step::4]).mean()).backward()
+            optimizer.step()
+
+    def begin() -> tuple[CollectionLayer, torch.optim.Optimizer]:
+        layer = layer_of(engine, model="v0", encoder_training="all")
+        return layer, torch.optim.AdamW(layer.parameters(), lr=0.01)
+
+    whole, optimizer = begin()
+    run(whole, optimizer, range(4))
+    layer, optimizer = begin()
+    run(layer, optimizer, range(2))
+    checkpoint = {"layer": layer.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(checkpoint, tmp_path / "checkpoint.pt")
+    topics.upsert([Document("late", "gamma9")])  # a layer of now has it, the interrupted one did not
+    topics.delete(["late"])
+    resumed, optimizer = begin()
+    stored = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    resumed.load_state_dict(stored["layer"])
+    optimizer.load_state_dict(stored["optimizer"])
+    run(resumed, optimizer, range(2, 4))
+    wanted = whole.state_dict()
+    assert resumed.state_dict().keys() == wanted.keys()
+    assert all(torch.equal(value, wanted[name]) for name, value in resumed.state_dict().items())
+    assert any(name.startswith("encoder.") for name in wanted)
+
+
+def test_query_states_are_on_the_device_of_the_layer(engine: SearchEngine) -> None:
+    layer = layer_of(engine).to("meta")  # a device that every machine has; it computes no numbers
+    assert layer.query_states(["question1"]).device == layer.device == torch.device("meta")
+    assert layer.with_model("v0").device == torch.device("meta")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("encoder_training", [None, "all"])
+def test_a_layer_trained_on_a_gpu_is_judged_as_one_trained_here(
+    engine: SearchEngine, topics: Collection, encoder_training: Any
+) -> None:
+    gains = []
+    for device in ("cpu", "cuda"):
+        layer = layer_of(engine, model="v0", encoder_training=encoder_training).to(device)
+        saved = save_model(topics, learn(layer, 20), evidence=evidence(), promote=False)
+        assert layer.device.type == device  # it stays where it was
+        gains.append(topics.store.model(saved.version).record["gate"]["slices"][0]["after"])
+    assert gains[1] == pytest.approx(gains[0], abs=0.002)
 
 
 def test_a_layer_of_a_folder_follows_another_process(engine: SearchEngine, topics: Collection) -> None:

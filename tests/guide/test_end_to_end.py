@@ -1,0 +1,55 @@
+"""scripts/bench/end_to_end.py, small, with a reader of words in place of the language model."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from support.paths import SCRIPTS
+
+
+class WordReader:
+    """Knows an answer where it stands in the document."""
+
+    def __init__(self, documents: list[Any], folder: str | None):
+        self.texts = {one.id: one.text for one in documents}
+
+    def log_likelihoods(self, questions: list[Any], ids: list[list[str]]) -> torch.Tensor:
+        rows = [
+            [(-0.5 if one.answer in self.texts[id] else -8.0) if id else -torch.inf for id in line]
+            for one, line in zip(questions, ids, strict=True)
+        ]
+        return torch.tensor(rows)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for folder in ("examples", "bench"):
+        monkeypatch.syspath_prepend(str(SCRIPTS / folder))
+    yield importlib.import_module("end_to_end")
+    for name in ("end_to_end", "facts", "reader"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_answers_teach_the_search(
+    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "Reader", WordReader)
+    sizes = ["--seeds", "1", "--towns", "6", "--held-out", "4", "--steps", "15"]
+    monkeypatch.setattr(sys, "argv", ["end_to_end.py", "answers", *sizes])
+    script.main()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("| ")
+    ][1:]
+    figures = {row[0]: float(row[1]) for row in rows}
+    assert list(figures)[:3] == ["dense, frozen", "keyword, frozen", "hybrid, frozen"]
+    for loss in ("marginal", "distilled", "contrastive"):
+        assert figures[f"hybrid, {loss}"] < figures["hybrid, frozen"]
