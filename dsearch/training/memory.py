@@ -3,14 +3,6 @@
 The memory (attention/retrieval/memory.py) needs no training: its rows are the judged queries. Three numbers
 are chosen, beside the setting of the tuned search, on up to `MOST_QUERIES` queries. What they give is
 cross-validated: each fold is scored with the choice of the other folds.
-
-Unseen documents are a matter of design, not of luck: every judged document is hidden in exactly one of five
-rounds, with all documents of the same embedding. A round's memory knows no grade of its hidden documents. The
-unseen score of a query is that of its hidden documents, where its other relevant ones are taken out of
-ranking and judgements.
-
-Rankings are those of a pool for each query: the best documents of the searches that are compared, those that
-the memory raises most, and the relevant ones (the best 200 of them).
 """
 
 from __future__ import annotations
@@ -20,89 +12,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Float, Float32, Int64
-from torch import Tensor
+from jaxtyping import Bool, Int64
 
-from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
-from dsearch.engine.ranking.memory import SnapshotMemory
-from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.ranking import Ranking
-from dsearch.training.relevant import DEPTH, Relevant, padded
+from dsearch.training.memory_values import GRID, MemorySetting, MemoryValues, memory_of, values_of_memories
 from dsearch.training.tune import ChosenSetting, Setting, Trials, TunedSearch, head_of
 
-STRENGTHS = (0.1, 0.2, 0.4, 0.8, 1.5)
-TEMPERATURES = (0.03, 0.05, 0.07)
-NULL_LEVELS = (0.3, 0.5, 0.7)
 SCOPE = "memory"  # of its record
-_ROUNDS = 5
-_POOL = 100  # of each search in a pool
-_RELEVANT = 200  # of a query in a pool: those that the search finds first
-_ALL_AT_ONCE = 1 << 24  # queries times documents: beyond, only the pool is scored
 _FOLDS = 10
 _FEWEST = 20  # queries: with fewer, a slice says too little to choose by
-_QUERIES_AT_A_TIME = 32
-
-
-class MemorySetting(NamedTuple):
-    """γ, τ and c of a memory."""
-
-    strength: float
-    temperature: float
-    null_level: float
-
-
-GRID = [
-    MemorySetting(*of)
-    for of in np.array(np.meshgrid(STRENGTHS, TEMPERATURES, NULL_LEVELS)).T.reshape(-1, 3).tolist()
-]
-
-
-def memory_of(
-    examples: Examples,
-    setting: MemorySetting,
-    *,
-    states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
-    hidden: Bool[np.ndarray, " positions"] | None = None,
-    inserted: bool = False,
-) -> QueryMemory | None:
-    """The memory of examples; None if they have no grade.
-
-    Args:
-        examples: judged queries; texts are kept only of judgements, not of clicks.
-        setting: γ, τ and c.
-        states: embeddings of the queries by another encoder; None for the collection's.
-        hidden: positions whose grades are left out.
-        inserted: whether the grades count as inserted, which the next training keeps.
-    """
-    states = examples.states if states is None else states
-    owners = np.repeat(np.arange(len(examples)), [len(at) for at, _ in examples.relevant])
-    positions = np.concatenate([at for at, _ in examples.relevant])
-    grades = np.concatenate([of for _, of in examples.relevant])
-    if hidden is not None:
-        visible = ~hidden[positions]
-        owners, positions, grades = owners[visible], positions[visible], grades[visible]
-    if not len(grades):
-        return None
-    with_grades, of_query = np.unique(owners, return_inverse=True)
-    judged, of_document = np.unique(positions, return_inverse=True)
-    texts = [examples.texts[at] for at in with_grades.tolist()] if examples.source == "judgements" else None
-    snapshot = examples.snapshot
-    return QueryMemory(
-        states[with_grades],
-        snapshot.embeddings(judged[None])[0],
-        snapshot.rows(judged),
-        of_query,
-        of_document,
-        grades,
-        texts=texts,
-        inserted=np.full(len(grades), inserted),
-        strength=setting.strength,
-        temperature=setting.temperature,
-        null_level=setting.null_level,
-    )
+_UNSEEN_COUNTS = 3.0  # gains on hidden documents, of which judgements tell less and users have more
 
 
 class ChosenMemory(NamedTuple):
@@ -110,16 +30,6 @@ class ChosenMemory(NamedTuple):
 
     setting: Setting
     memory: MemorySetting | None
-
-
-class _Values(NamedTuple):
-    """nDCG@10 of each query on all documents and on hidden ones; the latter NaN if it has none."""
-
-    all: Float[np.ndarray, " queries"]
-    unseen: Float[np.ndarray, " queries"]
-
-    def subset(self, which: Int64[np.ndarray, " some"]) -> _Values:
-        return _Values(self.all[which], self.unseen[which])
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +43,7 @@ class MemoryTrials:
     """
 
     trials: Trials
-    values: dict[tuple[Setting, MemorySetting | None], _Values]
+    values: dict[tuple[Setting, MemorySetting | None], MemoryValues]
     seen: Bool[np.ndarray, " drawn"]
 
     @classmethod
@@ -141,7 +51,7 @@ class MemoryTrials:
         """Score the grid."""
         examples = trials.examples.subset(trials.drawn.tolist())
         settings = [*dict.fromkeys([trials.start, trials.choose().setting, *_by_folds(trials)])]
-        values = _values(trials.examples, examples, settings)
+        values = values_of_memories(trials.examples, trials.drawn, settings)
         times: dict[int, int] = {}
         for at in np.concatenate([at for at, _ in trials.examples.relevant]).tolist():
             times[at] = times.get(at, 0) + 1
@@ -181,7 +91,7 @@ class MemoryTrials:
         if every[0].mean() < plain.mean():  # what the folds choose is worse than none
             chosen = chosen._replace(memory=None)
         before = self.values[trials.start, None]
-        return chosen, self._answers(before), self._answers(_Values(every[0], every[1]))
+        return chosen, self._answers(before), self._answers(MemoryValues(every[0], every[1]))
 
     def judged(self, gate: Gate | None = None) -> tuple[ChosenMemory, GateReport]:
         """The choice by all queries, and the gate's report on what folds chose for one another."""
@@ -211,7 +121,7 @@ class MemoryTrials:
         return TunedSearch(head.eval(), chosen.setting, record["scores"], gate, tuned.seconds, record)
 
     def _best(self, setting: Setting, others: Int64[np.ndarray, " others"]) -> tuple[MemorySetting, float]:
-        """The memory that gains most, and its gain; all documents and hidden ones count alike."""
+        """The memory that gains most, and its gain; hidden documents count thrice."""
         plain = self.values[setting, None].subset(others)
         unseen = ~np.isnan(plain.unseen)
 
@@ -220,7 +130,7 @@ class MemoryTrials:
             whole = float((values.all - plain.all).mean())
             if unseen.sum() < _FEWEST:
                 return whole
-            return whole + float((values.unseen - plain.unseen)[unseen].mean())
+            return whole + _UNSEEN_COUNTS * float((values.unseen - plain.unseen)[unseen].mean())
 
         best = max(GRID, key=gain)
         return best, gain(best)
@@ -235,7 +145,7 @@ class MemoryTrials:
         """The setting, or the choice of all queries where no fold of these trials chose it."""
         return setting if (setting, None) in self.values else self.trials.choose().setting
 
-    def _answers(self, values: _Values) -> Answers:
+    def _answers(self, values: MemoryValues) -> Answers:
         return Answers(values.all, self.seen, values.unseen)
 
 
@@ -243,181 +153,3 @@ def _by_folds(trials: Trials) -> Iterator[Setting]:
     fold = np.random.default_rng([trials.seed, 2]).permutation(len(trials.drawn)) % _FOLDS
     for number in range(min(_FOLDS, len(fold))):
         yield trials.choose(trials.drawn[fold == number].tolist()).setting
-
-
-def _values(
-    examples: Examples, drawn: Examples, settings: Sequence[Setting]
-) -> dict[tuple[Setting, MemorySetting | None], _Values]:
-    pool = _Pool.of(examples, drawn, settings)
-    values: dict[tuple[Setting, MemorySetting | None], _Values] = {}
-    states = torch.as_tensor(drawn.states)
-    hidings = [None, *_hidings(examples)]
-    judged = [pool.judged(hidden) for hidden in hidings]
-    for memory, rounds in _remembered(examples, pool, states, hidings):
-        for setting, base in pool.scores.items():
-            rows = [
-                of_round.ndcg(base if of is None else base + of)
-                for of, of_round in zip(rounds, judged, strict=True)
-            ]
-            values[setting, memory] = _Values(rows[0], _mean_of_rounds(rows[1:]))
-    return values
-
-
-@torch.inference_mode()
-def _remembered(
-    examples: Examples,
-    pool: _Pool,
-    states: Float[Tensor, "queries encoder_dim"],
-    hidings: Sequence[Bool[np.ndarray, " positions"] | None],
-) -> Iterator[tuple[MemorySetting | None, list[Float[Tensor, "queries pool"] | None]]]:
-    """γ M of the pool by each memory of the grid, in each round; first without a memory."""
-    yield None, [None for _ in hidings]
-    first = GRID[0]
-    memories = [memory_of(examples, first, hidden=hidden) for hidden in hidings]
-    bound = [None if memory is None else SnapshotMemory(memory, examples.snapshot) for memory in memories]
-    plain: dict[tuple[float, float], list[Float[Tensor, "queries pool"] | None]] = {}
-    for setting in GRID:
-        key = setting[1:]
-        if key not in plain:
-            plain = {key: []}  # the strengths of one temperature and level come in a row
-            for of in bound:
-                if of is None:
-                    plain[key].append(None)
-                    continue
-                plain[key].append(pool.raised_by(of, of.memory.with_setting(1.0, *key), states))
-        yield setting, [None if of is None else setting.strength * of for of in plain[key]]
-
-
-def _mean_of_rounds(rows: Sequence[Float[np.ndarray, " queries"]]) -> Float[np.ndarray, " queries"]:
-    """The mean over the rounds in which a query has a hidden document; NaN where it never has."""
-    every = np.stack(rows)
-    counts = (~np.isnan(every)).sum(0)
-    return np.where(counts > 0, np.nansum(every, 0) / np.maximum(counts, 1), np.nan)
-
-
-def _hidings(examples: Examples) -> list[Bool[np.ndarray, " positions"]]:
-    """The documents of each round: every judged document in exactly one, equal embeddings together."""
-    judged = np.unique(np.concatenate([at for at, _ in examples.relevant]))
-    embeddings = np.ascontiguousarray(examples.snapshot.embeddings(judged[None])[0])
-    alike: dict[bytes, int] = {}
-    group = np.array([alike.setdefault(row.tobytes(), len(alike)) for row in embeddings], np.int64)
-    of_group = np.random.default_rng(0).permutation(len(alike)) % _ROUNDS
-    hidings = np.zeros((_ROUNDS, examples.snapshot.positions), bool)
-    hidings[of_group[group], judged] = True
-    return list(hidings)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pool:
-    """The documents of each query that may be among its first ten, and how they score.
-
-    Attributes:
-        positions: ascending, −1 behind.
-        scores: t · logit by each setting, −inf at −1 and at what is hidden from the query.
-        grades: 0 if not relevant.
-        relevant: relevant positions and grades, of which `grades` are those in the pool.
-    """
-
-    positions: Int64[np.ndarray, "queries pool"]
-    scores: dict[Setting, Float[Tensor, "queries pool"]]
-    grades: Float[Tensor, "queries pool"]
-    relevant: tuple[Int64[np.ndarray, "queries longest"], Float32[np.ndarray, "queries longest"]]
-
-    @classmethod
-    def of(cls, examples: Examples, drawn: Examples, settings: Sequence[Setting]) -> _Pool:
-        ranking = Ranking(drawn)
-        dim = drawn.states.shape[1]
-        positions, grades = padded(drawn.relevant)
-        proposed = [_raised(examples, drawn)]
-        parts = torch.as_tensor(np.maximum(positions, 0)).split(_QUERIES_AT_A_TIME)
-        absent = torch.as_tensor(positions < 0).split(_QUERIES_AT_A_TIME)
-        heads = {setting: head_of(setting, dim).settle() for setting in settings}
-        for setting, head in heads.items():
-            best: list[Int64[Tensor, "batch some"]] = []
-            for part, none, block in zip(
-                parts, absent, ranking.scores(head, setting.hop_strength), strict=True
-            ):
-                best.append(block.topk(min(_POOL, block.shape[1])).indices)
-                if len(proposed) == 1:  # the first setting
-                    own = block.gather(1, part).masked_fill(none, -torch.inf)
-                    own = own.topk(min(_RELEVANT, own.shape[1]))
-                    relevant = part.gather(1, own.indices).masked_fill(own.values == -torch.inf, -1)
-                    best[-1] = torch.cat([best[-1], relevant], dim=1)
-            proposed.append(torch.cat(best).numpy())
-        pool = _distinct(np.concatenate(proposed, axis=1))
-        at = torch.as_tensor(np.maximum(pool, 0)).split(_QUERIES_AT_A_TIME)
-        missing = torch.as_tensor(pool < 0)
-        scores: dict[Setting, Float[Tensor, "queries pool"]] = {}
-        # Ranked a second time: the scores of all documents may not fit into memory.
-        for setting, head in heads.items():
-            blocks = ranking.scores(head, setting.hop_strength)
-            in_pool = [block.gather(1, part) for block, part in zip(blocks, at, strict=True)]
-            scores[setting] = torch.cat(in_pool).masked_fill(missing, -torch.inf)
-        graded = Relevant(drawn.relevant).gains(pool).astype(np.float32)
-        return cls(pool, scores, torch.as_tensor(graded), (positions, grades))
-
-    def raised_by(
-        self, bound: SnapshotMemory, memory: QueryMemory, states: Float[Tensor, "queries encoder_dim"]
-    ) -> Float[Tensor, "queries pool"]:
-        """γ M of the pool; in a small collection of all documents together, which is less to look up."""
-        recalled = memory(states, above=ALIKE)
-        if len(states) * bound.snapshot.positions > _ALL_AT_ONCE:
-            return bound.scores(recalled, self.positions)
-        present = torch.as_tensor(self.positions >= 0)
-        at = torch.as_tensor(np.maximum(self.positions, 0))
-        return bound.of_all(recalled).gather(1, at).masked_fill(~present, 0.0)
-
-    def judged(self, hidden: Bool[np.ndarray, " positions"] | None) -> _Judged:
-        """Grades of the pool; with `hidden` those of these documents alone."""
-        positions, relevant = self.relevant
-        grades, outside = self.grades, None
-        if hidden is not None:
-            outside = torch.as_tensor(~hidden[np.maximum(self.positions, 0)]) & (grades > 0)
-            grades = grades.masked_fill(outside, 0.0)
-            relevant = np.where(hidden[np.maximum(positions, 0)], relevant, 0.0)
-        ideal = -np.sort(-relevant, axis=1)[:, :DEPTH].astype(np.float64)
-        return _Judged(grades, outside, ideal @ _DISCOUNTS[: ideal.shape[1]])
-
-
-_DISCOUNTS = 1 / np.log2(np.arange(DEPTH) + 2)
-
-
-class _Judged(NamedTuple):
-    """Grades of a pool, documents that are taken out of its ranking, and the best possible DCG@10."""
-
-    grades: Float[Tensor, "queries pool"]
-    outside: Bool[Tensor, "queries pool"] | None
-    best: Float[np.ndarray, " queries"]
-
-    def ndcg(self, scores: Float[Tensor, "queries pool"]) -> Float[np.ndarray, " queries"]:
-        """nDCG@10 of each query; NaN where nothing is relevant."""
-        if self.outside is not None:
-            scores = scores.masked_fill(self.outside, -torch.inf)
-        top = scores.topk(min(DEPTH, scores.shape[1]), dim=1)
-        gains = self.grades.gather(1, top.indices).masked_fill(top.values == -torch.inf, 0.0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            dcg = gains.double().numpy() @ _DISCOUNTS[: gains.shape[1]]
-            return np.where(self.best > 0, dcg / self.best, np.nan)
-
-
-@torch.inference_mode()
-def _raised(examples: Examples, drawn: Examples) -> Int64[np.ndarray, "queries pool"]:
-    """The documents that a memory of the middle of the grid raises most."""
-    memory = memory_of(examples, MemorySetting(1.0, 0.05, 0.5))
-    assert memory is not None
-    bound = SnapshotMemory(memory, examples.snapshot)
-    states = torch.as_tensor(drawn.states)
-    blocks = [
-        bound.best(memory(states[at : at + _QUERIES_AT_A_TIME], above=ALIKE), _POOL)
-        for at in range(0, len(states), _QUERIES_AT_A_TIME)
-    ]
-    return np.concatenate(blocks)
-
-
-def _distinct(positions: Int64[np.ndarray, "queries found"]) -> Int64[np.ndarray, "queries pool"]:
-    last = np.iinfo(np.int64).max
-    ordered = np.sort(np.where(positions < 0, last, positions), axis=1)
-    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = last
-    ordered = np.sort(ordered, axis=1)
-    width = int((ordered != last).sum(1).max(initial=1))
-    return np.where(ordered == last, -1, ordered)[:, :width]

@@ -15,9 +15,10 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.jobs import TrainingJob
 from dsearch.training import Examples, examples_from_judgements, run_training
-from dsearch.training.memory import MemorySetting, MemoryTrials, _hidings, memory_of
+from dsearch.training.memory import MemorySetting, MemoryTrials, memory_of
+from dsearch.training.memory_values import hidings_of, values_of_memories
 from dsearch.training.ranking import Ranking
-from dsearch.training.tune import Trials
+from dsearch.training.tune import DEFAULT, Trials
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
 
@@ -43,7 +44,7 @@ def test_leaving_a_row_out_is_a_memory_without_it(examples: Examples) -> None:
         SnapshotMemory(memory, examples.snapshot).scores(memory(state, above=ALIKE), every)
         for memory in (whole, without)
     ]
-    assert torch.allclose(*parts, atol=1e-6)
+    assert torch.allclose(parts[0], parts[1], atol=1e-6)
 
 
 def test_a_ranking_of_training_queries_leaves_their_own_rows_out(examples: Examples) -> None:
@@ -67,7 +68,7 @@ def test_what_a_ranking_orders_by_is_what_a_search_serves(topics: Collection, ex
 
 
 def test_every_judged_document_is_hidden_in_exactly_one_round(examples: Examples) -> None:
-    hidings = np.stack(_hidings(examples))
+    hidings = np.stack(hidings_of(examples))
     judged = np.unique(np.concatenate([at for at, _ in examples.relevant]))
     assert (hidings[:, judged].sum(0) == 1).all()
     assert hidings.sum() == len(judged)
@@ -75,6 +76,24 @@ def test_every_judged_document_is_hidden_in_exactly_one_round(examples: Examples
     assert hidden is not None
     rows = examples.snapshot.rows(np.flatnonzero(hidings[0]))
     assert not np.isin(rows, hidden.rows.numpy()).any()
+
+
+def test_no_query_is_answered_by_its_episode(topics: Collection) -> None:
+    """Two wordings with the same three answers: one of them must not tell the other's."""
+    texts, _ = queries_of()
+    grades = {
+        query: {f"d{int(query[1:3])}-{number}": 1.0 for number in range(DOCUMENTS)}
+        for query in texts
+        if query.endswith(("-0", "-1"))
+    }
+    examples = examples_from_judgements(topics, texts, grades).remembering()
+    strong = MemorySetting(1.5, 0.05, 0.3)
+    values = values_of_memories(examples, np.arange(len(examples)), [DEFAULT])
+    assert values[DEFAULT, strong].all.mean() < values[DEFAULT, None].all.mean() + 0.1
+    pairs = {query: dict(list(of.items())[:2]) for query, of in grades.items()}  # too few to be an episode
+    examples = examples_from_judgements(topics, texts, pairs).remembering()
+    values = values_of_memories(examples, np.arange(len(examples)), [DEFAULT])
+    assert values[DEFAULT, strong].all.mean() > values[DEFAULT, None].all.mean() + 0.3
 
 
 def test_memory_is_chosen_where_past_queries_tell(examples: Examples) -> None:

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.training.data.episodes import episodes_of
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.ranking import BothTops, Ranking
@@ -134,7 +135,7 @@ def split_folds(examples: Examples, folds: int, seed: int) -> list[list[int]]:
 
     Queries that share documents, directly or over others, form a group. Half of the groups stay together, so
     that their fold has unseen documents; the queries of the others are spread, so that there are seen ones.
-    Groups too large for a fold are spread.
+    Groups too large for a fold are spread, each episode (data/episodes.py) as a whole.
     """
     generator = np.random.default_rng(seed)
     groups: dict[int, list[int]] = {}
@@ -148,9 +149,14 @@ def split_folds(examples: Examples, folds: int, seed: int) -> list[list[int]]:
         (together if whole else spread).append(members)
     for members in together:
         min(parts, key=len).extend(members)
-    for query in (query for members in spread for query in members):
+    episodes = episodes_of(examples.relevant)
+    for members in spread:
         # One after the other into the emptiest part: members of a group come to lie in different ones.
-        min(parts, key=len).append(query)
+        by_episode: dict[int, list[int]] = {}
+        for query in members:
+            by_episode.setdefault(int(episodes[query]), []).append(query)
+        for episode in by_episode.values():
+            min(parts, key=len).extend(episode)
     return [sorted(part) for part in parts]
 
 

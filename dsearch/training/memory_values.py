@@ -1,0 +1,328 @@
+"""nDCG@10 of judged queries with every query memory of a grid, each answered without its own row.
+
+Unseen documents are a matter of design, not of luck: every judged document is hidden in exactly one of five
+rounds, with all documents of the same embedding. A round's memory knows no grade of its hidden documents. The
+unseen score of a query is that of its hidden documents, where its other relevant ones are taken out of
+ranking and judgements.
+
+Rankings are those of a pool for each query: the best documents of the searches that are compared, those that
+the memory raises most, and the relevant ones (the best 200 of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor
+
+from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
+from dsearch.engine.ranking.memory import SnapshotMemory
+from dsearch.training.data.episodes import episodes_of
+from dsearch.training.data.examples import Examples
+from dsearch.training.ranking import Ranking
+from dsearch.training.relevant import DEPTH, Relevant, padded
+from dsearch.training.tune import Setting, head_of
+
+STRENGTHS = (0.1, 0.2, 0.4, 0.8, 1.5)
+TEMPERATURES = (0.03, 0.05, 0.07)
+NULL_LEVELS = (0.3, 0.5, 0.7)
+_ROUNDS = 5
+_EPISODE_PARTS = 4  # memories without the episodes of some queries; each queries' own one would take longer
+_POOL = 100  # of each search in a pool
+_RELEVANT = 200  # of a query in a pool: those that the search finds first
+_ALL_AT_ONCE = 1 << 24  # queries times documents: beyond, only the pool is scored
+_QUERIES_AT_A_TIME = 32
+
+
+class MemorySetting(NamedTuple):
+    """γ, τ and c of a memory."""
+
+    strength: float
+    temperature: float
+    null_level: float
+
+
+GRID = [
+    MemorySetting(*of)
+    for of in np.array(np.meshgrid(STRENGTHS, TEMPERATURES, NULL_LEVELS)).T.reshape(-1, 3).tolist()
+]
+
+
+def memory_of(
+    examples: Examples,
+    setting: MemorySetting,
+    *,
+    states: Float32[np.ndarray, "queries encoder_dim"] | None = None,
+    hidden: Bool[np.ndarray, " positions"] | None = None,
+    inserted: bool = False,
+) -> QueryMemory | None:
+    """The memory of examples; None if they have no grade.
+
+    Args:
+        examples: judged queries; texts are kept only of judgements, not of clicks.
+        setting: γ, τ and c.
+        states: embeddings of the queries by another encoder; None for the collection's.
+        hidden: positions whose grades are left out.
+        inserted: whether the grades count as inserted, which the next training keeps.
+    """
+    states = examples.states if states is None else states
+    owners = np.repeat(np.arange(len(examples)), [len(at) for at, _ in examples.relevant])
+    positions = np.concatenate([at for at, _ in examples.relevant])
+    grades = np.concatenate([of for _, of in examples.relevant])
+    if hidden is not None:
+        visible = ~hidden[positions]
+        owners, positions, grades = owners[visible], positions[visible], grades[visible]
+    if not len(grades):
+        return None
+    with_grades, of_query = np.unique(owners, return_inverse=True)
+    judged, of_document = np.unique(positions, return_inverse=True)
+    texts = [examples.texts[at] for at in with_grades.tolist()] if examples.source == "judgements" else None
+    snapshot = examples.snapshot
+    return QueryMemory(
+        states[with_grades],
+        snapshot.embeddings(judged[None])[0],
+        snapshot.rows(judged),
+        of_query,
+        of_document,
+        grades,
+        texts=texts,
+        inserted=np.full(len(grades), inserted),
+        strength=setting.strength,
+        temperature=setting.temperature,
+        null_level=setting.null_level,
+    )
+
+
+class MemoryValues(NamedTuple):
+    """nDCG@10 of each query on all documents and on hidden ones; the latter NaN if it has none."""
+
+    all: Float[np.ndarray, " queries"]
+    unseen: Float[np.ndarray, " queries"]
+
+    def subset(self, which: Int64[np.ndarray, " some"]) -> MemoryValues:
+        """The values at these places."""
+        return MemoryValues(self.all[which], self.unseen[which])
+
+
+def values_of_memories(
+    examples: Examples, drawn: Int64[np.ndarray, " drawn"], settings: Sequence[Setting]
+) -> dict[tuple[Setting, MemorySetting | None], MemoryValues]:
+    """Values of each setting with each memory of the grid, and without one.
+
+    No query is answered by a memory that knows its episode (data/episodes.py).
+
+    Args:
+        examples: judged queries.
+        drawn: places of those to be answered.
+        settings: tuned searches.
+    """
+    hidings = hidings_of(examples)
+    every = [(setting, memory) for memory in (None, *GRID) for setting in settings]
+    values = {key: MemoryValues(*np.full((2, len(drawn)), np.nan)) for key in every}
+    for places, known in _without_episodes(examples, drawn):
+        part = examples.subset(drawn[places].tolist())
+        for key, of_part in _values_of(known, part, settings, hidings):
+            values[key].all[places], values[key].unseen[places] = of_part
+    return values
+
+
+def _without_episodes(
+    examples: Examples, drawn: Int64[np.ndarray, " drawn"]
+) -> Iterator[tuple[Int64[np.ndarray, " places"], Examples]]:
+    """Places of `drawn`, and the examples that a memory for them may know."""
+    episodes = episodes_of(examples.relevant)
+    alone = np.bincount(episodes)[episodes[drawn]] == 1
+    if len(np.unique(episodes)) == 1:  # nothing would be left
+        alone[:] = True
+    if alone.any():
+        yield np.flatnonzero(alone), examples
+    several = np.unique(episodes[drawn[~alone]])
+    part = np.random.default_rng(0).permutation(len(several)) % _EPISODE_PARTS
+    for number in range(min(_EPISODE_PARTS, len(several))):
+        without = np.isin(episodes, several[part == number])
+        known = examples.subset(np.flatnonzero(~without).tolist())
+        yield np.flatnonzero(without[drawn] & ~alone), known
+
+
+def _values_of(
+    examples: Examples,
+    drawn: Examples,
+    settings: Sequence[Setting],
+    hidings: Sequence[Bool[np.ndarray, " positions"]],
+) -> Iterator[tuple[tuple[Setting, MemorySetting | None], MemoryValues]]:
+    pool = _Pool.of(examples, drawn, settings)
+    states = torch.as_tensor(drawn.states)
+    hidden = [None, *hidings]
+    judged = [pool.judged(of) for of in hidden]
+    for memory, rounds in _remembered(examples, pool, states, hidden):
+        for setting, base in pool.scores.items():
+            rows = [
+                of_round.ndcg(base if of is None else base + of)
+                for of, of_round in zip(rounds, judged, strict=True)
+            ]
+            yield (setting, memory), MemoryValues(rows[0], _mean_of_rounds(rows[1:]))
+
+
+@torch.inference_mode()
+def _remembered(
+    examples: Examples,
+    pool: _Pool,
+    states: Float[Tensor, "queries encoder_dim"],
+    hidings: Sequence[Bool[np.ndarray, " positions"] | None],
+) -> Iterator[tuple[MemorySetting | None, list[Float[Tensor, "queries pool"] | None]]]:
+    """γ M of the pool by each memory of the grid, in each round; first without a memory."""
+    yield None, [None for _ in hidings]
+    first = GRID[0]
+    memories = [memory_of(examples, first, hidden=hidden) for hidden in hidings]
+    bound = [None if memory is None else SnapshotMemory(memory, examples.snapshot) for memory in memories]
+    plain: dict[tuple[float, float], list[Float[Tensor, "queries pool"] | None]] = {}
+    for setting in GRID:
+        key = setting[1:]
+        if key not in plain:
+            plain = {key: []}  # the strengths of one temperature and level come in a row
+            for of in bound:
+                if of is None:
+                    plain[key].append(None)
+                    continue
+                plain[key].append(pool.raised_by(of, of.memory.with_setting(1.0, *key), states))
+        yield setting, [None if of is None else setting.strength * of for of in plain[key]]
+
+
+def _mean_of_rounds(rows: Sequence[Float[np.ndarray, " queries"]]) -> Float[np.ndarray, " queries"]:
+    """The mean over the rounds in which a query has a hidden document; NaN where it never has."""
+    every = np.stack(rows)
+    counts = (~np.isnan(every)).sum(0)
+    return np.where(counts > 0, np.nansum(every, 0) / np.maximum(counts, 1), np.nan)
+
+
+def hidings_of(examples: Examples) -> list[Bool[np.ndarray, " positions"]]:
+    """The documents of each round: every judged document in exactly one, equal embeddings together."""
+    judged = np.unique(np.concatenate([at for at, _ in examples.relevant]))
+    embeddings = np.ascontiguousarray(examples.snapshot.embeddings(judged[None])[0])
+    alike: dict[bytes, int] = {}
+    group = np.array([alike.setdefault(row.tobytes(), len(alike)) for row in embeddings], np.int64)
+    of_group = np.random.default_rng(0).permutation(len(alike)) % _ROUNDS
+    hidings = np.zeros((_ROUNDS, examples.snapshot.positions), bool)
+    hidings[of_group[group], judged] = True
+    return list(hidings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The documents of each query that may be among its first ten, and how they score.
+
+    Attributes:
+        positions: ascending, −1 behind.
+        scores: t · logit by each setting, −inf at −1 and at what is hidden from the query.
+        grades: 0 if not relevant.
+        relevant: relevant positions and grades, of which `grades` are those in the pool.
+    """
+
+    positions: Int64[np.ndarray, "queries pool"]
+    scores: dict[Setting, Float[Tensor, "queries pool"]]
+    grades: Float[Tensor, "queries pool"]
+    relevant: tuple[Int64[np.ndarray, "queries longest"], Float32[np.ndarray, "queries longest"]]
+
+    @classmethod
+    def of(cls, examples: Examples, drawn: Examples, settings: Sequence[Setting]) -> _Pool:
+        ranking = Ranking(drawn)
+        dim = drawn.states.shape[1]
+        positions, grades = padded(drawn.relevant)
+        proposed = [_raised(examples, drawn)]
+        parts = torch.as_tensor(np.maximum(positions, 0)).split(_QUERIES_AT_A_TIME)
+        absent = torch.as_tensor(positions < 0).split(_QUERIES_AT_A_TIME)
+        heads = {setting: head_of(setting, dim).settle() for setting in settings}
+        for setting, head in heads.items():
+            best: list[Int64[Tensor, "batch some"]] = []
+            for part, none, block in zip(
+                parts, absent, ranking.scores(head, setting.hop_strength), strict=True
+            ):
+                best.append(block.topk(min(_POOL, block.shape[1])).indices)
+                if len(proposed) == 1:  # the first setting
+                    own = block.gather(1, part).masked_fill(none, -torch.inf)
+                    own = own.topk(min(_RELEVANT, own.shape[1]))
+                    relevant = part.gather(1, own.indices).masked_fill(own.values == -torch.inf, -1)
+                    best[-1] = torch.cat([best[-1], relevant], dim=1)
+            proposed.append(torch.cat(best).numpy())
+        pool = _distinct(np.concatenate(proposed, axis=1))
+        at = torch.as_tensor(np.maximum(pool, 0)).split(_QUERIES_AT_A_TIME)
+        missing = torch.as_tensor(pool < 0)
+        scores: dict[Setting, Float[Tensor, "queries pool"]] = {}
+        # Ranked a second time: the scores of all documents may not fit into memory.
+        for setting, head in heads.items():
+            blocks = ranking.scores(head, setting.hop_strength)
+            in_pool = [block.gather(1, part) for block, part in zip(blocks, at, strict=True)]
+            scores[setting] = torch.cat(in_pool).masked_fill(missing, -torch.inf)
+        graded = Relevant(drawn.relevant).gains(pool).astype(np.float32)
+        return cls(pool, scores, torch.as_tensor(graded), (positions, grades))
+
+    def raised_by(
+        self, bound: SnapshotMemory, memory: QueryMemory, states: Float[Tensor, "queries encoder_dim"]
+    ) -> Float[Tensor, "queries pool"]:
+        """γ M of the pool; in a small collection of all documents together, which is less to look up."""
+        recalled = memory(states, above=ALIKE)
+        if len(states) * bound.snapshot.positions > _ALL_AT_ONCE:
+            return bound.scores(recalled, self.positions)
+        present = torch.as_tensor(self.positions >= 0)
+        at = torch.as_tensor(np.maximum(self.positions, 0))
+        return bound.of_all(recalled).gather(1, at).masked_fill(~present, 0.0)
+
+    def judged(self, hidden: Bool[np.ndarray, " positions"] | None) -> _Judged:
+        """Grades of the pool; with `hidden` those of these documents alone."""
+        positions, relevant = self.relevant
+        grades, outside = self.grades, None
+        if hidden is not None:
+            outside = torch.as_tensor(~hidden[np.maximum(self.positions, 0)]) & (grades > 0)
+            grades = grades.masked_fill(outside, 0.0)
+            relevant = np.where(hidden[np.maximum(positions, 0)], relevant, 0.0)
+        ideal = -np.sort(-relevant, axis=1)[:, :DEPTH].astype(np.float64)
+        return _Judged(grades, outside, ideal @ _DISCOUNTS[: ideal.shape[1]])
+
+
+_DISCOUNTS = 1 / np.log2(np.arange(DEPTH) + 2)
+
+
+class _Judged(NamedTuple):
+    """Grades of a pool, documents that are taken out of its ranking, and the best possible DCG@10."""
+
+    grades: Float[Tensor, "queries pool"]
+    outside: Bool[Tensor, "queries pool"] | None
+    best: Float[np.ndarray, " queries"]
+
+    def ndcg(self, scores: Float[Tensor, "queries pool"]) -> Float[np.ndarray, " queries"]:
+        """nDCG@10 of each query; NaN where nothing is relevant."""
+        if self.outside is not None:
+            scores = scores.masked_fill(self.outside, -torch.inf)
+        top = scores.topk(min(DEPTH, scores.shape[1]), dim=1)
+        gains = self.grades.gather(1, top.indices).masked_fill(top.values == -torch.inf, 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            dcg = gains.double().numpy() @ _DISCOUNTS[: gains.shape[1]]
+            return np.where(self.best > 0, dcg / self.best, np.nan)
+
+
+@torch.inference_mode()
+def _raised(examples: Examples, drawn: Examples) -> Int64[np.ndarray, "queries pool"]:
+    """The documents that a memory of the middle of the grid raises most."""
+    memory = memory_of(examples, MemorySetting(1.0, 0.05, 0.5))
+    assert memory is not None
+    bound = SnapshotMemory(memory, examples.snapshot)
+    states = torch.as_tensor(drawn.states)
+    blocks = [
+        bound.best(memory(states[at : at + _QUERIES_AT_A_TIME], above=ALIKE), _POOL)
+        for at in range(0, len(states), _QUERIES_AT_A_TIME)
+    ]
+    return np.concatenate(blocks)
+
+
+def _distinct(positions: Int64[np.ndarray, "queries found"]) -> Int64[np.ndarray, "queries pool"]:
+    last = np.iinfo(np.int64).max
+    ordered = np.sort(np.where(positions < 0, last, positions), axis=1)
+    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = last
+    ordered = np.sort(ordered, axis=1)
+    width = int((ordered != last).sum(1).max(initial=1))
+    return np.where(ordered == last, -1, ordered)[:, :width]
